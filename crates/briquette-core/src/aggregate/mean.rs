@@ -1,0 +1,22 @@
+//! The arithmetic mean.
+
+use super::Aggregator;
+use crate::{Message, error::AggregateError};
+
+/// The mean over ranks: `add(1/W)` of each message in rank order. Nobody holds more than one dense vector.
+///
+/// Linear, so that law 2 (the mean of `sent` is the average) holds. Rank weights are applied before compression, by
+/// scaling each rank's vector with `n_i · W / Σ n`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mean;
+
+impl Aggregator for Mean {
+    fn aggregate(&mut self, parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        out.fill(0.0);
+        let weight = 1.0 / parts.len() as f32;
+        for (rank, part) in parts.iter().enumerate() {
+            part.add_to(weight, out).map_err(|source| AggregateError::Message { rank, source })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Ranked byte pipes, and the collectives built on them.
+//!
+//! A [`Communicator`] moves owned [`Frame`]s between ranks; it knows bytes and ranks, nothing of gradients. The
+//! collectives are provided methods in [`collectives`], so that threads, sockets and MPI give the same bits: which
+//! algorithm an all-reduce uses depends on the vector's length alone.
+//!
+//! - [`Local`]: the ranks are threads of this process.
+//! - [`Simulated`]: real ranks and real bytes over `Local`, with a virtual clock and a link model.
+//! - [`Faulty`]: a test double that fails at a chosen call.
+
+mod collectives;
+mod faulty;
+mod local;
+mod simulated;
+
+pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
+pub use faulty::Faulty;
+pub use local::Local;
+pub use simulated::{Compute, Network, Simulated};
+
+use crate::error::CommError;
+use crate::traffic::Traffic;
+
+/// What a rank is doing, for error messages: `all_gather of bucket 2 at step 1841`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The collective or exchange, `all_gather`.
+    pub operation: &'static str,
+    /// The optimizer step.
+    pub step: u64,
+    /// The bucket, where an exchange has several.
+    pub bucket: Option<usize>,
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let operation = if self.operation.is_empty() { "idle" } else { self.operation };
+        match self.bucket {
+            Some(bucket) => write!(f, "{operation} of bucket {bucket} at step {}", self.step),
+            None => write!(f, "{operation} at step {}", self.step),
+        }
+    }
+}
+
+/// An owned block of bytes on its way between ranks.
+pub type Frame = Vec<u8>;
+
+/// Frames waiting to be used again, so that a steady run allocates none.
+#[derive(Debug, Default)]
+pub struct FramePool {
+    free: Vec<Frame>,
+}
+
+impl FramePool {
+    /// An empty frame with the capacity of an earlier one where possible.
+    pub fn take(&mut self) -> Frame {
+        self.free.pop().unwrap_or_default()
+    }
+
+    /// A frame holding a copy of `bytes`.
+    pub fn copy_of(&mut self, bytes: &[u8]) -> Frame {
+        let mut frame = self.take();
+        frame.extend_from_slice(bytes);
+        frame
+    }
+
+    /// Gives a frame back.
+    pub fn put(&mut self, mut frame: Frame) {
+        frame.clear();
+        self.free.push(frame);
+    }
+}
+
+/// A clock somebody hands in: core itself reads no clock.
+pub trait Clock: Send {
+    /// Seconds since some fixed moment; never decreases.
+    fn seconds(&self) -> f64;
+}
+
+/// Blocking, ranked byte pipes. Frames from one rank to another arrive in the order they were sent.
+///
+/// Every wait has a deadline. After an error the communicator is poisoned: every later call fails with the first
+/// reason, and so do the calls of the other ranks.
+pub trait Communicator: Send {
+    /// This rank's number, `0..world()`.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world(&self) -> usize;
+
+    /// Hands a frame over for rank `to`; waits, until the deadline, while the queue is full.
+    ///
+    /// # Errors
+    /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError>;
+
+    /// The next frame from rank `from`.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send).
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError>;
+
+    /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
+    fn abort(&mut self, reason: &str);
+
+    /// Seconds on this communicator's clock: wall time, simulated time, or always 0 without a clock.
+    fn now(&self) -> f64;
+
+    /// Bytes moved since this communicator was made.
+    fn traffic(&self) -> Traffic;
+
+    /// What this rank is doing; collectives and exchanges write it, errors quote it.
+    fn scope(&mut self) -> &mut Scope;
+
+    /// Frames to be used again.
+    fn pool(&mut self) -> &mut FramePool;
+
+    /// Called once at the start of every step's exchange, when the rank has finished computing.
+    fn begin_step(&mut self, step: u64) {
+        *self.scope() = Scope { step, ..Scope::default() };
+    }
+
+    /// Every rank's bytes to every rank: `parts[r]` becomes rank `r`'s, with `parts[rank()]` left empty, as the
+    /// caller has its own. Lengths may differ between ranks. Earlier contents of `parts` go back to the pool.
+    ///
+    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: in round `i` to rank `+i`, from rank `-i`.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send).
+    fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+        collectives::all_gather(self, mine, parts)
+    }
+
+    /// The sum over ranks, the same bits on every rank.
+    ///
+    /// Up to [`SMALL_ALL_REDUCE`] values: an all-gather, summed in rank order. Above: a ring (reduce-scatter and
+    /// all-gather) that moves `2(W-1)/W` of the vector out and in.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send); [`CommError::Size`] when the ranks' vectors differ in length.
+    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
+        collectives::all_reduce_sum(self, x)
+    }
+
+    /// The sum of a few exact numbers in rank order, the same bits on every rank.
+    ///
+    /// # Errors
+    /// As for [`all_reduce_sum`](Communicator::all_reduce_sum).
+    fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
+        collectives::all_reduce_sum_f64(self, x)
+    }
+
+    /// Rank `root`'s bytes to everyone: `bytes` is replaced on all other ranks.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send).
+    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
+        collectives::broadcast(self, root, bytes)
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send).
+    fn barrier(&mut self) -> Result<(), CommError> {
+        collectives::barrier(self)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod suite;

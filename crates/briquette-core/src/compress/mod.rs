@@ -1,0 +1,101 @@
+//! Vector to message. One file per compressor.
+//!
+//! A [`Compressor`] turns a vector into a [`Message`] in reused storage. It never communicates, and draws randomness
+//! from the key alone, so that a run replays exactly. What it lost is found by decoding the message: nothing here
+//! knows about residuals ([`ErrorFeedback`](crate::layer::ErrorFeedback) does).
+//!
+//! | compressor | class | wire factor | needs error feedback |
+//! |---|---|---|---|
+//! | [`Dense`] | identity | 1 | no |
+//! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16) | 2 | no |
+//! | [`TopK`] | contractive, δ = k/d | d/k · 32/(value bits + ≈ index entropy) | yes |
+//! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
+//! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
+
+mod dense;
+mod half;
+mod qsgd;
+mod scaled_sign;
+mod top_k;
+
+pub use dense::Dense;
+pub use half::{Half, HalfKind};
+pub use qsgd::{Norm, Qsgd};
+pub use scaled_sign::ScaledSign;
+pub use top_k::{TopK, ValueKind};
+
+use crate::{CompressionFactor, Key, Message};
+
+/// The class a compressor declares; law 7 holds it to the constant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Class {
+    /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
+    Contractive {
+        /// In (0, 1]; 1 is the identity.
+        delta: f64,
+    },
+    /// `E C(x) = x` and `E‖x − C(x)‖² ≤ omega·‖x‖²`.
+    Unbiased {
+        /// At least 0; 0 is the identity.
+        omega: f64,
+    },
+}
+
+/// Vector to message, into reused storage.
+pub trait Compressor: Send {
+    /// Compresses `x`. Random bits come from `key` alone; two calls with equal arguments give equal messages.
+    /// `x` is finite (the agreed step header refuses anything else); any length, zero included, is valid.
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message);
+
+    /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
+    fn class(&self, x: &[f32]) -> Class;
+
+    /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
+    /// and gives the same message. The default starts from `x`.
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        let _ = coarse;
+        self.compress_into(x, key, out);
+    }
+
+    /// Whether a message holds a chosen subset of the coordinates (a sparsifier) or all of them.
+    fn selects(&self) -> bool {
+        false
+    }
+}
+
+/// Has a knob that controllers may turn.
+pub trait Tunable {
+    /// Sets the nominal compression factor from the next call on, to the nearest value the knob has.
+    fn tune(&mut self, factor: CompressionFactor);
+}
+
+/// A compressor with a knob, as one object.
+pub trait TunableCompressor: Compressor + Tunable {}
+impl<T: Compressor + Tunable> TunableCompressor for T {}
+
+macro_rules! forward_compressor {
+    ($object:ty) => {
+        impl Compressor for Box<$object> {
+            fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+                (**self).compress_into(x, key, out);
+            }
+            fn class(&self, x: &[f32]) -> Class {
+                (**self).class(x)
+            }
+            fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+                (**self).refine_into(x, coarse, key, out);
+            }
+            fn selects(&self) -> bool {
+                (**self).selects()
+            }
+        }
+    };
+}
+forward_compressor!(dyn Compressor);
+forward_compressor!(dyn TunableCompressor);
+
+impl Tunable for Box<dyn TunableCompressor> {
+    fn tune(&mut self, factor: CompressionFactor) {
+        (**self).tune(factor);
+    }
+}

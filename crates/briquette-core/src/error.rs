@@ -1,0 +1,236 @@
+//! Errors that say who, what and where: rank, slot, step, expected, got.
+
+use crate::comm::Scope;
+
+/// A communicator could not finish an operation. The communicator is of no further use after one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// The other side said nothing for too long.
+    #[error("rank {rank} waited {seconds:.1} s for rank {peer} during {during}: deadline passed")]
+    Deadline {
+        /// Who waited.
+        rank: usize,
+        /// For whom.
+        peer: usize,
+        /// What was going on.
+        during: Scope,
+        /// How long, in seconds.
+        seconds: f64,
+    },
+    /// Some rank called [`abort`](crate::Communicator::abort), panicked, or failed.
+    #[error("rank {by} stopped the run during {during}: {reason}")]
+    Aborted {
+        /// The rank that stopped the run.
+        by: usize,
+        /// What *that* rank was doing.
+        during: Scope,
+        /// Its own words.
+        reason: String,
+    },
+    /// The other side is gone.
+    #[error("rank {peer} lost by rank {rank} during {during}: {cause}")]
+    Lost {
+        /// Who noticed.
+        rank: usize,
+        /// Who is gone.
+        peer: usize,
+        /// What was going on.
+        during: Scope,
+        /// The transport's words.
+        cause: String,
+    },
+    /// A frame of an unexpected size.
+    #[error("rank {rank} got {got} bytes from rank {peer} during {during}, expected {expected}")]
+    Size {
+        /// Who received.
+        rank: usize,
+        /// Who sent.
+        peer: usize,
+        /// What was going on.
+        during: Scope,
+        /// Bytes expected.
+        expected: usize,
+        /// Bytes received.
+        got: usize,
+    },
+}
+
+/// Bytes that are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes end before the message does.
+    #[error("message truncated: {what} needs {needed} bytes, {left} left")]
+    Truncated {
+        /// The field that did not fit.
+        what: &'static str,
+        /// Bytes it needs.
+        needed: usize,
+        /// Bytes there are.
+        left: usize,
+    },
+    /// Bytes remain after the message.
+    #[error("message has {extra} bytes too many")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// Not this library's message, or another version's.
+    #[error("not a message of wire version {expected}: got {got:?}")]
+    Version {
+        /// The version this build speaks.
+        expected: u8,
+        /// Magic and version found.
+        got: [u8; 3],
+    },
+    /// The checksum does not match.
+    #[error("message damaged: checksum {got:#010x}, expected {expected:#010x}")]
+    Checksum {
+        /// What the message says.
+        expected: u32,
+        /// What its bytes give.
+        got: u32,
+    },
+    /// A field has a value that no encoder writes.
+    #[error("message invalid: {what} is {value}")]
+    Field {
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The message describes a vector of another length.
+    #[error("message is for {got} values, expected {expected}")]
+    Length {
+        /// Values of the receiving vector.
+        expected: usize,
+        /// Values of the message.
+        got: usize,
+    },
+}
+
+/// Contributions could not be aggregated.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AggregateError {
+    /// The message of one rank does not fit.
+    #[error("contribution of rank {rank}: {source}")]
+    Message {
+        /// Whose.
+        rank: usize,
+        /// What is wrong with it.
+        source: WireError,
+    },
+}
+
+/// A reduction failed; this rank's state is as it was before the call.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReduceError {
+    /// The transport failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A contribution could not be decoded or combined.
+    #[error(transparent)]
+    Aggregate(#[from] AggregateError),
+    /// The vector is not the one this reducer was built for.
+    #[error("vector has {got} values, expected {expected}")]
+    Length {
+        /// Values the reducer was built for.
+        expected: usize,
+        /// Values it was given.
+        got: usize,
+    },
+}
+
+/// A synchronisation failed; see [`ReduceError`].
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// The exchange itself failed.
+    #[error("step {step}: {source}")]
+    Reduce {
+        /// The optimizer step.
+        step: u64,
+        /// What failed.
+        source: ReduceError,
+    },
+    /// A gradient that is not finite was refused on every rank, before it reached anyone's state.
+    #[error(
+        "step {step}: rank {rank} has a non-finite value in `{slot}`; no rank exchanged anything. \
+         Lower the learning rate, or skip the step on every rank"
+    )]
+    NonFinite {
+        /// The optimizer step.
+        step: u64,
+        /// Whose vector.
+        rank: usize,
+        /// The slot's path.
+        slot: String,
+    },
+    /// Ranks disagree about where they are.
+    #[error("rank {rank} is at step {got}, this rank at step {expected}: every rank must take every step")]
+    OutOfStep {
+        /// The other rank.
+        rank: usize,
+        /// This rank's step.
+        expected: u64,
+        /// Its step.
+        got: u64,
+    },
+}
+
+/// A setting that cannot work, found before any rank talks.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A value outside its range.
+    #[error("{what} must be {range}, got {got}")]
+    Range {
+        /// The setting.
+        what: &'static str,
+        /// The values it may take.
+        range: &'static str,
+        /// The value given.
+        got: String,
+    },
+    /// A name nobody knows.
+    #[error("unknown {what} `{got}`; valid are: {valid}")]
+    Unknown {
+        /// The setting.
+        what: &'static str,
+        /// The value given.
+        got: String,
+        /// The values it may take.
+        valid: String,
+    },
+    /// Settings that do not go together.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl ConfigError {
+    pub(crate) fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
+        ConfigError::Range { what, range, got: got.to_string() }
+    }
+}
+
+/// Saved state does not fit.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// An entry is absent.
+    #[error("saved state has no `{0}`: it was written by another configuration")]
+    Missing(String),
+    /// An entry has another type or length.
+    #[error("saved state `{name}` is {got}, expected {expected}")]
+    Mismatch {
+        /// The entry.
+        name: String,
+        /// What this configuration wants.
+        expected: String,
+        /// What was saved.
+        got: String,
+    },
+}

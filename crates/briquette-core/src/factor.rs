@@ -1,0 +1,78 @@
+//! The compression factor: dense size over compressed size.
+
+use crate::error::ConfigError;
+
+/// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. At least 1; 1 is dense.
+///
+/// ```
+/// use briquette_core::CompressionFactor;
+/// let ten: CompressionFactor = "10x".parse()?;
+/// assert_eq!(ten.get(), 10.0);
+/// assert!(CompressionFactor::new(0.5).is_err());
+/// # Ok::<(), briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct CompressionFactor(f64);
+
+impl CompressionFactor {
+    /// Everything travels.
+    pub const DENSE: CompressionFactor = CompressionFactor(1.0);
+
+    /// A finite number of at least 1.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] otherwise.
+    pub fn new(factor: f64) -> Result<Self, ConfigError> {
+        if factor.is_finite() && factor >= 1.0 {
+            Ok(CompressionFactor(factor))
+        } else {
+            Err(ConfigError::range("compression factor", "a finite number of at least 1", factor))
+        }
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Whether this is 1.
+    pub fn is_dense(self) -> bool {
+        self.0 == 1.0
+    }
+
+    /// How many of `len` values a sparsifier keeps: `len / factor` rounded, at least 1.
+    pub fn keep(self, len: usize) -> usize {
+        ((len as f64 / self.0).round() as usize).clamp(1.min(len), len)
+    }
+}
+
+impl TryFrom<f64> for CompressionFactor {
+    type Error = ConfigError;
+    fn try_from(factor: f64) -> Result<Self, ConfigError> {
+        CompressionFactor::new(factor)
+    }
+}
+
+impl From<CompressionFactor> for f64 {
+    fn from(factor: CompressionFactor) -> f64 {
+        factor.0
+    }
+}
+
+impl std::str::FromStr for CompressionFactor {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let number = text.strip_suffix('x').unwrap_or(text);
+        let factor = number
+            .parse()
+            .map_err(|_| ConfigError::range("compression factor", "a number such as 10 or 10x", text))?;
+        CompressionFactor::new(factor)
+    }
+}
+
+impl std::fmt::Display for CompressionFactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x", self.0)
+    }
+}

@@ -1,0 +1,140 @@
+//! Measures an exchange: seconds on the communicator's clock, gain of the whole vector and of each slot.
+//!
+//! The clock is the communicator's ([`Communicator::now`]): wall time, simulated time, or none. Time inside
+//! `send` and `recv` counts as exchange, the rest as compression. Costs one pass over the vector, and one vector where no
+//! layer above asks for `sent`.
+
+use crate::comm::{FramePool, Scope};
+use crate::error::{CommError, ReduceError, StateError};
+use crate::math::{distance2, norm2};
+use crate::reduce::{Exchanged, Reducer, Round, gain};
+use crate::report::{ExchangeSeconds, Report, SlotReport};
+use crate::state::{State, Stateful};
+use crate::{Communicator, Frame, Traffic};
+
+/// Measures what the reducer inside it does; see the [module](self).
+#[derive(Debug)]
+pub struct Metered<R> {
+    inner: R,
+    own_sent: Vec<f32>,
+    seconds: ExchangeSeconds,
+    gain: Option<f64>,
+    slots: Vec<SlotReport>,
+}
+
+impl<R: Reducer> Metered<R> {
+    /// Around any reducer.
+    pub fn new(inner: R) -> Self {
+        Metered { inner, own_sent: Vec::new(), seconds: ExchangeSeconds::default(), gain: None, slots: Vec::new() }
+    }
+}
+
+impl<R: Reducer> Stateful for Metered<R> {
+    fn save(&self, state: &mut State) {
+        self.inner.save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.inner.load(state)
+    }
+}
+
+impl<R: Reducer> Reducer for Metered<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let Round { key, slots, facts, input, average, sent } = round;
+        let sent = match sent {
+            Some(sent) => sent,
+            None => {
+                self.own_sent.resize(input.len(), 0.0);
+                &mut self.own_sent
+            }
+        };
+        let mut timed = Timed { inside: 0.0, comm };
+        let start = timed.now();
+        let inner = Round { key, slots, facts, input, average, sent: Some(&mut *sent) };
+        let exchanged = self.inner.reduce(inner, &mut timed)?;
+        let exchange = timed.inside;
+        self.seconds = ExchangeSeconds { compress: (timed.now() - start - exchange).max(0.0), exchange };
+        self.slots.clear();
+        let (mut total, mut lost) = (0.0, 0.0);
+        for slot in slots {
+            let (x, s) = (&input[slot.range()], &sent[slot.range()]);
+            let (energy, error) = (norm2(x), distance2(x, s));
+            let kept = s.iter().filter(|v| **v != 0.0).count();
+            self.slots.push(SlotReport { gain: gain(energy - error, energy), kept });
+            total += energy;
+            lost += error;
+        }
+        self.gain = Some(gain(total - lost, total));
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.gain = self.gain;
+        report.slots.clone_from(&self.slots);
+        report.seconds = Some(self.seconds);
+        self.inner.report(report);
+    }
+}
+
+/// A communicator that knows how long it was busy.
+struct Timed<'a> {
+    inside: f64,
+    comm: &'a mut dyn Communicator,
+}
+
+impl Timed<'_> {
+    fn timed<T>(&mut self, call: impl FnOnce(&mut dyn Communicator) -> T) -> T {
+        let start = self.comm.now();
+        let out = call(self.comm);
+        self.inside += self.comm.now() - start;
+        out
+    }
+}
+
+impl Communicator for Timed<'_> {
+    fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+    fn world(&self) -> usize {
+        self.comm.world()
+    }
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.timed(|comm| comm.send(to, frame))
+    }
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.timed(|comm| comm.recv(from))
+    }
+    fn abort(&mut self, reason: &str) {
+        self.comm.abort(reason);
+    }
+    fn now(&self) -> f64 {
+        self.comm.now()
+    }
+    fn traffic(&self) -> Traffic {
+        self.comm.traffic()
+    }
+    fn scope(&mut self) -> &mut Scope {
+        self.comm.scope()
+    }
+    fn pool(&mut self) -> &mut FramePool {
+        self.comm.pool()
+    }
+    fn begin_step(&mut self, step: u64) {
+        self.comm.begin_step(step);
+    }
+    fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+        self.timed(|comm| comm.all_gather(mine, parts))
+    }
+    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
+        self.timed(|comm| comm.all_reduce_sum(x))
+    }
+    fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
+        self.timed(|comm| comm.all_reduce_sum_f64(x))
+    }
+    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
+        self.timed(|comm| comm.broadcast(root, bytes))
+    }
+    fn barrier(&mut self) -> Result<(), CommError> {
+        self.timed(|comm| comm.barrier())
+    }
+}

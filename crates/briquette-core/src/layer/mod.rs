@@ -1,0 +1,27 @@
+//! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
+//!
+//! The order that makes sense, from the outside in: [`ErrorFeedback`] or [`MomentumCorrection`], then [`Metered`], then
+//! [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector with its residual,
+//! and one decision holds for all buckets.
+
+mod adaptive;
+mod bucketed;
+mod error_feedback;
+mod metered;
+mod momentum_correction;
+
+pub use adaptive::Adaptive;
+pub use bucketed::Bucketed;
+pub use error_feedback::ErrorFeedback;
+pub use metered::Metered;
+pub use momentum_correction::{Momentum, MomentumCorrection};
+
+use crate::error::ReduceError;
+
+/// Gives `vector` its length at first use; later another length is an error.
+fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
+    if vector.is_empty() {
+        vector.resize(len, 0.0);
+    }
+    if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
+}

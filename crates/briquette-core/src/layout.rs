@@ -1,0 +1,154 @@
+//! Where each parameter tensor lies in the flat vector.
+//!
+//! Parameters are identified by their path in the module and their order, never by a framework's id, because only
+//! those are equal on every rank.
+//!
+//! ```
+//! use briquette_core::Layout;
+//! let layout = Layout::new([("conv.weight", vec![16, 3, 3, 3]), ("fc.bias", vec![10])]);
+//! assert_eq!(layout.len(), 442);
+//! assert_eq!(layout.slots()[1].range(), 432..442);
+//! ```
+
+use std::fmt;
+use std::ops::Range;
+
+/// One parameter tensor inside the flat vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    path: String,
+    shape: Vec<usize>,
+    start: usize,
+    len: usize,
+}
+
+impl Slot {
+    /// The path in the module, `block1.conv2.weight`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The tensor's dimensions.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of values.
+    #[allow(clippy::len_without_is_empty)] // a slot of a scalar still holds one value
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The values' place in the vector this slot describes.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// The same slot in a vector that begins at `offset` of this one (a bucket).
+    pub fn rebased(&self, offset: usize) -> Slot {
+        Slot { start: self.start - offset, ..self.clone() }
+    }
+
+    /// Rows and columns as PowerSGD sees the tensor: the first dimension against the rest. `None` for vectors.
+    pub fn matrix(&self) -> Option<(usize, usize)> {
+        let rows = *self.shape.first()?;
+        let cols: usize = self.shape[1..].iter().product();
+        (self.shape.len() >= 2 && rows > 1 && cols > 1).then_some((rows, cols))
+    }
+}
+
+/// The slots of a model's trainable parameters, in traversal order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    slots: Vec<Slot>,
+    len: usize,
+}
+
+impl Layout {
+    /// Lays the tensors one after another.
+    pub fn new<P: Into<String>>(tensors: impl IntoIterator<Item = (P, Vec<usize>)>) -> Self {
+        let mut layout = Layout::default();
+        for (path, shape) in tensors {
+            let len = shape.iter().product();
+            layout.slots.push(Slot { path: path.into(), shape, start: layout.len, len });
+            layout.len += len;
+        }
+        layout
+    }
+
+    /// One slot of `len` values: for vectors that have no inner structure.
+    pub fn flat(len: usize) -> Self {
+        Layout::new([("x", vec![len])])
+    }
+
+    /// The slots in order; their ranges tile `0..len()`.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Values in the flat vector.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there is nothing to train.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slot that holds position `index` of the flat vector.
+    pub fn slot_at(&self, index: usize) -> Option<&Slot> {
+        let i = self.slots.partition_point(|s| s.range().end <= index);
+        self.slots.get(i)
+    }
+
+    /// A number that differs when paths, shapes or order differ: compared when ranks join.
+    pub fn fingerprint(&self) -> u64 {
+        let mut text = String::new();
+        for slot in &self.slots {
+            text.push_str(&format!("{}{:?};", slot.path, slot.shape));
+        }
+        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} values in {} slots", self.len, self.slots.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_tile_the_vector() {
+        let layout = Layout::new([("a", vec![2, 3]), ("b", vec![4]), ("c", vec![])]);
+        let ranges: Vec<_> = layout.slots().iter().map(Slot::range).collect();
+        assert_eq!(ranges, [0..6, 6..10, 10..11]);
+        assert_eq!(layout.slot_at(9).unwrap().path(), "b");
+        assert!(layout.slot_at(11).is_none());
+    }
+
+    #[test]
+    fn fingerprint_sees_order_path_and_shape() {
+        let base = Layout::new([("a", vec![2, 3]), ("b", vec![6])]);
+        for other in [
+            Layout::new([("b", vec![6]), ("a", vec![2, 3])]),
+            Layout::new([("a", vec![3, 2]), ("b", vec![6])]),
+            Layout::new([("a", vec![2, 3]), ("c", vec![6])]),
+        ] {
+            assert_ne!(base.fingerprint(), other.fingerprint());
+        }
+    }
+
+    #[test]
+    fn only_tensors_with_two_real_dimensions_are_matrices() {
+        let layout = Layout::new([("m", vec![4, 3, 2]), ("v", vec![5]), ("thin", vec![1, 9])]);
+        let shapes: Vec<_> = layout.slots().iter().map(Slot::matrix).collect();
+        assert_eq!(shapes, [Some((4, 6)), None, None]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Everything travels: the exact mean by an all-reduce.
+//!
+//! **Why.** The baseline every compressor must beat, and what a controller falls back to on a fast network.
+//!
+//! **On the wire.** A ring moves `2·(W−1)/W · 4d` bytes out of and into every rank; up to
+//! [`SMALL_ALL_REDUCE`](crate::comm::SMALL_ALL_REDUCE) values an all-gather moves `(W−1)·4d`.
+//!
+//! **Properties.** Exact to the rounding of `W` additions; `sent` is the input, so a residual above it is exactly 0.
+//!
+//! ```
+//! use briquette_core::comm::{Communicator, Local};
+//! use briquette_core::{Key, Layout, reduce::{Dense, Facts, Reducer, Round}};
+//! let mut comm = Local::world(1).remove(0);
+//! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
+//! Dense.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     input: &[1.0, -2.0], average: &mut average, sent: None }, &mut comm)?;
+//! assert_eq!(average, [1.0, -2.0]);
+//! # Ok::<(), briquette_core::error::ReduceError>(())
+//! ```
+
+use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use crate::error::ReduceError;
+use crate::report::Report;
+use crate::state::Stateful;
+use crate::{Communicator, CompressionFactor};
+
+/// The exact mean; see the [module](self).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dense;
+
+impl Stateful for Dense {}
+impl Stateless for Dense {}
+
+impl Reducer for Dense {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let Round { input, average, sent, .. } = round;
+        let weight = 1.0 / comm.world() as f32;
+        average.copy_from_slice(input);
+        let exchanged = Exchanged::count(comm, Selection::All, |comm| Ok(comm.all_reduce_sum(average)?))?;
+        average.iter_mut().for_each(|v| *v *= weight);
+        if let Some(sent) = sent {
+            sent.copy_from_slice(input);
+        }
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.factor = Some(CompressionFactor::DENSE);
+        report.gain.get_or_insert(1.0);
+    }
+}

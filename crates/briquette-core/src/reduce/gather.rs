@@ -1,0 +1,245 @@
+//! Every rank's message to every rank: compress, all-gather, decode, aggregate.
+//!
+//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1`
+//! messages, so at a wire factor `f` it moves fewer bytes than the dense ring only while `f > W/2`: on many ranks use
+//! something that sums on the way.
+//!
+//! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message); sent to `W−1`
+//! ranks.
+//!
+//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's.
+
+use std::ops::Range;
+
+use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
+use crate::aggregate::Aggregator;
+use crate::compress::{Compressor, Tunable};
+use crate::error::{AggregateError, ReduceError, WireError};
+use crate::math::norm2;
+use crate::report::Report;
+use crate::state::Stateful;
+use crate::{Communicator, CompressionFactor, Frame, Key, Message, Slot};
+
+/// What one message covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Grain {
+    /// The whole vector (or bucket): keeps the most energy at a given size.
+    #[default]
+    Whole,
+    /// Each slot by itself: the literature's habit, and right for scaled signs.
+    PerSlot,
+}
+
+impl Grain {
+    fn part(self, index: usize, len: usize, slots: &[Slot]) -> Range<usize> {
+        match self {
+            Grain::Whole => 0..len,
+            Grain::PerSlot => slots[index].range(),
+        }
+    }
+
+    fn parts(self, slots: &[Slot]) -> usize {
+        match self {
+            Grain::Whole => 1,
+            Grain::PerSlot => slots.len(),
+        }
+    }
+}
+
+/// Messages made while probing, to be sent by the next exchange.
+#[derive(Debug, Default)]
+struct Staged {
+    key: Option<Key>,
+    /// One entry a factor; entries beyond `factors` are storage for later.
+    messages: Vec<Vec<Message>>,
+    factors: Vec<CompressionFactor>,
+}
+
+/// Compress, all-gather, aggregate; see the [module](self).
+#[derive(Debug)]
+pub struct Gather<C, A> {
+    compressor: C,
+    aggregator: A,
+    grain: Grain,
+    factor: Option<CompressionFactor>,
+    staged: Staged,
+    mine: Vec<Message>,
+    bytes: Vec<u8>,
+    frames: Vec<Frame>,
+    decoded: Vec<Message>,
+}
+
+impl<C: Compressor, A: Aggregator> Gather<C, A> {
+    /// One message for the whole vector; see [`per_slot`](Gather::per_slot).
+    pub fn new(compressor: C, aggregator: A) -> Self {
+        Gather {
+            compressor,
+            aggregator,
+            grain: Grain::Whole,
+            factor: None,
+            staged: Staged::default(),
+            mine: Vec::new(),
+            bytes: Vec::new(),
+            frames: Vec::new(),
+            decoded: Vec::new(),
+        }
+    }
+
+    /// One message a slot.
+    #[must_use]
+    pub fn per_slot(mut self) -> Self {
+        self.grain = Grain::PerSlot;
+        self
+    }
+
+    /// Fills `mine`: from the probe's stage when it holds this very message, else by compressing.
+    fn encode(&mut self, round: &Round<'_>, rank: usize) {
+        let staged = (self.staged.key == Some(round.key))
+            .then(|| self.staged.factors.iter().position(|f| Some(*f) == self.factor))
+            .flatten();
+        self.staged.key = None;
+        match staged {
+            Some(i) => std::mem::swap(&mut self.mine, &mut self.staged.messages[i]),
+            None => {
+                let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
+                compress(&mut self.compressor, place, round.input, None, &mut self.mine);
+            }
+        }
+        self.bytes.clear();
+        for message in &self.mine[..self.grain.parts(round.slots)] {
+            self.bytes.extend_from_slice(&(message.encoded_len() as u32).to_le_bytes());
+            message.encode_into(&mut self.bytes);
+        }
+    }
+
+    /// Aggregates part by part, so that nobody holds more than one part of every rank.
+    fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
+        let world = self.frames.len();
+        self.decoded.resize_with(world, Message::default);
+        let mut cursors = vec![0; world];
+        for index in 0..self.grain.parts(slots) {
+            let range = self.grain.part(index, average.len(), slots);
+            for from in (0..world).filter(|&r| r != rank) {
+                next_message(&self.frames[from], &mut cursors[from], &mut self.decoded[from])
+                    .map_err(|source| AggregateError::Message { rank: from, source })?;
+            }
+            // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
+            let parts: Vec<&Message> =
+                (0..world).map(|r| if r == rank { &self.mine[index] } else { &self.decoded[r] }).collect();
+            self.aggregator.aggregate(&parts, &mut average[range])?;
+        }
+        for (from, cursor) in cursors.iter().enumerate() {
+            let extra = self.frames[from].len() - cursor;
+            if from != rank && extra > 0 {
+                return Err(AggregateError::Message { rank: from, source: WireError::Trailing { extra } }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where compression happens.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    grain: Grain,
+    slots: &'a [Slot],
+    key: Key,
+}
+
+fn compress<C: Compressor>(
+    compressor: &mut C,
+    place: Place<'_>,
+    x: &[f32],
+    coarse: Option<&[Message]>,
+    out: &mut Vec<Message>,
+) {
+    let parts = place.grain.parts(place.slots);
+    out.resize_with(parts, Message::default);
+    for (index, message) in out.iter_mut().enumerate() {
+        let part = &x[place.grain.part(index, x.len(), place.slots)];
+        let key = place.key.bucket(index);
+        match coarse {
+            Some(coarse) => compressor.refine_into(part, &coarse[index], key, message),
+            None => compressor.compress_into(part, key, message),
+        }
+    }
+}
+
+/// Reads the length-prefixed message at `cursor`.
+fn next_message(frame: &[u8], cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
+    let left = frame.len() - *cursor;
+    let truncated = |what, needed| WireError::Truncated { what, needed, left };
+    let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;
+    let len = u32::from_le_bytes(*prefix) as usize;
+    let start = *cursor + 4;
+    let bytes = frame.get(start..start.saturating_add(len)).ok_or(truncated("message", len))?;
+    *cursor = start + len;
+    out.decode_from(bytes)
+}
+
+impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
+impl<C: Compressor, A: Aggregator> Stateless for Gather<C, A> {}
+
+impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let rank = comm.rank();
+        self.encode(&round, rank);
+        let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
+        let exchanged =
+            Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
+        self.aggregate(round.slots, rank, round.average)?;
+        if let Some(sent) = round.sent {
+            for index in 0..self.grain.parts(round.slots) {
+                let range = self.grain.part(index, sent.len(), round.slots);
+                self.mine[index]
+                    .decode_to(&mut sent[range])
+                    .map_err(|source| AggregateError::Message { rank, source })?;
+            }
+        }
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.factor = self.factor.or(report.factor);
+    }
+}
+
+impl<C: Compressor + Tunable, A: Aggregator> Tunable for Gather<C, A> {
+    fn tune(&mut self, factor: CompressionFactor) {
+        self.compressor.tune(factor);
+        self.factor = Some(factor);
+    }
+}
+
+impl<C: Compressor + Tunable, A: Aggregator> Probing for Gather<C, A> {
+    fn probe(
+        &mut self,
+        x: &[f32],
+        slots: &[Slot],
+        key: Key,
+        factors: &[CompressionFactor],
+        rank: usize,
+        out: &mut Energies,
+    ) {
+        let place = Place { grain: self.grain, slots, key: key.rank(rank) };
+        self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
+        out.total = norm2(x);
+        out.kept.clear();
+        for (i, &factor) in factors.iter().enumerate() {
+            self.compressor.tune(factor);
+            let (before, now) = self.staged.messages.split_at_mut(i);
+            let coarse = before.last().map(Vec::as_slice);
+            compress(&mut self.compressor, place, x, coarse, &mut now[0]);
+            let kept = (now[0].iter().enumerate())
+                .map(|(p, m)| m.kept_energy(&x[self.grain.part(p, x.len(), slots)]))
+                .sum();
+            out.kept.push(kept);
+        }
+        self.staged.key = Some(key);
+        self.staged.factors.clear();
+        self.staged.factors.extend_from_slice(factors);
+        if let Some(factor) = self.factor {
+            self.compressor.tune(factor);
+        }
+    }
+}

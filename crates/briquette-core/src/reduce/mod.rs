@@ -1,0 +1,188 @@
+//! Vector in, agreed average out. Reducers leave every rank with the same bits.
+//!
+//! A [`Reducer`] is given this rank's vector and a communicator, and writes the average over ranks. How it gets there
+//! is its own business: an all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of
+//! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
+//! ([`layer`](crate::layer)) are reducers around reducers.
+
+mod dense;
+mod gather;
+mod power_sgd;
+mod shared_random_k;
+
+pub use dense::Dense;
+pub use gather::{Gather, Grain};
+pub use power_sgd::PowerSgd;
+pub use shared_random_k::SharedRandomK;
+
+use crate::compress::Tunable;
+use crate::error::ReduceError;
+use crate::report::Report;
+use crate::state::Stateful;
+use crate::{Communicator, CompressionFactor, Key, Slot, Traffic};
+
+/// What all ranks know and agree on when an exchange starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Facts {
+    /// The optimizer step, counted from 0.
+    pub step: u64,
+    /// The mean loss over ranks, weighted by samples, where the training loop records it.
+    pub loss: Option<f64>,
+    /// Samples behind this step, all ranks together.
+    pub samples: u64,
+    /// Seconds from the end of the last exchange to the start of this one, the slowest rank's.
+    pub compute_seconds: f64,
+    /// The exchange of the step before, its seconds the means over ranks; `None` at the first step.
+    pub previous: Option<Previous>,
+}
+
+/// What became of the exchange before this one, equal on all ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Previous {
+    /// Samples behind that step.
+    pub samples: u64,
+    /// The slowest rank's compute seconds before it.
+    pub compute_seconds: f64,
+    /// Seconds a rank spent probing, encoding and decoding.
+    pub compress_seconds: f64,
+    /// Seconds a rank spent in communication.
+    pub exchange_seconds: f64,
+    /// Bytes, all ranks together.
+    pub traffic: Traffic,
+}
+
+/// One exchange.
+#[derive(Debug)]
+pub struct Round<'a> {
+    /// Seed, step and bucket; fold in the rank for private randomness.
+    pub key: Key,
+    /// The tensors inside `input`; their ranges tile it.
+    pub slots: &'a [Slot],
+    /// What all ranks agree on.
+    pub facts: &'a Facts,
+    /// What this rank wants to contribute.
+    pub input: &'a [f32],
+    /// Out: the average, bit-identical on every rank.
+    pub average: &'a mut [f32],
+    /// Out: what this rank effectively contributed; asked for only by layers that need it.
+    pub sent: Option<&'a mut [f32]>,
+}
+
+impl<'a> Round<'a> {
+    /// The same round over other vectors, for layers.
+    pub fn with<'b>(&self, input: &'b [f32], average: &'b mut [f32], sent: Option<&'b mut [f32]>) -> Round<'b>
+    where
+        'a: 'b,
+    {
+        Round { key: self.key, slots: self.slots, facts: self.facts, input, average, sent }
+    }
+}
+
+/// Which coordinates took part in an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// Every coordinate was exchanged, exactly or quantized.
+    All,
+    /// A sparsifier chose some; the others were not exchanged.
+    Some,
+}
+
+/// What an exchange did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Bytes it moved through this rank.
+    pub traffic: Traffic,
+    /// Whether coordinates were chosen; momentum factor masking depends on it.
+    pub selection: Selection,
+}
+
+impl Exchanged {
+    /// Runs `exchange` and counts the bytes the transport moved meanwhile.
+    pub(crate) fn count(
+        comm: &mut dyn Communicator,
+        selection: Selection,
+        exchange: impl FnOnce(&mut dyn Communicator) -> Result<(), ReduceError>,
+    ) -> Result<Exchanged, ReduceError> {
+        let before = comm.traffic();
+        exchange(comm)?;
+        Ok(Exchanged { traffic: comm.traffic() - before, selection })
+    }
+}
+
+/// Vector in, agreed average out.
+///
+/// An `Err` leaves this rank's state as it was: compute → communicate → commit.
+pub trait Reducer: Stateful + Send {
+    /// Exchanges one vector.
+    ///
+    /// # Errors
+    /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
+    /// caller aborts the communicator.
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError>;
+
+    /// Adds what this reducer knows of the last exchange; layers add theirs and pass on.
+    fn report(&self, _report: &mut Report) {}
+}
+
+/// Keeps nothing between exchanges that a resumed or restored run would miss. Only such reducers go into buckets:
+/// when one bucket fails, the others have nothing to take back.
+pub trait Stateless: Reducer {}
+
+/// Energies of one vector and of what would be kept of it, summable over buckets and ranks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Energies {
+    /// `‖x‖²`.
+    pub total: f64,
+    /// `‖x‖² − ‖x − C(x)‖²` for each factor asked about, in order.
+    pub kept: Vec<f64>,
+}
+
+/// The gain `kept / total`; 1 for a zero vector. May be below 0 for compressors that amplify.
+pub fn gain(kept: f64, total: f64) -> f64 {
+    if total > 0.0 { kept / total } else { 1.0 }
+}
+
+/// Can say what a factor would keep before anything is sent.
+///
+/// The messages made while probing are kept: if the next [`reduce`](Reducer::reduce) has the same key and was tuned
+/// to one of `factors`, that probe's message is what it sends. `factors` go from the smallest to the largest, and each
+/// is made from the one before where the compressor can ([`refine_into`](crate::compress::Compressor::refine_into)).
+pub trait Probing: Reducer + Tunable {
+    /// Writes the energies of `x` and of each factor's message.
+    fn probe(&mut self, x: &[f32], slots: &[Slot], key: Key, factors: &[CompressionFactor], rank: usize, out: &mut Energies);
+}
+
+macro_rules! forward_reducer {
+    ($object:ty) => {
+        impl Stateful for Box<$object> {
+            fn save(&self, state: &mut crate::state::State) {
+                (**self).save(state);
+            }
+            fn load(&mut self, state: &crate::state::State) -> Result<(), crate::error::StateError> {
+                (**self).load(state)
+            }
+        }
+        impl Reducer for Box<$object> {
+            fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+                (**self).reduce(round, comm)
+            }
+            fn report(&self, report: &mut Report) {
+                (**self).report(report);
+            }
+        }
+    };
+}
+forward_reducer!(dyn Reducer);
+forward_reducer!(dyn Probing);
+
+impl Tunable for Box<dyn Probing> {
+    fn tune(&mut self, factor: CompressionFactor) {
+        (**self).tune(factor);
+    }
+}
+
+impl Probing for Box<dyn Probing> {
+    fn probe(&mut self, x: &[f32], slots: &[Slot], key: Key, factors: &[CompressionFactor], rank: usize, out: &mut Energies) {
+        (**self).probe(x, slots, key, factors, rank, out);
+    }
+}

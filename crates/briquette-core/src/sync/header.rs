@@ -1,0 +1,262 @@
+//! The small agreed header at the start of every step.
+//!
+//! Before anything is exchanged, every rank tells every other: its step, whether its gradient is finite and where not,
+//! its sample count, loss and times, and whether it wants to stop. So no rank leaves the others waiting, and a NaN is
+//! refused everywhere before it reaches anyone's state.
+//!
+//! **On the wire.** 81 bytes to each of `W−1` ranks.
+
+use crate::error::{CommError, ReduceError, SyncError};
+use crate::reduce::{Facts, Previous};
+use crate::{Communicator, Slot, Traffic};
+
+/// Wishes that any rank may voice and all ranks then follow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StopFlags(u8);
+
+impl StopFlags {
+    /// Nobody wants to stop.
+    pub const NONE: StopFlags = StopFlags(0);
+    /// The user asked to stop (Ctrl-C, or Burn's interrupter).
+    pub const INTERRUPTED: StopFlags = StopFlags(1);
+    /// Training is done early.
+    pub const EARLY: StopFlags = StopFlags(2);
+
+    /// Both wishes.
+    #[must_use]
+    pub fn with(self, other: StopFlags) -> StopFlags {
+        StopFlags(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is wished for.
+    pub fn contains(self, other: StopFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether anybody wants to stop, for whatever reason.
+    pub fn any(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// What one rank says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Header {
+    /// Its step.
+    pub step: u64,
+    /// The first slot whose values are not all finite.
+    pub bad_slot: Option<u32>,
+    /// Its wishes.
+    pub stop: StopFlags,
+    /// Samples behind its gradient; 0 is allowed.
+    pub samples: u64,
+    /// The mean loss over those samples.
+    pub loss: Option<f64>,
+    /// Seconds of computing since its last exchange.
+    pub compute_seconds: f64,
+    /// Its part of the exchange before this one.
+    pub previous: Option<Previous>,
+}
+
+/// What all ranks then know.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Agreement {
+    /// For strategies and controllers.
+    pub facts: Facts,
+    /// Any rank's wishes.
+    pub stop: StopFlags,
+    /// By what this rank scales its vector so that the plain mean becomes the mean over samples: `n_i · W / Σ n`.
+    pub weight: f32,
+}
+
+const BYTES: usize = 81;
+
+impl Header {
+    fn to_bytes(self) -> [u8; BYTES] {
+        let p = self.previous.unwrap_or_default();
+        let words: [u64; 10] = [
+            self.step,
+            self.bad_slot.map_or(u64::MAX, u64::from),
+            self.samples,
+            self.loss.unwrap_or(f64::NAN).to_bits(),
+            self.compute_seconds.to_bits(),
+            p.compress_seconds.to_bits(),
+            p.exchange_seconds.to_bits(),
+            p.traffic.sent,
+            p.traffic.received,
+            u64::from(self.previous.is_some()),
+        ];
+        let mut bytes = [0; BYTES];
+        for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[BYTES - 1] = self.stop.0;
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Header> {
+        if bytes.len() != BYTES {
+            return None;
+        }
+        let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
+        let float = |i| f64::from_bits(word(i));
+        let previous = Previous {
+            compress_seconds: float(5),
+            exchange_seconds: float(6),
+            traffic: Traffic { sent: word(7), received: word(8) },
+            ..Previous::default()
+        };
+        Some(Header {
+            step: word(0),
+            bad_slot: u32::try_from(word(1)).ok(),
+            stop: StopFlags(bytes[BYTES - 1]),
+            samples: word(2),
+            loss: Some(float(3)).filter(|l| !l.is_nan()),
+            compute_seconds: float(4),
+            previous: (word(9) == 1).then_some(previous),
+        })
+    }
+}
+
+/// Exchanges headers. `before` is the agreement of the step before, whose samples and compute time belong to
+/// [`Facts::previous`].
+///
+/// # Errors
+/// [`SyncError::NonFinite`] and [`SyncError::OutOfStep`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
+pub fn agree(
+    mine: &Header,
+    before: Option<&Facts>,
+    slots: &[Slot],
+    comm: &mut dyn Communicator,
+) -> Result<Agreement, SyncError> {
+    comm.scope().operation = "step header";
+    let (rank, world) = (comm.rank(), comm.world());
+    let failed = |source: CommError| SyncError::Reduce { step: mine.step, source: ReduceError::Comm(source) };
+    let mut frames = Vec::new();
+    comm.all_gather(&mine.to_bytes(), &mut frames).map_err(failed)?;
+    let mut all = Vec::with_capacity(world);
+    for (from, frame) in frames.drain(..).enumerate() {
+        let header = if from == rank { Some(*mine) } else { Header::from_bytes(&frame) };
+        let size = CommError::Size { rank, peer: from, during: *comm.scope(), expected: BYTES, got: frame.len() };
+        all.push(header.ok_or_else(|| failed(size))?);
+        comm.pool().put(frame);
+    }
+    check(mine, &all, slots)?;
+    Ok(combine(mine, &all, before))
+}
+
+/// Every rank finds the same fault, whichever rank has it.
+fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError> {
+    if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.step != mine.step) {
+        return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
+    }
+    match all.iter().enumerate().find_map(|(rank, h)| Some((rank, h.bad_slot?))) {
+        None => Ok(()),
+        Some((rank, slot)) => {
+            let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
+            Err(SyncError::NonFinite { step: mine.step, rank, slot })
+        }
+    }
+}
+
+fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
+    let world = all.len() as f64;
+    let samples: u64 = all.iter().map(|h| h.samples).sum();
+    let heard = |h: &&Header| h.samples > 0 && h.loss.is_some();
+    let loss_samples: u64 = all.iter().filter(heard).map(|h| h.samples).sum();
+    let loss_sum: f64 = all.iter().filter(heard).map(|h| h.loss.unwrap_or(0.0) * h.samples as f64).sum();
+    let mean = |f: fn(&Previous) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
+    let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| Previous {
+        samples: before.samples,
+        compute_seconds: before.compute_seconds,
+        compress_seconds: mean(|p| p.compress_seconds),
+        exchange_seconds: mean(|p| p.exchange_seconds),
+        traffic: all
+            .iter()
+            .filter_map(|h| h.previous.map(|p| p.traffic))
+            .fold(Traffic::default(), |sum, t| sum + t),
+    });
+    Agreement {
+        facts: Facts {
+            step: mine.step,
+            loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
+            samples,
+            compute_seconds: all.iter().map(|h| h.compute_seconds).fold(0.0, f64::max),
+            previous,
+        },
+        stop: all.iter().fold(StopFlags::NONE, |sum, h| sum.with(h.stop)),
+        weight: if samples == 0 { 0.0 } else { (mine.samples as f64 * world / samples as f64) as f32 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+    use crate::comm::Local;
+
+    fn exchange(headers: [Header; 2]) -> [Result<Agreement, SyncError>; 2] {
+        let layout = Layout::new([("conv.weight", vec![2]), ("fc.bias", vec![1])]);
+        let mut world = Local::world(2);
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = world
+                .iter_mut()
+                .zip(headers)
+                .map(|(comm, header)| scope.spawn(|| (|h| agree(&h, None, layout.slots(), comm))(header)))
+                .collect();
+            handles.into_iter().map(|h| h.join().unwrap()).collect::<Vec<_>>().try_into().unwrap()
+        })
+    }
+
+    #[test]
+    fn weights_make_the_plain_mean_a_mean_over_samples() {
+        let header = |samples, loss| Header { samples, loss, ..Header::default() };
+        let [a, b] = exchange([header(3, Some(1.0)), header(1, Some(5.0))]).map(Result::unwrap);
+        // (3·1.5 + 1·0.5)/… : weights 3·2/4 and 1·2/4; loss (3·1 + 1·5)/4 = 2.
+        assert_eq!((a.weight, b.weight), (1.5, 0.5));
+        assert_eq!((a.facts, a.facts.loss, a.facts.samples), (b.facts, Some(2.0), 4));
+        let [a, b] = exchange([header(0, None), header(2, Some(7.0))]).map(Result::unwrap);
+        assert_eq!((a.weight, b.weight, a.facts.loss), (0.0, 2.0, Some(7.0)));
+    }
+
+    #[test]
+    fn a_bad_slot_is_refused_on_every_rank_by_name() {
+        let bad = Header { bad_slot: Some(1), ..Header::default() };
+        for result in exchange([Header::default(), bad]) {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("rank 1") && text.contains("`fc.bias`"), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_rank_stops_all_and_another_step_is_an_error() {
+        let stop = Header { stop: StopFlags::INTERRUPTED, ..Header::default() };
+        for result in exchange([stop, Header::default()]) {
+            assert!(result.unwrap().stop.contains(StopFlags::INTERRUPTED));
+        }
+        let late = Header { step: 3, ..Header::default() };
+        let [a, b] = exchange([Header::default(), late]).map(|r| r.unwrap_err().to_string());
+        assert!(a.contains("rank 1 is at step 3, this rank at step 0"), "{a}");
+        assert!(b.contains("rank 0 is at step 0"), "{b}");
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header {
+            step: 9,
+            bad_slot: Some(4),
+            stop: StopFlags::EARLY,
+            samples: 7,
+            loss: Some(0.5),
+            compute_seconds: 1.5,
+            previous: Some(Previous {
+                compress_seconds: 0.25,
+                exchange_seconds: 2.0,
+                traffic: Traffic { sent: 1, received: 2 },
+                ..Previous::default()
+            }),
+        };
+        assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
+        assert_eq!(Header::from_bytes(&[0; BYTES - 1]), None);
+    }
+}

@@ -1,0 +1,32 @@
+//! Bytes that crossed the transport.
+
+use std::ops::{Add, AddAssign, Sub};
+
+/// Bytes one rank wrote to and read from the transport, frame contents and message headers included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Traffic {
+    /// Bytes written.
+    pub sent: u64,
+    /// Bytes read.
+    pub received: u64,
+}
+
+impl Add for Traffic {
+    type Output = Traffic;
+    fn add(self, other: Traffic) -> Traffic {
+        Traffic { sent: self.sent + other.sent, received: self.received + other.received }
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Traffic) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Traffic {
+    type Output = Traffic;
+    fn sub(self, earlier: Traffic) -> Traffic {
+        Traffic { sent: self.sent - earlier.sent, received: self.received - earlier.received }
+    }
+}
