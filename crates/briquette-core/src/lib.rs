@@ -15,12 +15,15 @@ mod factor;
 mod key;
 pub mod layer;
 mod layout;
+mod math;
+mod bits;
 mod message;
 pub mod reduce;
 pub mod report;
 pub mod state;
 pub mod sync;
 mod traffic;
+mod wire;
 
 pub use comm::{Communicator, Frame};
 pub use factor::CompressionFactor;

@@ -1,7 +1,7 @@
 //! Ranked byte pipes, and the collectives built on them.
 //!
 //! A [`Communicator`] moves owned [`Frame`]s between ranks; it knows bytes and ranks, nothing of gradients. The
-//! collectives are provided methods in [`collectives`], so that threads, sockets and MPI give the same bits: which
+//! collectives are provided methods in `collectives.rs`, so that threads, sockets and MPI give the same bits: which
 //! algorithm an all-reduce uses depends on the vector's length alone.
 //!
 //! - [`Local`]: the ranks are threads of this process.
@@ -11,12 +11,17 @@
 mod collectives;
 mod faulty;
 mod local;
+mod network;
+mod pool;
 mod simulated;
+mod turns;
 
 pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
-pub use local::Local;
-pub use simulated::{Compute, Network, Simulated};
+pub use local::{Local, LocalBuilder, run_ranks};
+pub use network::Network;
+pub use pool::FramePool;
+pub use simulated::{Compute, Simulated};
 
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -44,32 +49,6 @@ impl std::fmt::Display for Scope {
 
 /// An owned block of bytes on its way between ranks.
 pub type Frame = Vec<u8>;
-
-/// Frames waiting to be used again, so that a steady run allocates none.
-#[derive(Debug, Default)]
-pub struct FramePool {
-    free: Vec<Frame>,
-}
-
-impl FramePool {
-    /// An empty frame with the capacity of an earlier one where possible.
-    pub fn take(&mut self) -> Frame {
-        self.free.pop().unwrap_or_default()
-    }
-
-    /// A frame holding a copy of `bytes`.
-    pub fn copy_of(&mut self, bytes: &[u8]) -> Frame {
-        let mut frame = self.take();
-        frame.extend_from_slice(bytes);
-        frame
-    }
-
-    /// Gives a frame back.
-    pub fn put(&mut self, mut frame: Frame) {
-        frame.clear();
-        self.free.push(frame);
-    }
-}
 
 /// A clock somebody hands in: core itself reads no clock.
 pub trait Clock: Send {
@@ -106,6 +85,10 @@ pub trait Communicator: Send {
     /// Seconds on this communicator's clock: wall time, simulated time, or always 0 without a clock.
     fn now(&self) -> f64;
 
+    /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
+    /// outside of training is left out. Clocks that are not simulated ignore it.
+    fn set_clock(&mut self, _seconds: f64) {}
+
     /// Bytes moved since this communicator was made.
     fn traffic(&self) -> Traffic;
 
@@ -123,7 +106,8 @@ pub trait Communicator: Send {
     /// Every rank's bytes to every rank: `parts[r]` becomes rank `r`'s, with `parts[rank()]` left empty, as the
     /// caller has its own. Lengths may differ between ranks. Earlier contents of `parts` go back to the pool.
     ///
-    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: in round `i` to rank `+i`, from rank `-i`.
+    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: first to the ranks `+1`, `+2`, … of this one,
+    /// then from `-1`, `-2`, …, so that the latency is paid once and no two ranks begin with the same target.
     ///
     /// # Errors
     /// As for [`send`](Communicator::send).
@@ -134,7 +118,7 @@ pub trait Communicator: Send {
     /// The sum over ranks, the same bits on every rank.
     ///
     /// Up to [`SMALL_ALL_REDUCE`] values: an all-gather, summed in rank order. Above: a ring (reduce-scatter and
-    /// all-gather) that moves `2(W-1)/W` of the vector out and in.
+    /// all-gather) that moves `2(W-1)/W` of the vector out and in. After an error `x` holds nothing of use.
     ///
     /// # Errors
     /// As for [`send`](Communicator::send); [`CommError::Size`] when the ranks' vectors differ in length.
@@ -164,6 +148,58 @@ pub trait Communicator: Send {
     /// As for [`send`](Communicator::send).
     fn barrier(&mut self) -> Result<(), CommError> {
         collectives::barrier(self)
+    }
+}
+
+/// A boxed communicator is one too, its own collectives included.
+impl<C: Communicator + ?Sized> Communicator for Box<C> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+    fn world(&self) -> usize {
+        (**self).world()
+    }
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        (**self).send(to, frame)
+    }
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        (**self).recv(from)
+    }
+    fn abort(&mut self, reason: &str) {
+        (**self).abort(reason);
+    }
+    fn now(&self) -> f64 {
+        (**self).now()
+    }
+    fn set_clock(&mut self, seconds: f64) {
+        (**self).set_clock(seconds);
+    }
+    fn traffic(&self) -> Traffic {
+        (**self).traffic()
+    }
+    fn scope(&mut self) -> &mut Scope {
+        (**self).scope()
+    }
+    fn pool(&mut self) -> &mut FramePool {
+        (**self).pool()
+    }
+    fn begin_step(&mut self, step: u64) {
+        (**self).begin_step(step);
+    }
+    fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+        (**self).all_gather(mine, parts)
+    }
+    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
+        (**self).all_reduce_sum(x)
+    }
+    fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
+        (**self).all_reduce_sum_f64(x)
+    }
+    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
+        (**self).broadcast(root, bytes)
+    }
+    fn barrier(&mut self) -> Result<(), CommError> {
+        (**self).barrier()
     }
 }
 

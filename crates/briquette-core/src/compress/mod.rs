@@ -19,11 +19,13 @@ mod scaled_sign;
 mod top_k;
 
 pub use dense::Dense;
-pub use half::{Half, HalfKind};
+pub use half::Half;
 pub use qsgd::{Norm, Qsgd};
 pub use scaled_sign::ScaledSign;
-pub use top_k::{TopK, ValueKind};
+pub use top_k::TopK;
 
+use crate::error::ConfigError;
+pub use crate::message::{HalfKind, ValueKind};
 use crate::{CompressionFactor, Key, Message};
 
 /// The class a compressor declares; law 7 holds it to the constant.
@@ -44,7 +46,10 @@ pub enum Class {
 /// Vector to message, into reused storage.
 pub trait Compressor: Send {
     /// Compresses `x`. Random bits come from `key` alone; two calls with equal arguments give equal messages.
-    /// `x` is finite (the agreed step header refuses anything else); any length, zero included, is valid.
+    /// `x` is finite (the agreed step header refuses anything else); any length below 2³², zero included, is valid.
+    ///
+    /// # Panics
+    /// When `x` has 2³² values (16 GiB) or more: exchange such vectors in buckets.
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message);
 
     /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
@@ -98,4 +103,12 @@ impl Tunable for Box<dyn TunableCompressor> {
     fn tune(&mut self, factor: CompressionFactor) {
         (**self).tune(factor);
     }
+}
+
+/// # Errors
+/// [`ConfigError::Range`] for what is no bucket size on the wire.
+fn bucket_size(bucket: usize) -> Result<u32, ConfigError> {
+    let range = "between 1 and 2^32 - 1 values";
+    let size = u32::try_from(bucket).ok().filter(|&b| b > 0);
+    size.ok_or_else(|| ConfigError::range("bucket of a compressor", range, bucket))
 }

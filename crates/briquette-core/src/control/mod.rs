@@ -11,8 +11,9 @@ pub use constant::Constant;
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use schedule::Schedule;
 
+use crate::error::StateError;
 use crate::reduce::Facts;
-use crate::state::Stateful;
+use crate::state::{State, Stateful};
 use crate::{CompressionFactor, Traffic};
 
 /// What is known before an exchange, equal on all ranks.
@@ -69,4 +70,25 @@ pub trait Controller: Stateful + Send {
 
     /// What came of the last exchange.
     fn observe(&mut self, _outcome: &Outcome) {}
+}
+
+impl Stateful for Box<dyn Controller> {
+    fn save(&self, state: &mut State) {
+        (**self).save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        (**self).load(state)
+    }
+}
+
+impl Controller for Box<dyn Controller> {
+    fn probes(&self) -> &[CompressionFactor] {
+        (**self).probes()
+    }
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+        (**self).decide(agreed)
+    }
+    fn observe(&mut self, outcome: &Outcome) {
+        (**self).observe(outcome);
+    }
 }

@@ -12,7 +12,6 @@
 //! **On the wire.** An all-reduce of `1 + probes` f64 in front of the exchange.
 
 use crate::Communicator;
-use crate::compress::Tunable;
 use crate::control::{Agreed, Controller, Outcome};
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, gain};

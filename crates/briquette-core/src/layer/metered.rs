@@ -10,12 +10,13 @@ use crate::math::{distance2, norm2};
 use crate::reduce::{Exchanged, Reducer, Round, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
-use crate::{Communicator, Frame, Traffic};
+use crate::{Communicator, Frame, Slot, Traffic};
 
 /// Measures what the reducer inside it does; see the [module](self).
 #[derive(Debug)]
 pub struct Metered<R> {
     inner: R,
+    gains: bool,
     own_sent: Vec<f32>,
     seconds: ExchangeSeconds,
     gain: Option<f64>,
@@ -25,7 +26,12 @@ pub struct Metered<R> {
 impl<R: Reducer> Metered<R> {
     /// Around any reducer.
     pub fn new(inner: R) -> Self {
-        Metered { inner, own_sent: Vec::new(), seconds: ExchangeSeconds::default(), gain: None, slots: Vec::new() }
+        Metered { gains: true, ..Metered::seconds_only(inner) }
+    }
+
+    /// Without gains, and without their cost: for reducers that send everything.
+    pub fn seconds_only(inner: R) -> Self {
+        Metered { inner, gains: false, own_sent: Vec::new(), seconds: ExchangeSeconds::default(), gain: None, slots: Vec::new() }
     }
 }
 
@@ -40,31 +46,20 @@ impl<R: Reducer> Stateful for Metered<R> {
 
 impl<R: Reducer> Reducer for Metered<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, slots, facts, input, average, sent } = round;
-        let sent = match sent {
-            Some(sent) => sent,
-            None => {
-                self.own_sent.resize(input.len(), 0.0);
-                &mut self.own_sent
-            }
-        };
+        let Round { key, slots, facts, input, average, mut sent } = round;
+        if sent.is_none() && self.gains {
+            self.own_sent.resize(input.len(), 0.0);
+            sent = Some(&mut self.own_sent);
+        }
         let mut timed = Timed { inside: 0.0, comm };
         let start = timed.now();
-        let inner = Round { key, slots, facts, input, average, sent: Some(&mut *sent) };
+        let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
         let exchanged = self.inner.reduce(inner, &mut timed)?;
         let exchange = timed.inside;
         self.seconds = ExchangeSeconds { compress: (timed.now() - start - exchange).max(0.0), exchange };
-        self.slots.clear();
-        let (mut total, mut lost) = (0.0, 0.0);
-        for slot in slots {
-            let (x, s) = (&input[slot.range()], &sent[slot.range()]);
-            let (energy, error) = (norm2(x), distance2(x, s));
-            let kept = s.iter().filter(|v| **v != 0.0).count();
-            self.slots.push(SlotReport { gain: gain(energy - error, energy), kept });
-            total += energy;
-            lost += error;
+        if let Some(sent) = sent.filter(|_| self.gains) {
+            (self.gain, self.slots) = measure(input, sent, slots, std::mem::take(&mut self.slots));
         }
-        self.gain = Some(gain(total - lost, total));
         Ok(exchanged)
     }
 
@@ -76,6 +71,20 @@ impl<R: Reducer> Reducer for Metered<R> {
     }
 }
 
+/// Gain of the whole vector and of each slot.
+fn measure(input: &[f32], sent: &[f32], slots: &[Slot], mut out: Vec<SlotReport>) -> (Option<f64>, Vec<SlotReport>) {
+    out.clear();
+    let (mut total, mut lost) = (0.0, 0.0);
+    for slot in slots {
+        let (x, s) = (&input[slot.range()], &sent[slot.range()]);
+        let (energy, error) = (norm2(x), distance2(x, s));
+        let kept = s.iter().filter(|v| **v != 0.0).count();
+        out.push(SlotReport { gain: gain(energy - error, energy), kept });
+        total += energy;
+        lost += error;
+    }
+    (Some(gain(total - lost, total)), out)
+}
 /// A communicator that knows how long it was busy.
 struct Timed<'a> {
     inside: f64,
@@ -109,6 +118,9 @@ impl Communicator for Timed<'_> {
     }
     fn now(&self) -> f64 {
         self.comm.now()
+    }
+    fn set_clock(&mut self, seconds: f64) {
+        self.comm.set_clock(seconds);
     }
     fn traffic(&self) -> Traffic {
         self.comm.traffic()

@@ -70,7 +70,7 @@ pub struct Gather<C, A> {
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
-    /// One message for the whole vector; see [`per_slot`](Gather::per_slot).
+    /// One message for the whole vector; see [`grain`](Gather::grain).
     pub fn new(compressor: C, aggregator: A) -> Self {
         Gather {
             compressor,
@@ -85,10 +85,10 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
     }
 
-    /// One message a slot.
+    /// What one message covers.
     #[must_use]
-    pub fn per_slot(mut self) -> Self {
-        self.grain = Grain::PerSlot;
+    pub fn grain(mut self, grain: Grain) -> Self {
+        self.grain = grain;
         self
     }
 
@@ -192,7 +192,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
             for index in 0..self.grain.parts(round.slots) {
                 let range = self.grain.part(index, sent.len(), round.slots);
                 self.mine[index]
-                    .decode_to(&mut sent[range])
+                    .decode_into(&mut sent[range])
                     .map_err(|source| AggregateError::Message { rank, source })?;
             }
         }

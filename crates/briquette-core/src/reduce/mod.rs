@@ -172,16 +172,23 @@ macro_rules! forward_reducer {
         }
     };
 }
-forward_reducer!(dyn Reducer);
-forward_reducer!(dyn Probing);
+/// A reducer for buckets that controllers can tune.
+pub trait StatelessProbing: Stateless + Probing {}
+impl<R: Stateless + Probing> StatelessProbing for R {}
 
-impl Tunable for Box<dyn Probing> {
+forward_reducer!(dyn Reducer);
+forward_reducer!(dyn Stateless);
+forward_reducer!(dyn StatelessProbing);
+impl Stateless for Box<dyn Stateless> {}
+impl Stateless for Box<dyn StatelessProbing> {}
+
+impl Tunable for Box<dyn StatelessProbing> {
     fn tune(&mut self, factor: CompressionFactor) {
         (**self).tune(factor);
     }
 }
 
-impl Probing for Box<dyn Probing> {
+impl Probing for Box<dyn StatelessProbing> {
     fn probe(&mut self, x: &[f32], slots: &[Slot], key: Key, factors: &[CompressionFactor], rank: usize, out: &mut Energies) {
         (**self).probe(x, slots, key, factors, rank, out);
     }

@@ -27,13 +27,13 @@
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection};
-use super::Stateless;
+use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
 use crate::compress::Tunable;
 use crate::error::ReduceError;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{BLOCK, Communicator, CompressionFactor, Key};
+use crate::math::norm2;
+use crate::{BLOCK, Communicator, CompressionFactor, Key, Slot};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
@@ -78,6 +78,26 @@ impl Stateless for SharedRandomK {}
 impl Tunable for SharedRandomK {
     fn tune(&mut self, factor: CompressionFactor) {
         self.factor = factor;
+    }
+}
+
+impl Probing for SharedRandomK {
+    /// Draws the positions a factor would choose; nothing is worth keeping for the exchange.
+    fn probe(
+        &mut self,
+        x: &[f32],
+        _slots: &[Slot],
+        key: Key,
+        factors: &[CompressionFactor],
+        _rank: usize,
+        out: &mut Energies,
+    ) {
+        out.total = norm2(x);
+        out.kept.clear();
+        for factor in factors {
+            SharedRandomK::choose(key, x.len(), factor.keep(x.len()), &mut self.indices);
+            out.kept.push(self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum());
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The small agreed header at the start of every step.
 //!
 //! Before anything is exchanged, every rank tells every other: its step, whether its gradient is finite and where not,
-//! its sample count, loss and times, and whether it wants to stop. So no rank leaves the others waiting, and a NaN is
-//! refused everywhere before it reaches anyone's state.
+//! its sample count, loss and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
+//! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
-//! **On the wire.** 81 bytes to each of `W−1` ranks.
+//! **On the wire.** `81 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
 
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{Facts, Previous};
@@ -95,9 +95,7 @@ impl Header {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Header> {
-        if bytes.len() != BYTES {
-            return None;
-        }
+        let bytes = bytes.get(..BYTES)?;
         let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
         let float = |i| f64::from_bits(word(i));
         let previous = Previous {
@@ -119,7 +117,7 @@ impl Header {
 }
 
 /// Exchanges headers. `before` is the agreement of the step before, whose samples and compute time belong to
-/// [`Facts::previous`].
+/// [`Facts::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
 /// # Errors
 /// [`SyncError::NonFinite`] and [`SyncError::OutOfStep`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
@@ -127,18 +125,29 @@ pub fn agree(
     mine: &Header,
     before: Option<&Facts>,
     slots: &[Slot],
+    present: &mut [bool],
     comm: &mut dyn Communicator,
 ) -> Result<Agreement, SyncError> {
     comm.scope().operation = "step header";
     let (rank, world) = (comm.rank(), comm.world());
     let failed = |source: CommError| SyncError::Reduce { step: mine.step, source: ReduceError::Comm(source) };
+    let mut bytes = mine.to_bytes().to_vec();
+    bytes.extend(present.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, &bit| byte << 1 | u8::from(bit))));
     let mut frames = Vec::new();
-    comm.all_gather(&mine.to_bytes(), &mut frames).map_err(failed)?;
+    comm.all_gather(&bytes, &mut frames).map_err(failed)?;
     let mut all = Vec::with_capacity(world);
     for (from, frame) in frames.drain(..).enumerate() {
-        let header = if from == rank { Some(*mine) } else { Header::from_bytes(&frame) };
-        let size = CommError::Size { rank, peer: from, during: *comm.scope(), expected: BYTES, got: frame.len() };
-        all.push(header.ok_or_else(|| failed(size))?);
+        if from == rank {
+            all.push(*mine);
+        } else if let (true, Some(header)) = (frame.len() == bytes.len(), Header::from_bytes(&frame)) {
+            all.push(header);
+            for (i, bit) in present.iter_mut().enumerate() {
+                *bit |= frame[BYTES + i / 8] >> (i % 8) & 1 == 1;
+            }
+        } else {
+            let during = *comm.scope();
+            return Err(failed(CommError::Size { rank, peer: from, during, expected: bytes.len(), got: frame.len() }));
+        }
         comm.pool().put(frame);
     }
     check(mine, &all, slots)?;
@@ -202,7 +211,15 @@ mod tests {
             let handles: Vec<_> = world
                 .iter_mut()
                 .zip(headers)
-                .map(|(comm, header)| scope.spawn(|| (|h| agree(&h, None, layout.slots(), comm))(header)))
+                .map(|(comm, header)| {
+                    let layout = &layout;
+                    scope.spawn(move || {
+                        let mut present = [header.samples > 0, false];
+                        let agreed = agree(&header, None, layout.slots(), &mut present, comm)?;
+                        assert_eq!(present, [agreed.facts.samples > 0, false]);
+                        Ok(agreed)
+                    })
+                })
                 .collect();
             handles.into_iter().map(|h| h.join().unwrap()).collect::<Vec<_>>().try_into().unwrap()
         })

@@ -24,7 +24,7 @@ use super::every_step::reduce_in_place;
 use super::{Context, Due, SyncStrategy};
 use crate::error::{ConfigError, SyncError};
 use crate::layer::Metered;
-use crate::reduce::Dense;
+use crate::reduce::{Dense, Reducer};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Communicator, Traffic};
@@ -46,7 +46,7 @@ impl Periodic {
         if every == 0 {
             return Err(ConfigError::range("steps between averages", "at least 1", every));
         }
-        Ok(Periodic { every, reducer: Metered::new(Dense), average: Vec::new() })
+        Ok(Periodic { every, reducer: Metered::seconds_only(Dense), average: Vec::new() })
     }
 }
 

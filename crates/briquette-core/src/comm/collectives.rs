@@ -1,0 +1,294 @@
+//! The collectives every transport has: all-gather, all-reduce, broadcast, barrier.
+//!
+//! They are written over [`send`](Communicator::send) and [`recv`](Communicator::recv) alone, and which algorithm an
+//! all-reduce uses depends on the vector's length alone; so threads, sockets and MPI give the same bits.
+//!
+//! # Cost
+//! `W` ranks, `α` seconds of latency, `B` bits per second, `n` bytes at each rank:
+//!
+//! | collective | method | bytes out of a rank | seconds |
+//! |---|---|---|---|
+//! | all-gather, small all-reduce | pairwise | `(W-1)·n` | `α + (W-1)·8n/B` |
+//! | all-reduce | ring | about `2(W-1)/W·n` | `2(W-1)·(α + 8n/(W·B))` |
+//! | broadcast | star | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
+//! | barrier | all-gather of nothing | 0 | `α` |
+//!
+//! [`Simulated`](super::Simulated) arrives at these by playing the frames; its tests hold it to them.
+//!
+//! # Memory
+//! Frames come from the pool and go back to it, though to another rank's. A gather or all-reduce leaves as many at
+//! every rank as it found, and one that is too small is enlarged for good, so a run that repeats its steps soon
+//! allocates none. The ring keeps one frame of `n/W` bytes per rank moving. A broadcast, which runs at the start and
+//! not in every step, allocates at its root.
+
+use std::ops::{Add, Range};
+
+use super::{Communicator, Frame};
+use crate::error::CommError;
+use crate::traffic::Traffic;
+
+/// Longest vector, in values, that an all-reduce sends whole to every rank; longer ones go round a ring.
+///
+/// The gather costs one latency `α` and the ring `2(W-1)` of them, but the ring moves `W/2` times fewer bytes. They
+/// are equally fast near `α·B/16` values: 3 125 at 1 Gbit/s and 50 µs, 6 250 at 100 Mbit/s and 1 ms, 12 500 at
+/// 10 Gbit/s and 20 µs. 1 024 values stay below all of these, and bound what a gather costs in bytes: 127 kB a rank
+/// in a world of 32. It must be the same on every rank and in every transport, hence a constant and not a knob.
+pub const SMALL_ALL_REDUCE: usize = 1024;
+
+/// Exactly what [`all_reduce_sum`](Communicator::all_reduce_sum) of `len` values moves through `rank`.
+///
+/// For vectors above [`SMALL_ALL_REDUCE`] this is the dense ring, the usual baseline of compression.
+///
+/// ```
+/// use briquette_core::comm::all_reduce_traffic;
+///
+/// // A million values over four ranks: 2·3/4 of 4 MB, each way.
+/// assert_eq!(all_reduce_traffic(1_000_000, 4, 0).sent, 6_000_000);
+/// assert_eq!(all_reduce_traffic(1_000_000, 1, 0).sent, 0);
+/// ```
+pub fn all_reduce_traffic(len: usize, world: usize, rank: usize) -> Traffic {
+    if len <= SMALL_ALL_REDUCE {
+        let bytes = (4 * len * world.saturating_sub(1)) as u64;
+        return Traffic { sent: bytes, received: bytes };
+    }
+    // Out go all chunks but rank+1, then all but rank+2; in come all but rank, then all but rank+1.
+    let size = |ahead: usize| chunk((rank + ahead) % world, len, world).len();
+    Traffic { sent: (4 * (2 * len - size(1) - size(2))) as u64, received: (4 * (2 * len - size(0) - size(1))) as u64 }
+}
+
+pub(super) fn all_gather<C: Communicator + ?Sized>(
+    comm: &mut C,
+    mine: &[u8],
+    parts: &mut Vec<Frame>,
+) -> Result<(), CommError> {
+    scoped(comm, "all_gather", |comm| gather(comm, mine, parts))
+}
+
+pub(super) fn all_reduce_sum<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), CommError> {
+    if comm.world() == 1 {
+        return Ok(());
+    }
+    scoped(comm, "all_reduce", |comm| if x.len() <= SMALL_ALL_REDUCE { sum_gathered(comm, x) } else { ring(comm, x) })
+}
+
+pub(super) fn all_reduce_sum_f64<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f64]) -> Result<(), CommError> {
+    if comm.world() == 1 {
+        return Ok(());
+    }
+    scoped(comm, "all_reduce", |comm| sum_gathered(comm, x))
+}
+
+pub(super) fn broadcast<C: Communicator + ?Sized>(
+    comm: &mut C,
+    root: usize,
+    bytes: &mut Vec<u8>,
+) -> Result<(), CommError> {
+    scoped(comm, "broadcast", |comm| {
+        let (rank, world) = (comm.rank(), comm.world());
+        if rank != root {
+            // Not to the pool: nothing flows back to the root, so this rank's pool would grow with every broadcast.
+            *bytes = comm.recv(root)?;
+            return Ok(());
+        }
+        for ahead in 1..world {
+            let frame = comm.pool().copy_of(bytes);
+            comm.send((rank + ahead) % world, frame)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn barrier<C: Communicator + ?Sized>(comm: &mut C) -> Result<(), CommError> {
+    scoped(comm, "barrier", |comm| {
+        // Frames that own no memory, so that no pool is stirred.
+        let (rank, world) = (comm.rank(), comm.world());
+        (1..world).try_for_each(|ahead| comm.send((rank + ahead) % world, Frame::new()))?;
+        (1..world).try_for_each(|behind| comm.recv((rank + world - behind) % world).map(drop))
+    })
+}
+
+/// Runs `body` with the scope's operation set, so that errors name it, and puts the earlier one back.
+fn scoped<C: Communicator + ?Sized>(
+    comm: &mut C,
+    operation: &'static str,
+    body: impl FnOnce(&mut C) -> Result<(), CommError>,
+) -> Result<(), CommError> {
+    let outer = std::mem::replace(&mut comm.scope().operation, operation);
+    let result = body(comm);
+    comm.scope().operation = outer;
+    result
+}
+
+/// Sends first, to everyone, then receives: one latency instead of `W-1`, and no more frames than the parts need.
+fn gather<C: Communicator + ?Sized>(comm: &mut C, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+    let (rank, world) = (comm.rank(), comm.world());
+    for part in parts.drain(..) {
+        comm.pool().put(part);
+    }
+    parts.resize_with(world, Frame::new);
+    for ahead in 1..world {
+        let frame = comm.pool().copy_of(mine);
+        comm.send((rank + ahead) % world, frame)?;
+    }
+    for behind in 1..world {
+        let from = (rank + world - behind) % world;
+        parts[from] = comm.recv(from)?;
+    }
+    Ok(())
+}
+
+/// Gathers everyone's values and sums them in rank order.
+fn sum_gathered<C: Communicator + ?Sized, N: Number>(comm: &mut C, x: &mut [N]) -> Result<(), CommError> {
+    let rank = comm.rank();
+    let mut own = comm.pool().take_for(N::BYTES * x.len());
+    encode(x, &mut own);
+    let mut parts = comm.pool().take_list();
+    gather(comm, &own, &mut parts)?;
+    std::mem::swap(&mut parts[rank], &mut own);
+    for (from, part) in parts.iter().enumerate() {
+        expect_size(comm, from, N::BYTES * x.len(), part)?;
+        if from == 0 {
+            decode(part, x);
+        } else {
+            x.iter_mut().zip(part.chunks_exact(N::BYTES)).for_each(|(sum, value)| *sum = *sum + N::read(value));
+        }
+    }
+    comm.pool().put_list(parts);
+    Ok(())
+}
+
+/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; its frame
+/// goes round twice, first collecting, then delivering.
+fn ring<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), CommError> {
+    let (rank, world, len) = (comm.rank(), comm.world(), x.len());
+    let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
+    let mut frame = comm.pool().take_for(4 * len.div_ceil(world));
+    encode(&x[chunk(rank, len, world)], &mut frame);
+    for behind in 1..world {
+        comm.send(next, frame)?;
+        frame = comm.recv(previous)?;
+        let own = &x[chunk((rank + world - behind) % world, len, world)];
+        expect_size(comm, previous, 4 * own.len(), &frame)?;
+        add_to_frame(own, &mut frame);
+    }
+    decode(&frame, &mut x[chunk(next, len, world)]);
+    for behind in 0..world - 1 {
+        comm.send(next, frame)?;
+        frame = comm.recv(previous)?;
+        let summed = &mut x[chunk((rank + world - behind) % world, len, world)];
+        expect_size(comm, previous, 4 * summed.len(), &frame)?;
+        decode(&frame, summed);
+    }
+    comm.pool().put(frame);
+    Ok(())
+}
+
+/// The values of chunk `c` of `len` values cut into `world`: `[c·len/world, (c+1)·len/world)`.
+fn chunk(c: usize, len: usize, world: usize) -> Range<usize> {
+    c * len / world..(c + 1) * len / world
+}
+
+/// Stops every rank when a frame has another size than this rank's own vector implies.
+fn expect_size<C: Communicator + ?Sized>(
+    comm: &mut C,
+    from: usize,
+    expected: usize,
+    frame: &[u8],
+) -> Result<(), CommError> {
+    if frame.len() == expected {
+        return Ok(());
+    }
+    comm.abort(&format!("got {} bytes from rank {from}, expected {expected}", frame.len()));
+    Err(CommError::Size { rank: comm.rank(), peer: from, during: *comm.scope(), expected, got: frame.len() })
+}
+
+/// A number that travels as little-endian bytes.
+trait Number: Copy + Add<Output = Self> {
+    const BYTES: usize;
+    /// From a slice of exactly `BYTES` bytes.
+    fn read(bytes: &[u8]) -> Self;
+    fn write(self, bytes: &mut [u8]);
+}
+
+macro_rules! number {
+    ($type:ty) => {
+        impl Number for $type {
+            const BYTES: usize = size_of::<$type>();
+            fn read(bytes: &[u8]) -> Self {
+                <$type>::from_le_bytes(bytes.try_into().expect("a slice of BYTES bytes"))
+            }
+            fn write(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    };
+}
+number!(f32);
+number!(f64);
+
+/// Replaces what is in `frame`.
+fn encode<N: Number>(values: &[N], frame: &mut Frame) {
+    frame.clear();
+    frame.resize(N::BYTES * values.len(), 0);
+    frame.chunks_exact_mut(N::BYTES).zip(values).for_each(|(bytes, value)| value.write(bytes));
+}
+
+fn decode<N: Number>(frame: &[u8], values: &mut [N]) {
+    values.iter_mut().zip(frame.chunks_exact(N::BYTES)).for_each(|(value, bytes)| *value = N::read(bytes));
+}
+
+fn add_to_frame(values: &[f32], frame: &mut [u8]) {
+    frame.chunks_exact_mut(4).zip(values).for_each(|(bytes, value)| (f32::read(bytes) + value).write(bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::{Local, Scope};
+
+    #[test]
+    fn chunks_tile_the_vector() {
+        for (len, world) in [(0, 3), (2, 5), (10, 3), (5003, 5)] {
+            let ends: Vec<usize> = (0..world).flat_map(|c| chunk(c, len, world)).collect();
+            assert_eq!(ends, (0..len).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn pools_stay_as_they_are_after_warm_up() {
+        let held = |comm: &mut Local| (comm.pool().frames(), comm.pool().capacity(), comm.pool().allocations());
+        let sizes = Local::run(5, |mut comm| {
+            let mut parts = Vec::new();
+            let mut big = vec![1.0f32; 5003];
+            let mut step = |comm: &mut Local| -> Result<(), CommError> {
+                comm.all_reduce_sum_f64(&mut [1.0, 2.0])?;
+                comm.all_gather(&vec![0; 100 * comm.rank()], &mut parts)?;
+                comm.all_reduce_sum(&mut big)?;
+                comm.all_reduce_sum(&mut [0.5; 30])?;
+                comm.barrier()
+            };
+            (0..100).try_for_each(|_| step(&mut comm))?;
+            let warm = held(&mut comm);
+            (0..300).try_for_each(|_| step(&mut comm))?;
+            Ok::<_, CommError>((warm, held(&mut comm)))
+        });
+        for rank in sizes {
+            let (warm, after) = rank.unwrap();
+            assert_eq!((after.0, after.2), (warm.0, warm.2));
+            assert!(after.0 <= 2 * 5 && after.1 <= 5 * 4 * 5003, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn collectives_put_the_scope_back() {
+        let scopes = Local::run(2, |mut comm| {
+            *comm.scope() = Scope { operation: "header", step: 7, bucket: Some(1) };
+            comm.all_reduce_sum(&mut [1.0])?;
+            comm.barrier()?;
+            Ok::<_, CommError>(*comm.scope())
+        });
+        for scope in scopes {
+            assert_eq!(scope.unwrap().to_string(), "header of bucket 1 at step 7");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! One rank at a time, so that measured compute is a rank's own.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Clock;
+
+/// A token that one rank of a world holds while it computes.
+pub(super) struct Turns {
+    clock: Arc<dyn Clock + Sync>,
+    holder: Mutex<Holder>,
+    free: Condvar,
+    /// How often the token changed hands.
+    taken: Arc<AtomicU64>,
+    deadline: Duration,
+}
+
+enum Holder {
+    Nobody,
+    Rank(usize),
+    /// The world stopped; nobody takes turns any more.
+    Stopped,
+}
+
+impl Turns {
+    pub(super) fn new(clock: Arc<dyn Clock + Sync>, deadline: Duration) -> Self {
+        let holder = Mutex::new(Holder::Nobody);
+        Turns { clock, holder, free: Condvar::new(), taken: Arc::default(), deadline }
+    }
+
+    pub(super) fn seconds(&self) -> f64 {
+        self.clock.seconds()
+    }
+
+    pub(super) fn taken(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.taken)
+    }
+
+    /// Waits for the token. `Ok(false)` when the world stopped.
+    ///
+    /// # Errors
+    /// The rank that has held the token for longer than the deadline.
+    pub(super) fn take(&self, rank: usize) -> Result<bool, usize> {
+        let mut holder = self.lock();
+        loop {
+            let before = self.taken.load(Ordering::Relaxed);
+            let busy = |holder: &mut Holder| matches!(holder, Holder::Rank(_));
+            let waited = self.free.wait_timeout_while(holder, self.deadline, busy);
+            (holder, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            match *holder {
+                Holder::Nobody => {
+                    *holder = Holder::Rank(rank);
+                    self.taken.fetch_add(1, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Holder::Rank(other) if before == self.taken.load(Ordering::Relaxed) => return Err(other),
+                Holder::Rank(_) => {}
+                Holder::Stopped => return Ok(false),
+            }
+        }
+    }
+
+    /// Gives the token back.
+    pub(super) fn give(&self) {
+        let mut holder = self.lock();
+        if matches!(*holder, Holder::Rank(_)) {
+            *holder = Holder::Nobody;
+            self.free.notify_one();
+        }
+    }
+
+    /// Lets everyone go on at once, to find the communicator stopped.
+    pub(super) fn stop(&self) {
+        *self.lock() = Holder::Stopped;
+        self.free.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Holder> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Turns({} taken)", self.taken.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,38 @@
+//! Every value, exactly.
+//!
+//! **Why, and when not.** The baseline inside a [`Gather`](crate::reduce::Gather), and what robust aggregators need
+//! when nothing is compressed. For a plain mean use [`reduce::Dense`](crate::reduce::Dense): an all-reduce moves
+//! fewer bytes than everyone's vector to everyone.
+//!
+//! **Method.** `C(x) = x`.
+//!
+//! **On the wire.** `12 + 4d` bytes.
+//!
+//! **Properties.** Contractive with δ = 1 and unbiased with ω = 0; no error feedback needed.
+//!
+//! **Knobs.** None.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, Dense}};
+//! let mut message = Message::default();
+//! Dense.compress_into(&[0.5, -3.0], Key::new(0), &mut message);
+//! assert_eq!(message.encoded_len(), 20);
+//! assert_eq!(message.error_energy(&[0.5, -3.0]), 0.0);
+//! ```
+
+use super::{Class, Compressor};
+use crate::{Key, Message};
+
+/// The identity; see the [module](self).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Dense;
+
+impl Compressor for Dense {
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        out.dense(x.len()).extend_from_slice(x);
+    }
+
+    fn class(&self, _x: &[f32]) -> Class {
+        Class::Contractive { delta: 1.0 }
+    }
+}

@@ -1,0 +1,136 @@
+//! Every value in 16 bits.
+//!
+//! **Why, and when not.** Halves the bytes at almost no loss: the compressor to try first, and the baseline that
+//! stronger ones must beat. `F16` keeps 11 significant bits but flushes what is below 3e-8, and gradients are often
+//! small: without loss scaling prefer `Bf16`.
+//!
+//! **Method.** Round to nearest, ties to even. Magnitudes beyond the largest finite number (65504 for `F16`,
+//! 3.39e38 for `Bf16`) become that number instead of an infinity.
+//!
+//! **On the wire.** `12 + 2d` bytes.
+//!
+//! **Properties.** Contractive, δ = 1 − 2⁻²² (`F16`) and 1 − 2⁻¹⁶ (`Bf16`) while magnitudes are 0 or in the format's
+//! normal range (from 2⁻¹⁴ and 2⁻¹²⁶ on). Below it the error is absolute, at most 2⁻²⁵ and 2⁻¹³⁴ a value; `class`
+//! subtracts that, and accounts for saturation, so that its δ holds for every vector (0 where all may be lost). No
+//! error feedback needed in practice; with it nothing is lost to underflow for good.
+//!
+//! **Knobs.** The format.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, Half, HalfKind}};
+//! let mut message = Message::default();
+//! Half::new(HalfKind::F16).compress_into(&[1.0, 0.1], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 2];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [1.0, 0.099_975_586]); // 0.1 ≈ 1638 · 2⁻¹⁴
+//! # Ok::<(), briquette_core::error::WireError>(())
+//! ```
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+
+use super::{Class, Compressor};
+use crate::math::norm2;
+use crate::message::HalfKind;
+use crate::{Key, Message};
+
+const BLOCK: usize = 1024;
+
+/// Rounds to 16 bits; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Half {
+    kind: HalfKind,
+}
+
+impl Half {
+    /// Rounds to `kind`.
+    pub fn new(kind: HalfKind) -> Self {
+        Half { kind }
+    }
+
+    /// Largest finite value, relative error in the normal range, absolute error below it.
+    fn limits(self) -> (f32, f64, f64) {
+        match self.kind {
+            HalfKind::F16 => (f16::MAX.to_f32(), 2_f64.powi(-11), 2_f64.powi(-25)),
+            HalfKind::Bf16 => (bf16::MAX.to_f32(), 2_f64.powi(-8), 2_f64.powi(-134)),
+        }
+    }
+}
+
+impl Compressor for Half {
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        let (limit, ..) = self.limits();
+        let bits = out.half(x.len(), self.kind);
+        bits.resize(x.len(), 0);
+        let mut scratch = [0.0; BLOCK];
+        for (x, bits) in x.chunks(BLOCK).zip(bits.chunks_mut(BLOCK)) {
+            let scratch = &mut scratch[..x.len()];
+            for (clamped, x) in scratch.iter_mut().zip(x) {
+                *clamped = x.clamp(-limit, limit);
+            }
+            match self.kind {
+                HalfKind::F16 => bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(scratch),
+                HalfKind::Bf16 => bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(scratch),
+            }
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let (limit, relative, absolute) = self.limits();
+        let energy = norm2(x);
+        if energy == 0.0 {
+            return Class::Contractive { delta: 1.0 };
+        }
+        let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        let worst = relative.max(1.0 - f64::from(limit / largest));
+        // (a + b)² ≤ a² + b² where every value has only one of the two errors.
+        let lost = worst * worst + x.len() as f64 * absolute * absolute / energy;
+        Class::Contractive { delta: (1.0 - lost).max(0.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(kind: HalfKind, x: &[f32]) -> Vec<f32> {
+        let mut message = Message::default();
+        Half::new(kind).compress_into(x, Key::new(0), &mut message);
+        let mut out = vec![0.0; x.len()];
+        message.decode_into(&mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn values_by_hand() {
+        // 1 + 2⁻¹¹ lies halfway between 1 and 1 + 2⁻¹⁰: ties to even, 1. 1 + 3·2⁻¹¹ ties up to 1 + 2⁻⁹.
+        let x = [1.0 + 2_f32.powi(-11), 1.0 + 3.0 * 2_f32.powi(-11), -2.0, 2_f32.powi(-26), 2_f32.powi(-24)];
+        assert_eq!(decoded(HalfKind::F16, &x), [1.0, 1.0 + 2_f32.powi(-9), -2.0, 0.0, 2_f32.powi(-24)]);
+        // bfloat16 has 7 bits after the point.
+        let x = [1.0 + 2_f32.powi(-8), 1.0 + 3.0 * 2_f32.powi(-8), -2.0];
+        assert_eq!(decoded(HalfKind::Bf16, &x), [1.0, 1.0 + 2_f32.powi(-6), -2.0]);
+    }
+
+    #[test]
+    fn overflow_saturates() {
+        assert_eq!(decoded(HalfKind::F16, &[1e6, -f32::MAX, 65_519.0]), [65_504.0, -65_504.0, 65_504.0]);
+        let largest = bf16::MAX.to_f32();
+        assert_eq!(decoded(HalfKind::Bf16, &[f32::MAX, -f32::MAX]), [largest, -largest]);
+    }
+
+    #[test]
+    fn declared_class_holds_in_and_out_of_the_normal_range() {
+        let normal: Vec<f32> = (0..4000).map(|i| (i as f32 - 1999.5) * 1.37e-3).collect();
+        for kind in [HalfKind::F16, HalfKind::Bf16] {
+            for scale in [1.0, 1e-6, 1e-8, 1e-30, 1e5, 1e30] {
+                let x: Vec<f32> = normal.iter().map(|v| v * scale).collect();
+                let error: f64 = x.iter().zip(decoded(kind, &x)).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                let Class::Contractive { delta } = Half::new(kind).class(&x) else { panic!() };
+                assert!((0.0..=1.0).contains(&delta));
+                assert!(error <= (1.0 - delta) * norm2(&x), "{kind:?} {scale}");
+            }
+        }
+        let Class::Contractive { delta } = Half::new(HalfKind::F16).class(&[1.0, -0.5]) else { panic!() };
+        assert!(1.0 - delta < 2.4e-7);
+    }
+}

@@ -1,0 +1,152 @@
+//! One value per algorithm, behind exhaustive matches.
+
+use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
+use crate::CompressionFactor;
+use crate::compress::{HalfKind, Norm, ValueKind};
+use crate::control::GraVacConfig;
+use crate::layer::Momentum;
+
+/// Each chain starts at `None` and goes to the next variant until it ends: a new variant that is not linked in does not
+/// compile.
+trait Chain: Sized {
+    fn next(current: Option<&Self>) -> Option<Self>;
+
+    fn all() -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        while let Some(next) = Self::next(all.last()) {
+            all.push(next);
+        }
+        all
+    }
+}
+
+fn factor(value: f64) -> CompressionFactor {
+    CompressionFactor::new(value).expect("a constant of at least 1")
+}
+
+impl Chain for CompressorConfig {
+    fn next(current: Option<&Self>) -> Option<Self> {
+        use CompressorConfig::*;
+        Some(match current {
+            None => Dense,
+            Some(Dense) => Half { kind: HalfKind::F16 },
+            Some(Half { .. }) => TopK { factor: factor(8.0), values: ValueKind::F32 },
+            Some(TopK { .. }) => Qsgd { bits: 4, bucket: 64, norm: Norm::L2 },
+            Some(Qsgd { .. }) => ScaledSign,
+            Some(ScaledSign) => return None,
+        })
+    }
+}
+
+impl Chain for ReducerConfig {
+    fn next(current: Option<&Self>) -> Option<Self> {
+        use ReducerConfig::*;
+        Some(match current {
+            None => Dense,
+            Some(Dense) => Gather { compressor: CompressorConfig::Dense, per_slot: false },
+            Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
+            Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
+            Some(PowerSgd { .. }) => return None,
+        })
+    }
+}
+
+impl Chain for ControllerConfig {
+    fn next(current: Option<&Self>) -> Option<Self> {
+        use ControllerConfig::*;
+        Some(match current {
+            Option::None => ControllerConfig::None,
+            Some(ControllerConfig::None) => Constant(Fixed { factor: factor(10.0) }),
+            Some(Constant(_)) => Schedule(WarmUp { from: factor(2.0), to: factor(16.0), steps: 4 }),
+            Some(Schedule(_)) => {
+                let settings = GraVacConfig { min: factor(4.0), max: factor(16.0), window: 2, ..GraVacConfig::default() };
+                Gravac(GraVacConfig { epsilon: 0.5, ..settings })
+            }
+            Some(Gravac(_)) => return Option::None,
+        })
+    }
+}
+
+impl Chain for Feedback {
+    fn next(current: Option<&Self>) -> Option<Self> {
+        Some(match current {
+            None => Feedback::None,
+            Some(Feedback::None) => Feedback::Error,
+            Some(Feedback::Error) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
+            Some(Feedback::Momentum(_)) => return None,
+        })
+    }
+}
+
+/// Whether a reducer with this feedback is worth a representative: compressors that lose energy want feedback.
+fn feedback_of(reducer: &ReducerConfig) -> Feedback {
+    match reducer {
+        ReducerConfig::Dense => Feedback::None,
+        ReducerConfig::PowerSgd { .. } | ReducerConfig::SharedRandomK { .. } => Feedback::Error,
+        ReducerConfig::Gather { compressor, .. } => match compressor {
+            CompressorConfig::Dense | CompressorConfig::Half { .. } | CompressorConfig::Qsgd { .. } => Feedback::None,
+            CompressorConfig::TopK { .. } | CompressorConfig::ScaledSign => Feedback::Error,
+        },
+    }
+}
+
+/// One configuration per algorithm, and the combinations whose parts touch.
+pub fn representatives() -> Vec<Config> {
+    let top_k = |values| ReducerConfig::gather(CompressorConfig::TopK { factor: factor(8.0), values });
+    let mut exchanges = Vec::new();
+    let mut add = |exchange: Exchange| exchanges.push(exchange);
+    for reducer in ReducerConfig::all() {
+        let feedback = feedback_of(&reducer);
+        add(Exchange { reducer, feedback, ..Exchange::default() });
+    }
+    for compressor in CompressorConfig::all() {
+        for per_slot in [false, true] {
+            let reducer = ReducerConfig::Gather { compressor, per_slot };
+            let feedback = feedback_of(&reducer);
+            add(Exchange { reducer, feedback, ..Exchange::default() });
+        }
+    }
+    for values in [ValueKind::F16, ValueKind::Q8] {
+        add(Exchange { reducer: top_k(values), feedback: Feedback::Error, ..Exchange::default() });
+    }
+    for feedback in Feedback::all() {
+        for controller in ControllerConfig::all() {
+            add(Exchange { reducer: top_k(ValueKind::F32), feedback, controller, bucket_values: None });
+        }
+        add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
+        let bucket_values = Some(32);
+        add(Exchange { reducer: top_k(ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
+    }
+    let gravac = ControllerConfig::all().pop().expect("at least one controller");
+    let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
+    add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
+    add(Exchange { reducer: ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true }, ..Exchange::default() });
+    let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
+    all.push(Config::Periodic(Rhythm { every: 1 }));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_representative_survives_toml() {
+        for config in representatives() {
+            let text = toml::to_string(&config).unwrap();
+            assert_eq!(toml::from_str::<Config>(&text).unwrap(), config, "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_settings_are_refused() {
+        for text in [
+            "strategy = \"every-step\"\nreducre = { kind = \"dense\" }",
+            "strategy = \"periodic\"\nevery = 2\nsome = 1",
+            "strategy = \"every-step\"\nreducer = { kind = \"dense\", rank = 1 }",
+            "strategy = \"sometimes\"",
+        ] {
+            assert!(toml::from_str::<Config>(text).is_err(), "{text}");
+        }
+    }
+}

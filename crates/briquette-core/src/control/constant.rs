@@ -1,0 +1,60 @@
+//! The same compression factor at every step.
+//!
+//! **Why.** The baseline of every controller, and a fair choice where the network and the model are known: a constant
+//! factor found once costs no probes and no extra all-reduce. **Why not.** Early steps tolerate less than late ones
+//! ([`Schedule`](super::Schedule)), and nobody notices when the network changes ([`GraVac`](super::GraVac)).
+//!
+//! **Method.** `decide` answers the factor; nothing is measured, nothing remembered.
+//!
+//! **Knobs.** The factor, dense size over compressed size, at least 1 (1 is dense). No default.
+//!
+//! ```
+//! use briquette_core::CompressionFactor;
+//! use briquette_core::control::{Agreed, Constant, Controller};
+//! let mut controller = Constant(CompressionFactor::new(10.0)?);
+//! let agreed = Agreed { facts: &Default::default(), norm2: 0.0, gains: &[] };
+//! assert_eq!(controller.decide(&agreed).factor.get(), 10.0);
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Agreed, Controller, Decision};
+use crate::CompressionFactor;
+use crate::state::Stateful;
+
+/// The same factor at every step; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Constant(
+    /// What every step sends.
+    pub CompressionFactor,
+);
+
+impl Stateful for Constant {}
+
+impl Controller for Constant {
+    fn probes(&self) -> &[CompressionFactor] {
+        &[]
+    }
+
+    fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision {
+        Decision { factor: self.0, reason: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Outcome;
+    use crate::reduce::Facts;
+
+    #[test]
+    fn constant_never_moves_and_asks_for_nothing() {
+        let mut boxed: Box<dyn Controller> = Box::new(Constant(CompressionFactor::new(32.0).unwrap()));
+        for step in 0..5 {
+            let facts = Facts { step, ..Facts::default() };
+            assert!(boxed.probes().is_empty());
+            let decision = boxed.decide(&Agreed { facts: &facts, norm2: 0.0, gains: &[] });
+            assert_eq!(decision, Decision { factor: CompressionFactor::new(32.0).unwrap(), reason: None });
+            boxed.observe(&Outcome::default());
+        }
+    }
+}

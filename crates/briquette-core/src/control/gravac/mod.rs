@@ -1,0 +1,379 @@
+//! Tries bolder compression factors while the gradient keeps its energy, and stops where it no longer pays.
+//!
+//! **Why.** The right factor depends on the model, the phase of training and the network. GraVAC watches two numbers: the
+//! share of the vector's energy that survives (the gain), and samples per second times that share. It falls back to a
+//! safe factor, then to dense, whenever the gain is too small, and may find that dense is best.
+//! **Why not.** It probes at every step (an all-reduce of three numbers and one compression, whose message is then
+//! sent); small models lose so much energy that `ε ≈ 0.7` sends dense by turns (below). With a known model and
+//! network a [`Constant`](super::Constant) found once is cheaper.
+//!
+//! **Method.** Per step, with all gains over all ranks, `Σ‖C(x)‖²/Σ‖x‖²`, and averaged over steps:
+//! send `bold` if its gain reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` ← average of
+//! `samples/t · gain`. Every `window` steps: if the gains of `safe` and `bold` differ by no more than `ω`, `safe` becomes
+//! `bold`; if the two best entries of `T` differ by no more than `ω`, the lower factor of the two is held (dense: compression
+//! is off); else `bold` becomes the next candidate.
+//!
+//! | paper | here |
+//! |---|---|
+//! | `θmin`, `θmax` | `min` (moves as `safe`), `max` |
+//! | `θs·θmin` | `bold`, a candidate |
+//! | `δmin`, `δc` | gains of `safe` and `bold` |
+//! | `ε`, `ω`, window | `epsilon`, `saturation`, `window` |
+//! | `N/100` | `smoothing` |
+//! | `T` | throughput |
+//! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`Outcome`] |
+//! | ScalingPolicy | [`Policy`] |
+//!
+//! **Time.** The check of a window belongs to the end of its last step: it runs when that step's outcome is told, before
+//! the next probes are asked for. When nobody tells an outcome, it runs at the end of the next step instead. A step
+//! of unknown duration (no clock, no samples) leaves `T` as it is; with no clock at all nothing ever saturates, and the
+//! candidates are walked by gain alone.
+//!
+//! **Knobs.** [`GraVacConfig`], each with unit, range and default. The defaults are the paper's, tuned there for ResNet101,
+//! VGG16 and an LSTM of 170 to 530 MB on 32 ranks. A window too small exhausts the candidates early, an `ε` too small
+//! costs accuracy. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
+//! under top-k 10x: 0.55 against 0.80; under 100x: 0.07 against 0.5), so `ε = 0.7` keeps falling back to dense;
+//! [`GraVacConfig::small_model`] starts lower. *Fast networks*: `T` knows dense only from steps that fell back to it; set
+//! `dense_steps` to time it at the start.
+//!
+//! # Deviations from the paper
+//!
+//! Its Alg. 1 leaves open, or contradicts its text in, the following; our choices:
+//!
+//! - **a** Gains there are each rank's own, so ranks may choose different payloads: here they are agreed, times too.
+//! - **b** Line 33 moves `θs` before line 35 uses it, so `θmin` would jump to a factor never measured: `safe` becomes the
+//!   factor that was measured, and takes its averaged gain over.
+//! - **c** `θs` relative to a moving `θmin`: candidates are absolute, made once from the first `θmin`.
+//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable.
+//! - **e** Line 38 takes the factor of the second largest throughput, the text the lower factor: the lower factor. (The
+//!   literal rule may flip between two factors every window.)
+//! - **f** No stop state: a factor found by saturation is held until its gain falls below `ε`, or its throughput by more
+//!   than `hold_tolerance`; the search then starts again from the first candidate, with the first `θmin`. A `safe` that had
+//!   moved and no longer reaches `ε` starts it again, too.
+//! - **g** Per layer or over all: over the whole vector.
+//! - **h** For unbiased compressors `‖C(x)‖²` exceeds `‖x‖²`: gains are `1 − ‖x − C(x)‖²/‖x‖²`, clamped to `[0, 1]`.
+//! - **i** Its ratios of floats leave indices out: the factor here is nominal too; traffic is reported in bytes beside it.
+//! - **j** The initial `θs` is not stated: the first candidate is `2·min` (exponential) or `ratio·min` (geometric).
+//! - **k** A dense step flushes the residual: kept; it is error feedback's, and exactly zero then.
+//! - **l** `T` entries go stale: those not refreshed for `stale_windows` windows are forgotten.
+//! - **m** (Two figures are cited wrongly; nothing to choose.)
+//!
+//! Further, found by simulation: the average of `bold`'s gain restarts when `bold` changes (else steps at an untried
+//! factor slip through on the old factor's gain); the gain of a zero vector is 1; `T` is averaged with the same smoothing,
+//! not overwritten. Dense may win: compression is then off and nothing is probed for `reprobe_windows` windows, in
+//! the last of which probing resumes while dense is still sent, so that `T` compares today's dense; then the search starts
+//! anew. A dense step's time leaves probing out (Alg. 1, line 25). When the candidates are exhausted without saturation and
+//! dense has the best throughput, compression is off as well; `settle` extends this to every factor. The defaults of
+//! `dense_steps` and `settle` leave the paper's search as it is.
+//!
+//! **Reference.** S. Tyagi, M. Swany, *GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training*,
+//! IEEE CLOUD 2023, pp. 319–329, <https://arxiv.org/abs/2305.12201>, Algorithm 1.
+//!
+//! ```
+//! use briquette_core::control::{Agreed, Controller, GraVacConfig};
+//! let mut controller = GraVacConfig::default().build(32)?;
+//! let probes: Vec<f64> = controller.probes().iter().map(|f| f.get()).collect();
+//! assert_eq!(probes, [10.0, 20.0]);
+//! let mut decide = |gains: &[f64]| controller.decide(&Agreed { facts: &Default::default(), norm2: 1.0, gains });
+//! assert_eq!(decide(&[0.80, 0.72]).factor.get(), 20.0);
+//! // Averages move by 32/100: 0.68·0.72 + 0.32·0.50 = 0.65 is below 0.7, 0.68·0.80 + 0.32·0.70 = 0.77 is not.
+//! let decision = decide(&[0.70, 0.50]);
+//! assert_eq!(decision.factor.get(), 10.0);
+//! assert_eq!(decision.reason.as_deref(), Some("gain 0.65 at 20x below 0.70: sending 10x"));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+mod config;
+mod note;
+mod policy;
+mod state;
+#[cfg(test)]
+mod tests;
+mod throughput;
+
+pub use config::GraVacConfig;
+pub use policy::Policy;
+
+use super::{Agreed, Controller, Decision, Outcome};
+use crate::CompressionFactor;
+use note::Note;
+use throughput::{Entry, Throughput, ewma, samples_per_second};
+
+/// The controller; made by [`GraVacConfig::build`], described in the [module](self).
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraVac {
+    config: GraVacConfig,
+    smoothing: f64,
+    candidates: Vec<CompressionFactor>,
+    search: Search,
+    /// Derived from `search`.
+    probes: Vec<CompressionFactor>,
+}
+
+/// Everything that changes.
+#[derive(Debug, Clone, PartialEq)]
+struct Search {
+    safe: CompressionFactor,
+    bold: CompressionFactor,
+    safe_gain: Option<f64>,
+    bold_gain: Option<f64>,
+    throughput: Throughput,
+    steps_in_window: u64,
+    /// A window has ended and its check has not run yet.
+    check_due: bool,
+    /// Steps that are sent dense whatever the gains: at the start, and while compression is off.
+    dense_left: u64,
+    /// The throughput with which `bold` was found best; the search rests.
+    held: Option<f64>,
+    /// What the last decision was.
+    last: Option<CompressionFactor>,
+    /// What the next outcome is about.
+    sent: Option<Sent>,
+    note: Option<Note>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sent {
+    factor: CompressionFactor,
+    gain: f64,
+}
+
+impl Search {
+    fn start(safe: CompressionFactor, bold: CompressionFactor, dense_left: u64) -> Self {
+        Search {
+            safe,
+            bold,
+            safe_gain: None,
+            bold_gain: None,
+            throughput: Throughput::default(),
+            steps_in_window: 0,
+            check_due: false,
+            dense_left,
+            held: None,
+            last: None,
+            sent: None,
+            note: None,
+        }
+    }
+
+    /// Changes the factor to be tried; its gain is not known yet.
+    fn try_factor(&mut self, factor: CompressionFactor) {
+        if factor != self.bold {
+            self.bold = factor;
+            self.bold_gain = if factor == self.safe { self.safe_gain } else { None };
+        }
+    }
+}
+
+impl GraVac {
+    /// The settings are valid and `candidates` is not empty: [`GraVacConfig::build`] has seen to it.
+    fn new(config: GraVacConfig, smoothing: f64, candidates: Vec<CompressionFactor>) -> Self {
+        let search = Search::start(config.min, candidates[0], config.dense_steps);
+        let mut controller = GraVac { config, smoothing, candidates, search, probes: Vec::new() };
+        controller.list_probes();
+        controller
+    }
+
+    /// The factors that are tried one after the other, from the smallest to the largest.
+    pub fn candidates(&self) -> &[CompressionFactor] {
+        &self.candidates
+    }
+
+    fn list_probes(&mut self) {
+        self.probes.clear();
+        // Off: only the last window's dense steps are measured, to compare with.
+        if self.search.dense_left <= self.config.window {
+            self.probes.push(self.search.safe);
+            if self.search.bold != self.search.safe {
+                self.probes.push(self.search.bold);
+            }
+        }
+    }
+
+    fn average_gains(&mut self, gains: &[f64]) {
+        // `max` and `min` turn a NaN into 0: it must not stay in the average.
+        let average = |old, gain: f64| Some(ewma(old, gain.max(0.0).min(1.0), self.smoothing));
+        let search = &mut self.search;
+        match *gains {
+            [safe] if search.bold == search.safe => {
+                search.safe_gain = average(search.safe_gain, safe);
+                search.bold_gain = search.safe_gain;
+            }
+            [safe, bold] if search.bold != search.safe => {
+                search.safe_gain = average(search.safe_gain, safe);
+                search.bold_gain = average(search.bold_gain, bold);
+            }
+            // Nothing was asked for, or the caller measured something else: without a gain, dense is sent.
+            _ => {}
+        }
+    }
+
+    /// The boldest factor that keeps enough.
+    fn choose(&self) -> Sent {
+        let search = &self.search;
+        let enough =
+            |factor, gain: Option<f64>| gain.filter(|g| *g >= self.config.epsilon).map(|gain| Sent { factor, gain });
+        enough(search.bold, search.bold_gain)
+            .or_else(|| enough(search.safe, search.safe_gain))
+            .unwrap_or(Sent { factor: CompressionFactor::DENSE, gain: 1.0 })
+    }
+
+    /// A step that is dense by plan.
+    fn plan_dense(&mut self) -> Sent {
+        self.search.dense_left -= 1;
+        Sent { factor: CompressionFactor::DENSE, gain: 1.0 }
+    }
+
+    fn count_step(&mut self) {
+        self.search.steps_in_window += 1;
+        if self.search.steps_in_window >= self.config.window {
+            self.search.steps_in_window = 0;
+            self.search.check_due = true;
+        }
+    }
+
+    fn check_window(&mut self) {
+        self.search.throughput.drop_stale(self.config.stale_windows);
+        if let Some(fallen) = self.fallen() {
+            self.start_again(fallen);
+        } else {
+            self.raise_safe();
+            self.move_on();
+        }
+    }
+
+    /// Why the search must start again.
+    fn fallen(&self) -> Option<Note> {
+        let search = &self.search;
+        let lost = |gain: Option<f64>| gain.is_some_and(|g| g < self.config.epsilon);
+        let moved = search.safe > self.config.min;
+        if lost(search.bold_gain) && (search.held.is_some() || (moved && lost(search.safe_gain))) {
+            return Some(Note::GainFell);
+        }
+        let (held, now) = (search.held?, search.throughput.get(search.bold)?);
+        (now < (1.0 - self.config.hold_tolerance) * held).then_some(Note::ThroughputFell)
+    }
+
+    fn start_again(&mut self, fallen: Note) {
+        let search = &mut self.search;
+        if search.safe != self.config.min {
+            (search.safe, search.safe_gain) = (self.config.min, None);
+        }
+        search.held = None;
+        search.throughput.keep_dense();
+        search.try_factor(self.candidates[0]);
+        search.note = Some(fallen);
+    }
+
+    /// `safe` becomes `bold` when it loses next to nothing more.
+    fn raise_safe(&mut self) {
+        let search = &mut self.search;
+        if let (Some(safe), Some(bold)) = (search.safe_gain, search.bold_gain)
+            && safe > 0.0
+            && (safe - bold).abs() / safe <= self.config.saturation
+        {
+            search.safe = search.bold;
+            search.safe_gain = search.bold_gain;
+        }
+    }
+
+    /// Holds where throughput saturates, else tries the next candidate.
+    fn move_on(&mut self) {
+        if self.search.held.is_some() {
+            return;
+        }
+        let best = self.search.throughput.best_two();
+        if let Some((first, second)) = best
+            && (first.value - second.value) / second.value <= self.config.saturation
+        {
+            let (low, high) = if first.factor < second.factor { (first, second) } else { (second, first) };
+            return self.hold(low, Note::Saturated(low.factor, high.factor));
+        }
+        let above = self.candidates.iter().find(|c| **c > self.search.bold);
+        if let Some(next) = above.copied() {
+            self.search.try_factor(next);
+            self.search.note = Some(Note::Next);
+        } else if let Some((first, _)) = best.filter(|(first, _)| self.config.settle || first.factor.is_dense()) {
+            self.hold(first, Note::Best);
+        }
+    }
+
+    fn hold(&mut self, found: Entry, note: Note) {
+        self.search.note = Some(note);
+        if found.factor.is_dense() {
+            let windows = self.config.reprobe_windows;
+            let last = self.search.last;
+            self.search =
+                Search::start(self.config.min, self.candidates[0], windows.saturating_mul(self.config.window));
+            (self.search.last, self.search.note) = (last, Some(note));
+        } else {
+            // `safe` may have been raised above what was found.
+            self.search.try_factor(if found.factor > self.search.safe { found.factor } else { self.search.safe });
+            self.search.held = Some(found.value);
+        }
+    }
+
+    fn explain(&self, sent: CompressionFactor, planned: bool, note: Option<Note>) -> String {
+        let search = &self.search;
+        match note {
+            Some(note) if planned || sent == search.bold => return note.explain(sent),
+            _ if planned => return "timing dense before compression is tried".to_owned(),
+            _ => {}
+        }
+        let least = self.config.epsilon;
+        let gain = |gain: Option<f64>| gain.map_or("unknown".to_owned(), |g| format!("{g:.2}"));
+        let (safe, bold) = (gain(search.safe_gain), gain(search.bold_gain));
+        if sent == search.bold {
+            format!("gain {bold} at {sent} reaches {least:.2}: sending {sent}")
+        } else if sent == search.safe {
+            format!("gain {bold} at {} below {least:.2}: sending {sent}", search.bold)
+        } else if search.bold == search.safe {
+            format!("gain {safe} at {} below {least:.2}: sending dense", search.safe)
+        } else {
+            format!("gain {bold} at {} and {safe} at {} below {least:.2}: sending dense", search.bold, search.safe)
+        }
+    }
+}
+
+impl Controller for GraVac {
+    fn probes(&self) -> &[CompressionFactor] {
+        &self.probes
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+        // Nobody told what came of a window's last step: its check has to do without.
+        let late = std::mem::take(&mut self.search.check_due);
+        let note = self.search.note.take();
+        self.average_gains(agreed.gains);
+        let planned = self.search.dense_left > 0;
+        let sent = if planned { self.plan_dense() } else { self.choose() };
+        let changed = self.search.last != Some(sent.factor);
+        let reason = changed.then(|| self.explain(sent.factor, planned, note));
+        self.search.last = Some(sent.factor);
+        self.search.sent = Some(sent);
+        if planned {
+            self.search.note = (self.search.dense_left == 0).then_some(Note::Timed);
+        } else {
+            self.count_step();
+        }
+        if late {
+            self.check_window();
+        }
+        self.list_probes();
+        Decision { factor: sent.factor, reason }
+    }
+
+    fn observe(&mut self, outcome: &Outcome) {
+        // An outcome of something else than what was decided says nothing about it.
+        let sent = self.search.sent.take().filter(|sent| sent.factor.get() == outcome.factor);
+        if let Some(sent) = sent
+            && let Some(rate) = samples_per_second(outcome, sent.factor)
+        {
+            self.search.throughput.record(sent.factor, rate * sent.gain, self.smoothing);
+        }
+        if std::mem::take(&mut self.search.check_due) {
+            self.check_window();
+        }
+        self.list_probes();
+    }
+}

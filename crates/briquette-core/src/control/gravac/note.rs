@@ -1,0 +1,59 @@
+//! What a window check did, kept until the next decision can tell it in words.
+
+use crate::CompressionFactor;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Note {
+    /// The next candidate is tried.
+    Next,
+    /// The two best differ by no more than the tolerance.
+    Saturated(CompressionFactor, CompressionFactor),
+    /// Every candidate was tried.
+    Best,
+    /// The held factor's gain fell, or the safe one's.
+    GainFell,
+    /// The held factor's throughput fell.
+    ThroughputFell,
+    /// Dense was timed.
+    Timed,
+}
+
+impl Note {
+    /// Why `factor` is sent now.
+    pub(super) fn explain(self, factor: CompressionFactor) -> String {
+        let hold = if factor.is_dense() { "compression off".to_owned() } else { format!("holding {factor}") };
+        match self {
+            Note::Next => format!("window over: trying {factor}"),
+            Note::Saturated(low, high) => format!("throughput saturated between {low} and {high}: {hold}"),
+            Note::Best => format!("throughput best at {factor} of all tried: {hold}"),
+            Note::GainFell => format!("gain fell: searching again from {factor}"),
+            Note::ThroughputFell => format!("throughput fell: searching again from {factor}"),
+            Note::Timed => format!("dense timed: trying {factor}"),
+        }
+    }
+
+    pub(super) fn to_numbers(self) -> [f64; 3] {
+        match self {
+            Note::Next => [0.0; 3],
+            Note::Saturated(low, high) => [1.0, low.get(), high.get()],
+            Note::Best => [2.0, 0.0, 0.0],
+            Note::GainFell => [3.0, 0.0, 0.0],
+            Note::ThroughputFell => [4.0, 0.0, 0.0],
+            Note::Timed => [5.0, 0.0, 0.0],
+        }
+    }
+
+    /// `None` when [`to_numbers`](Self::to_numbers) cannot have written it.
+    pub(super) fn from_numbers([kind, low, high]: [f64; 3]) -> Option<Self> {
+        let factor = |value| CompressionFactor::new(value).ok();
+        Some(match kind {
+            0.0 => Note::Next,
+            1.0 => Note::Saturated(factor(low)?, factor(high)?),
+            2.0 => Note::Best,
+            3.0 => Note::GainFell,
+            4.0 => Note::ThroughputFell,
+            5.0 => Note::Timed,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Which compression factors are candidates.
+
+use crate::CompressionFactor;
+use crate::error::ConfigError;
+
+/// How candidates grow from the safe factor to the largest.
+///
+/// ```
+/// use briquette_core::CompressionFactor;
+/// use briquette_core::control::Policy;
+/// let (min, max) = (CompressionFactor::new(10.0)?, CompressionFactor::new(1000.0)?);
+/// let factors: Vec<f64> = Policy::Exponential.candidates(min, max)?.iter().map(|f| f.get()).collect();
+/// assert_eq!(factors, [20.0, 40.0, 160.0, 1000.0]);
+/// # Ok::<(), briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Policy {
+    /// `min·2¹, min·2², min·2⁴, min·2⁸, …`: few windows, large jumps.
+    Exponential,
+    /// `min·r, min·r², min·r³, …`.
+    Geometric {
+        /// `r`, at least 1.01; the paper's is 2.
+        ratio: f64,
+    },
+}
+
+impl Policy {
+    /// Strictly increasing, above `min` (unless `min` is `max`), the last one `max`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the ratio is below 1.01 or `min` above `max`.
+    pub fn candidates(
+        &self,
+        min: CompressionFactor,
+        max: CompressionFactor,
+    ) -> Result<Vec<CompressionFactor>, ConfigError> {
+        if let Policy::Geometric { ratio } = *self
+            && !(ratio.is_finite() && ratio >= 1.01)
+        {
+            return Err(ConfigError::range("ratio of the geometric policy", "a finite number of at least 1.01", ratio));
+        }
+        if min > max {
+            return Err(ConfigError::Conflict(format!("the largest factor, {max}, is below the safe one, {min}")));
+        }
+        let mut candidates = Vec::new();
+        let mut step = self.first_step();
+        let mut factor = min.get() * step;
+        while factor < max.get() {
+            candidates.push(CompressionFactor::new(factor)?);
+            (factor, step) = self.advance(min.get(), factor, step);
+        }
+        candidates.push(max);
+        Ok(candidates)
+    }
+
+    fn first_step(&self) -> f64 {
+        match *self {
+            Policy::Exponential => 2.0,
+            Policy::Geometric { ratio } => ratio,
+        }
+    }
+
+    /// The factor after `factor`, which was reached by `step`, and the step to it.
+    fn advance(&self, min: f64, factor: f64, step: f64) -> (f64, f64) {
+        match self {
+            Policy::Exponential => (min * (step * step), step * step),
+            Policy::Geometric { .. } => (factor * step, step),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidates(policy: Policy, min: f64, max: f64) -> Vec<f64> {
+        let factor = |v| CompressionFactor::new(v).unwrap();
+        policy.candidates(factor(min), factor(max)).unwrap().iter().map(|f| f.get()).collect()
+    }
+
+    #[test]
+    fn candidates_are_the_papers() {
+        let two = Policy::Geometric { ratio: 2.0 };
+        assert_eq!(candidates(Policy::Exponential, 10.0, 1000.0), [20.0, 40.0, 160.0, 1000.0]);
+        assert_eq!(candidates(two, 10.0, 2000.0), [20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2000.0]);
+        let ten = [3.0, 6.0, 12.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0, 1000.0];
+        assert_eq!(candidates(two, 1.5, 1000.0), ten);
+    }
+
+    #[test]
+    fn the_last_candidate_is_the_largest_and_comes_once() {
+        assert_eq!(candidates(Policy::Geometric { ratio: 2.0 }, 10.0, 40.0), [20.0, 40.0]);
+        assert_eq!(candidates(Policy::Exponential, 10.0, 10.0), [10.0]);
+        assert_eq!(candidates(Policy::Exponential, 10.0, 11.0), [11.0]);
+        assert_eq!(candidates(Policy::Exponential, 10.0, 1e308).last(), Some(&1e308)); // 2^1024 overflows to infinity
+    }
+
+    #[test]
+    fn impossible_policies_are_refused() {
+        let factor = |v| CompressionFactor::new(v).unwrap();
+        for ratio in [1.0, 0.5, f64::NAN, f64::INFINITY] {
+            assert!(Policy::Geometric { ratio }.candidates(factor(10.0), factor(20.0)).is_err(), "{ratio}");
+        }
+        assert!(Policy::Exponential.candidates(factor(20.0), factor(10.0)).is_err());
+    }
+}

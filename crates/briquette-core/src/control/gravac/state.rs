@@ -1,0 +1,88 @@
+//! What a resumed run needs of GraVAC: all of it, to the bit.
+
+use super::note::Note;
+use super::throughput::Throughput;
+use super::{GraVac, Search, Sent};
+use crate::CompressionFactor;
+use crate::error::StateError;
+use crate::state::{State, Stateful};
+
+impl Stateful for GraVac {
+    fn save(&self, state: &mut State) {
+        let search = &self.search;
+        // Not needed to continue, but another configuration's state is recognised by it.
+        state.put("candidates", self.candidates.iter().map(|f| f.get()).collect::<Vec<f64>>());
+        state.put("safe", search.safe.get());
+        state.put("bold", search.bold.get());
+        state.put("steps_in_window", search.steps_in_window);
+        state.put("check_due", u64::from(search.check_due));
+        state.put("dense_left", search.dense_left);
+        let put = |state: &mut State, name: &str, numbers: Option<Vec<f64>>| {
+            if let Some(numbers) = numbers {
+                state.put(name, numbers);
+            }
+        };
+        put(state, "safe_gain", search.safe_gain.map(|g| vec![g]));
+        put(state, "bold_gain", search.bold_gain.map(|g| vec![g]));
+        put(state, "held", search.held.map(|t| vec![t]));
+        put(state, "last", search.last.map(|f| vec![f.get()]));
+        put(state, "sent", search.sent.map(|s| vec![s.factor.get(), s.gain]));
+        put(state, "note", search.note.map(|n| n.to_numbers().to_vec()));
+        put(state, "throughput", (!search.throughput.is_empty()).then(|| search.throughput.to_numbers()));
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let ours: Vec<f64> = self.candidates.iter().map(|f| f.get()).collect();
+        let saved = state.f64s("candidates")?;
+        if saved != ours {
+            return Err(mismatch("candidates", &format!("{ours:?}"), saved));
+        }
+        let search = Search {
+            safe: factor("safe", state.f64("safe")?)?,
+            bold: factor("bold", state.f64("bold")?)?,
+            safe_gain: numbers(state, "safe_gain")?.map(|[g]| g),
+            bold_gain: numbers(state, "bold_gain")?.map(|[g]| g),
+            throughput: throughput(state)?,
+            steps_in_window: state.u64("steps_in_window")?,
+            check_due: state.u64("check_due")? != 0,
+            dense_left: state.u64("dense_left")?,
+            held: numbers(state, "held")?.map(|[t]| t),
+            last: numbers(state, "last")?.map(|[f]| factor("last", f)).transpose()?,
+            sent: numbers(state, "sent")?.map(|[f, gain]| Ok(Sent { factor: factor("sent", f)?, gain })).transpose()?,
+            note: note(state)?,
+        };
+        self.search = search;
+        self.list_probes();
+        Ok(())
+    }
+}
+
+fn throughput(state: &State) -> Result<Throughput, StateError> {
+    if !state.contains("throughput") {
+        return Ok(Throughput::default());
+    }
+    let saved = state.f64s("throughput")?;
+    Throughput::from_numbers(saved).ok_or_else(|| mismatch("throughput", "factor, value, age of each entry", saved))
+}
+
+fn note(state: &State) -> Result<Option<Note>, StateError> {
+    let Some(saved) = numbers(state, "note")? else { return Ok(None) };
+    Note::from_numbers(saved).map(Some).ok_or_else(|| mismatch("note", "a known kind", &saved))
+}
+
+/// The numbers of an entry that may be absent.
+fn numbers<const N: usize>(state: &State, name: &str) -> Result<Option<[f64; N]>, StateError> {
+    if !state.contains(name) {
+        return Ok(None);
+    }
+    let saved = state.f64s(name)?;
+    saved.try_into().map(Some).map_err(|_| mismatch(name, &format!("{N} numbers"), saved))
+}
+
+fn factor(name: &str, value: f64) -> Result<CompressionFactor, StateError> {
+    CompressionFactor::new(value).map_err(|_| mismatch(name, "factors of at least 1", &[value]))
+}
+
+fn mismatch(name: &str, expected: &str, got: &[f64]) -> StateError {
+    StateError::Mismatch { name: name.to_owned(), expected: expected.to_owned(), got: format!("{got:?}") }
+}

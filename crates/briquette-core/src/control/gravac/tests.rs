@@ -1,0 +1,409 @@
+//! GraVAC against the paper's numbers, driven as the adaptive layer drives it.
+
+use super::*;
+use crate::Key;
+use crate::reduce::Facts;
+use crate::state::{State, Stateful};
+use proptest::prelude::*;
+use rand_distr::{Distribution, Exp1, StandardNormal};
+
+fn factor(value: f64) -> CompressionFactor {
+    CompressionFactor::new(value).unwrap()
+}
+
+fn two() -> Policy {
+    Policy::Geometric { ratio: 2.0 }
+}
+
+/// Takes steps as [`Adaptive`](crate::layer::Adaptive) does: `observe` if the step before had asked, `probes`, `decide`.
+#[derive(Clone)]
+struct Driver {
+    controller: GraVac,
+    step: u64,
+    last: Option<Outcome>,
+}
+
+impl Driver {
+    fn new(config: &GraVacConfig) -> Self {
+        Driver { controller: config.build(32).unwrap(), step: 0, last: None }
+    }
+
+    /// One step, in a world where a factor has this gain and a step at a factor takes these seconds.
+    fn step(&mut self, gain: &dyn Fn(f64) -> f64, seconds: &dyn Fn(f64) -> f64) -> Decision {
+        if let Some(outcome) = self.last.take() {
+            self.controller.observe(&outcome);
+        }
+        let gains: Vec<f64> = self.controller.probes().iter().map(|f| gain(f.get())).collect();
+        let facts = Facts { step: self.step, ..Facts::default() };
+        let decision = self.controller.decide(&Agreed { facts: &facts, norm2: 1.0, gains: &gains });
+        let sent = decision.factor.get();
+        let outcome = Outcome { step: self.step, factor: sent, samples: 1000, ..Outcome::default() };
+        self.last = (!gains.is_empty()).then(|| Outcome { exchange_seconds: seconds(sent), ..outcome });
+        self.step += 1;
+        decision
+    }
+
+    /// The factors of the next `steps` steps as (factor, how often in a row), and the reasons given.
+    fn run(
+        &mut self,
+        steps: u64,
+        gain: &dyn Fn(f64) -> f64,
+        seconds: &dyn Fn(f64) -> f64,
+    ) -> (Vec<(f64, u64)>, Vec<String>) {
+        let (mut runs, mut reasons): (Vec<(f64, u64)>, Vec<String>) = (Vec::new(), Vec::new());
+        for _ in 0..steps {
+            let decision = self.step(gain, seconds);
+            reasons.extend(decision.reason);
+            match runs.last_mut().filter(|(f, _)| *f == decision.factor.get()) {
+                Some((_, times)) => *times += 1,
+                None => runs.push((decision.factor.get(), 1)),
+            }
+        }
+        (runs, reasons)
+    }
+}
+
+fn no_clock(_: f64) -> f64 {
+    0.0
+}
+
+fn table(pairs: &[(f64, f64)]) -> impl Fn(f64) -> f64 + '_ {
+    |factor| pairs.iter().find(|(f, _)| *f == factor).unwrap_or_else(|| panic!("no entry for {factor}x")).1
+}
+
+/// Share of `‖x‖²` in the `n/c` largest of `n` values, and of those in turn.
+fn top_k_gains(mut squares: Vec<f64>, factors: [f64; 3]) -> [f64; 3] {
+    let total: f64 = squares.iter().sum();
+    factors.map(|c| {
+        let keep = factor(c).keep(1_000_000);
+        squares.select_nth_unstable_by(keep - 1, |a, b| b.total_cmp(a));
+        squares.truncate(keep);
+        squares.iter().sum::<f64>() / total
+    })
+}
+
+#[test]
+fn golden_1_top_k_gains_of_gaussian_and_laplace_vectors() {
+    let mut rng = Key::new(1).block(0);
+    let gauss: Vec<f64> = (0..1_000_000).map(|_| StandardNormal.sample(&mut rng)).map(|x: f64| x * x).collect();
+    let laplace: Vec<f64> = (0..1_000_000).map(|_| Exp1.sample(&mut rng)).map(|x: f64| x * x).collect();
+    for (squares, want) in [(gauss, [0.440, 0.0847, 0.0128]), (laplace, [0.5955, 0.1623, 0.0316])] {
+        let got = top_k_gains(squares, [10.0, 100.0, 1000.0]);
+        for (got, want) in got.into_iter().zip(want) {
+            assert!((got / want - 1.0).abs() < 0.02, "{got} against {want}");
+        }
+    }
+}
+
+#[test]
+fn golden_3_boldest_factor_that_keeps_enough_is_sent() {
+    for (safe, bold, sent) in [(0.9, 0.7, 20.0), (0.6, 0.7, 20.0), (0.7, 0.69, 10.0), (0.69, 0.69, 1.0)] {
+        let mut driver = Driver::new(&GraVacConfig::default());
+        let gains = [(10.0, safe), (20.0, bold)];
+        assert_eq!(driver.step(&table(&gains), &no_clock).factor.get(), sent, "{safe} {bold}");
+    }
+}
+
+#[test]
+fn epsilon_zero_always_sends_the_candidate_and_above_one_always_dense() {
+    let all = GraVacConfig { epsilon: 0.0, window: 2, ..GraVacConfig::default() };
+    let (runs, _) = Driver::new(&all).run(20, &|f| 1.0 / f, &no_clock);
+    assert_eq!(runs, [(20.0, 2), (40.0, 2), (160.0, 2), (1000.0, 14)]);
+    let (runs, _) = Driver::new(&GraVacConfig { epsilon: 1.1, ..all }).run(20, &|_| 1.0, &no_clock);
+    assert_eq!(runs, [(1.0, 20)]);
+}
+
+#[test]
+fn golden_6_geometric_walk_saturates_at_1280_and_holds() {
+    // Gains fall by 2 % per candidate, throughputs rise; 1029.9 → 1035.4 is 0.53 %.
+    let gains: Vec<_> = [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2000.0].into_iter().zip(0..).collect();
+    let gains: Vec<_> = gains.into_iter().map(|(f, i)| (f, 0.99 * 0.98_f64.powi(i))).collect();
+    let throughput = [
+        (20.0, 500.0),
+        (40.0, 600.0),
+        (80.0, 700.0),
+        (160.0, 800.0),
+        (320.0, 900.0),
+        (640.0, 980.0),
+        (1280.0, 1029.9),
+        (2000.0, 1035.4),
+    ];
+    let seconds = |f: f64| 1000.0 * table(&gains)(f) / table(&throughput)(f);
+    let (runs, reasons) = Driver::new(&GraVacConfig::geometric()).run(40_000, &table(&gains), &seconds);
+    let walk = [20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2000.0].map(|f| (f, 2000));
+    assert_eq!(runs[..8], walk);
+    assert_eq!(runs[8..], [(1280.0, 24_000)]);
+    assert_eq!(reasons[0], "gain 0.97 at 20x reaches 0.70: sending 20x");
+    assert_eq!(reasons[1], "window over: trying 40x");
+    assert_eq!(reasons.last().unwrap(), "throughput saturated between 1280x and 2000x: holding 1280x");
+}
+
+#[test]
+fn golden_7_exponential_walk_falls_back_to_the_safe_factor() {
+    let gains = [(10.0, 0.95), (20.0, 0.93), (40.0, 0.91), (160.0, 0.85), (1000.0, 0.75)];
+    // Faster when smaller, never within 1 %.
+    let seconds = |f: f64| 1.0 + 10.0 / f;
+    let mut driver = Driver::new(&GraVacConfig { epsilon: 0.9, ..GraVacConfig::default() });
+    let (runs, reasons) = driver.run(1500, &table(&gains), &seconds);
+    assert_eq!(runs, [(20.0, 500), (40.0, 500), (10.0, 500)]);
+    assert_eq!(driver.controller.probes(), [factor(10.0), factor(160.0)]);
+    assert_eq!(reasons[2], "gain 0.85 at 160x below 0.90: sending 10x");
+    assert_eq!(driver.run(20_000, &table(&gains), &seconds).0, [(10.0, 20_000)]);
+    assert_eq!(driver.controller.probes(), [factor(10.0), factor(1000.0)]);
+}
+
+#[test]
+fn golden_8_safe_rises_to_the_factor_that_was_measured() {
+    // (.80 − .795)/.80 = .00625 ≤ .01; (.80 − .79)/.80 = .0125 > .01.
+    for (bold, probes) in [(0.795, [20.0, 40.0]), (0.79, [10.0, 40.0])] {
+        let config = GraVacConfig { window: 5, ..GraVacConfig::default() };
+        let mut driver = Driver::new(&config);
+        driver.run(5, &table(&[(10.0, 0.80), (20.0, bold)]), &no_clock);
+        driver.controller.observe(&driver.last.take().unwrap());
+        assert_eq!(driver.controller.probes(), probes.map(factor));
+        let taken_over = if probes[0] == 20.0 { bold } else { 0.80 };
+        assert!((driver.controller.search.safe_gain.unwrap() - taken_over).abs() < 1e-12);
+        assert_eq!(driver.controller.search.bold_gain, None);
+    }
+}
+
+#[test]
+fn safe_at_the_largest_factor_is_probed_once() {
+    let config = GraVacConfig { window: 5, max: factor(20.0), ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    driver.run(6, &|_| 0.9, &no_clock);
+    assert_eq!(driver.controller.probes(), [factor(20.0)]);
+    assert_eq!(driver.step(&|_| 0.9, &no_clock).factor.get(), 20.0);
+    assert_eq!(driver.run(100, &|_| 0.9, &no_clock).0, [(20.0, 100)]);
+    let only = GraVacConfig { max: factor(10.0), window: 5, ..GraVacConfig::default() };
+    assert_eq!(Driver::new(&only).run(50, &|_| 0.9, &no_clock).0, [(10.0, 50)]);
+}
+
+/// A network so fast that compressing only costs gain: `T` is 1000 dense and 1000·gain otherwise.
+fn fast(_: f64) -> f64 {
+    1.0
+}
+
+#[test]
+fn dense_wins_on_a_fast_network_and_is_measured_again_before_the_next_search() {
+    let gains = [(10.0, 0.9), (20.0, 0.8)];
+    let config =
+        GraVacConfig { max: factor(20.0), window: 10, dense_steps: 5, reprobe_windows: 3, ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    let (runs, reasons) = driver.run(5 + 10, &table(&gains), &fast);
+    assert_eq!(runs, [(1.0, 5), (20.0, 10)]);
+    assert_eq!(reasons, ["timing dense before compression is tried", "dense timed: trying 20x"]);
+    for step in 0..30 {
+        let decision = driver.step(&table(&gains), &fast);
+        assert_eq!(decision.factor.get(), 1.0, "step {step}");
+        let told = (step == 0).then_some("throughput best at 1x of all tried: compression off");
+        assert_eq!(decision.reason.as_deref(), told);
+        // Listed now for the step after: off for two windows, measured in the third.
+        assert_eq!(driver.controller.probes().is_empty(), step < 19, "step {step}");
+    }
+    // The network got slow meanwhile: now compression pays and stays.
+    let slow = |f: f64| 1.0 + 10.0 / f;
+    let (runs, reasons) = driver.run(200, &table(&gains), &slow);
+    assert_eq!((runs, &reasons[0][..]), (vec![(20.0, 200)], "dense timed: trying 20x"));
+}
+
+#[test]
+fn saturation_between_dense_and_a_factor_turns_compression_off() {
+    // Dense .001 faster than 20x·gain: within ω, and the lower factor of the two is dense.
+    let gains = [(10.0, 0.9), (20.0, 0.8), (40.0, 0.75)];
+    let seconds = |f: f64| if f == 1.0 { 1.0 } else { 0.8005 };
+    let config = GraVacConfig { max: factor(40.0), window: 10, dense_steps: 5, ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    let (runs, reasons) = driver.run(5 + 10 + 100, &table(&gains), &seconds);
+    assert_eq!(runs, [(1.0, 5), (20.0, 10), (1.0, 100)]);
+    assert_eq!(reasons[2], "throughput saturated between 1x and 20x: compression off");
+}
+
+#[test]
+fn held_factor_is_given_up_when_gain_or_throughput_falls() {
+    // 20x and 40x have equal throughput: 20x is held after the second window.
+    let gains = |f: f64| 0.95 - f / 1000.0;
+    let seconds = |f: f64| gains(f);
+    let config = GraVacConfig { max: factor(160.0), window: 10, ..GraVacConfig::default() };
+    let mut held = Driver::new(&config);
+    assert_eq!(held.run(60, &gains, &seconds).0, [(20.0, 10), (40.0, 10), (20.0, 40)]);
+    assert!(held.controller.search.held.is_some());
+
+    let (_, reasons) = held.clone().run(40, &|f| gains(f) - 0.3, &seconds);
+    assert_eq!(
+        reasons[0],
+        "gain 0.69 at 20x below 0.70: sending dense".replace("dense", "10x").replace("0.69", &reasons[0][5..9])
+    );
+    let mut slower = held.clone();
+    slower.run(21, &gains, &|f| 2.0 * seconds(f));
+    assert!(slower.controller.search.held.is_none());
+    assert_eq!(slower.run(20, &gains, &|f| 2.0 * seconds(f)).1[0], "window over: trying 40x");
+    let mut same = held.clone();
+    same.run(500, &gains, &|f| 1.1 * seconds(f)); // 9 % less is tolerated
+    assert!(same.controller.search.held.is_some());
+}
+
+#[test]
+fn risen_safe_factor_returns_when_it_no_longer_keeps_enough() {
+    let config = GraVacConfig { window: 10, ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    driver.run(11, &|_| 0.9, &no_clock);
+    assert_eq!(driver.controller.search.safe, factor(20.0));
+    // Later only 10x keeps enough.
+    let (runs, _) = driver.run(60, &|f| if f > 10.0 { 0.3 } else { 0.8 }, &no_clock);
+    assert_eq!(runs.last().unwrap().0, 10.0);
+    assert_eq!(driver.controller.search.safe, factor(10.0));
+}
+
+#[test]
+fn settling_holds_the_best_of_all_tried() {
+    // T = gain·1000/seconds peaks at 40x: .8·1000/.5 = 1600.
+    let gains = [(10.0, 0.9), (20.0, 0.85), (40.0, 0.8), (160.0, 0.72)];
+    let times = [(10.0, 0.9), (20.0, 0.7), (40.0, 0.5), (160.0, 0.49)];
+    let paper = GraVacConfig { max: factor(160.0), window: 10, ..GraVacConfig::default() };
+    let (runs, _) = Driver::new(&paper).run(100, &table(&gains), &table(&times));
+    assert_eq!(runs, [(20.0, 10), (40.0, 10), (160.0, 80)]);
+    let (runs, reasons) = Driver::new(&GraVacConfig { settle: true, ..paper }).run(100, &table(&gains), &table(&times));
+    assert_eq!(runs, [(20.0, 10), (40.0, 10), (160.0, 10), (40.0, 70)]);
+    assert_eq!(reasons[3], "throughput best at 40x of all tried: holding 40x");
+}
+
+#[test]
+fn without_a_clock_candidates_are_walked_by_gain_and_nothing_saturates() {
+    let gains = |f: f64| 1.0 - f / 100_000.0 * 3.0;
+    let config = GraVacConfig {
+        policy: two(),
+        window: 3,
+        settle: true,
+        dense_steps: 2,
+        saturation: 0.0,
+        ..GraVacConfig::default()
+    };
+    let mut driver = Driver::new(&config);
+    let (runs, _) = driver.run(60, &gains, &no_clock);
+    let walk = [(1.0, 2), (20.0, 3), (40.0, 3), (80.0, 3), (160.0, 3), (320.0, 3), (640.0, 3), (1000.0, 40)];
+    assert_eq!(runs, walk);
+    assert!(driver.controller.search.throughput.is_empty());
+}
+
+#[test]
+fn untold_outcomes_delay_a_check_by_one_step() {
+    let config = GraVacConfig { window: 5, ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    let levels: Vec<f64> = (0..13)
+        .map(|_| {
+            driver.last = None;
+            driver.step(&|f| 1.0 - f / 1500.0, &no_clock).factor.get()
+        })
+        .collect();
+    assert_eq!(levels[..6], [20.0; 6]);
+    assert_eq!(levels[6..11], [40.0; 5]);
+}
+
+#[test]
+fn a_nan_gain_counts_as_zero_and_does_not_stay() {
+    let mut driver = Driver::new(&GraVacConfig::default());
+    assert_eq!(driver.step(&|_| f64::NAN, &no_clock).factor.get(), 1.0);
+    assert_eq!(driver.run(50, &|_| 0.9, &no_clock).0.last().unwrap().0, 20.0);
+    // Without any gain nothing but dense is known to be safe, whatever ε.
+    let mut blind = GraVacConfig { epsilon: 0.0, ..GraVacConfig::default() }.build(2).unwrap();
+    let decision = blind.decide(&Agreed { facts: &Facts::default(), norm2: 0.0, gains: &[] });
+    assert_eq!(decision.factor.get(), 1.0);
+}
+
+/// Numbers that pass `ε` now and then, with a clock that makes every kind of check happen.
+fn noise(step: u64, factor: f64, what: &str) -> f64 {
+    use rand::Rng;
+    Key::new(9).step(step).bucket(factor as usize).purpose(what).block(0).random()
+}
+
+fn busy() -> GraVacConfig {
+    GraVacConfig {
+        max: factor(80.0),
+        policy: two(),
+        window: 3,
+        saturation: 0.05,
+        dense_steps: 4,
+        reprobe_windows: 2,
+        stale_windows: 4,
+        smoothing: Some(0.5),
+        settle: true,
+        epsilon: 0.5,
+        ..GraVacConfig::default()
+    }
+}
+
+fn noisy_step(driver: &mut Driver) -> Decision {
+    let step = driver.step;
+    driver.step(&|f| 0.3 + 0.6 * noise(step, f, "gain"), &|f| 0.5 + noise(step, f, "time"))
+}
+
+#[test]
+fn resume_at_any_step_continues_to_the_bit() {
+    let mut whole = Driver::new(&busy());
+    let (mut factors, mut notes) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    for _ in 0..300 {
+        let mut state = State::default();
+        whole.controller.save(&mut state);
+        let mut resumed = whole.clone();
+        resumed.controller = busy().build(32).unwrap();
+        resumed.controller.load(&state).unwrap();
+        assert_eq!(resumed.controller, whole.controller, "step {}", whole.step);
+        // A controller that has gone on is taken back fully, too.
+        let mut taken_back = whole.clone();
+        (0..7).for_each(|_| drop(noisy_step(&mut taken_back)));
+        taken_back.controller.load(&state).unwrap();
+        assert_eq!(taken_back.controller, whole.controller, "step {}", whole.step);
+        factors.insert(noisy_step(&mut whole).factor.get() as u64);
+        notes.extend(whole.controller.search.note.map(|n| n.to_numbers()[0] as u64));
+    }
+    // The run has been through (nearly) everything.
+    assert_eq!(factors.into_iter().collect::<Vec<_>>(), [1, 10, 20, 40, 80]);
+    assert!(notes.len() >= 5, "{notes:?}");
+}
+
+#[test]
+fn foreign_state_is_refused_and_changes_nothing() {
+    let mut driver = Driver::new(&busy());
+    (0..20).for_each(|_| drop(noisy_step(&mut driver)));
+    let before = driver.controller.clone();
+    assert!(driver.controller.load(&State::default()).is_err());
+    let mut other = State::default();
+    GraVacConfig::default().build(32).unwrap().save(&mut other);
+    assert!(driver.controller.load(&other).is_err());
+    assert_eq!(driver.controller, before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Golden 9: copies fed the same agreed numbers never part, and send what they may send.
+    #[test]
+    fn golden_9_same_observations_same_decision(
+        numbers in prop::collection::vec((-0.5..1.5_f64, -0.5..1.5_f64, -0.2..2.0_f64, any::<bool>()), 1..200),
+        window in 1..6_u64,
+        epsilon in 0.0..1.2_f64,
+        settle in any::<bool>(),
+        dense_steps in 0..9_u64,
+    ) {
+        let config = GraVacConfig { window, epsilon, settle, dense_steps, ..busy() };
+        let mut ranks: Vec<Driver> = (0..3).map(|_| Driver::new(&config)).collect();
+        let allowed: Vec<f64> = [1.0, 10.0].into_iter().chain(ranks[0].controller.candidates().iter().map(|f| f.get())).collect();
+        for (safe, bold, seconds, told) in numbers {
+            let first = ranks[0].controller.search.safe.get();
+            let decisions: Vec<Decision> = ranks
+                .iter_mut()
+                .map(|rank| {
+                    rank.last = rank.last.filter(|_| told);
+                    rank.step(&|f| if f == first { safe } else { bold }, &|f| seconds / f)
+                })
+                .collect();
+            prop_assert!(decisions.windows(2).all(|pair| pair[0] == pair[1]));
+            prop_assert!(ranks.windows(2).all(|pair| pair[0].controller == pair[1].controller));
+            prop_assert!(allowed.contains(&decisions[0].factor.get()), "{:?}", decisions[0]);
+            let probes = ranks[0].controller.probes();
+            prop_assert!(probes.windows(2).all(|pair| pair[0] < pair[1]), "{probes:?}");
+            prop_assert!(ranks[0].controller.search.safe <= config.max);
+        }
+    }
+}

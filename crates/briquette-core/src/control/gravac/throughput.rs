@@ -1,0 +1,142 @@
+//! Compression throughput per factor: the paper's table `T`.
+
+use crate::CompressionFactor;
+use crate::control::Outcome;
+
+/// Samples per second times gain, of one factor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Entry {
+    pub(super) factor: CompressionFactor,
+    pub(super) value: f64,
+    /// Window checks since it was last updated.
+    age: u64,
+}
+
+/// One entry per factor that was sent lately, from the smallest factor to the largest.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Throughput {
+    entries: Vec<Entry>,
+}
+
+impl Throughput {
+    /// Averages `value` into the entry of `factor`; the first one initialises.
+    pub(super) fn record(&mut self, factor: CompressionFactor, value: f64, smoothing: f64) {
+        let index = self.entries.partition_point(|e| e.factor < factor);
+        match self.entries.get_mut(index).filter(|e| e.factor == factor) {
+            Some(entry) => {
+                entry.value = ewma(Some(entry.value), value, smoothing);
+                entry.age = 0;
+            }
+            None => self.entries.insert(index, Entry { factor, value, age: 0 }),
+        }
+    }
+
+    pub(super) fn get(&self, factor: CompressionFactor) -> Option<f64> {
+        self.entries.iter().find(|e| e.factor == factor).map(|e| e.value)
+    }
+
+    /// The best entry and the second best; of equals the smaller factor is the better one.
+    pub(super) fn best_two(&self) -> Option<(Entry, Entry)> {
+        let mut sorted = self.entries.clone();
+        sorted.sort_by(|a, b| b.value.total_cmp(&a.value)); // stable
+        Some((*sorted.first()?, *sorted.get(1)?))
+    }
+
+    /// A window is over: forgets what was not sent for `stale` windows.
+    pub(super) fn drop_stale(&mut self, stale: u64) {
+        self.entries.retain(|e| e.age < stale);
+        self.entries.iter_mut().for_each(|e| e.age += 1);
+    }
+
+    /// Forgets every factor but dense.
+    pub(super) fn keep_dense(&mut self) {
+        self.entries.retain(|e| e.factor.is_dense());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Factor, value, age; factor, value, age; …
+    pub(super) fn to_numbers(&self) -> Vec<f64> {
+        self.entries.iter().flat_map(|e| [e.factor.get(), e.value, e.age as f64]).collect()
+    }
+
+    /// `None` when [`to_numbers`](Self::to_numbers) cannot have written it.
+    pub(super) fn from_numbers(numbers: &[f64]) -> Option<Self> {
+        let (triples, []) = numbers.as_chunks::<3>() else { return None };
+        let entry = |&[factor, value, age]: &[f64; 3]| {
+            let factor = CompressionFactor::new(factor).ok()?;
+            (age >= 0.0).then_some(Entry { factor, value, age: age as u64 })
+        };
+        Some(Throughput { entries: triples.iter().map(entry).collect::<Option<_>>()? })
+    }
+}
+
+/// Samples per second of a step; `None` without a clock.
+///
+/// A dense step is not charged for what was spent on probing: without compression nobody would probe (Alg. 1, line 25).
+pub(super) fn samples_per_second(outcome: &Outcome, factor: CompressionFactor) -> Option<f64> {
+    let compress = if factor.is_dense() { 0.0 } else { outcome.compress_seconds };
+    let seconds = outcome.compute_seconds + compress + outcome.exchange_seconds;
+    let rate = outcome.samples as f64 / seconds;
+    (seconds > 0.0 && rate > 0.0 && rate.is_finite()).then_some(rate)
+}
+
+/// `smoothing·new + (1 − smoothing)·old`; the first sample initialises.
+pub(super) fn ewma(old: Option<f64>, new: f64, smoothing: f64) -> f64 {
+    old.map_or(new, |old| smoothing * new + (1.0 - smoothing) * old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn factor(value: f64) -> CompressionFactor {
+        CompressionFactor::new(value).unwrap()
+    }
+
+    #[test]
+    fn averages_order_and_forgets() {
+        let mut table = Throughput::default();
+        assert_eq!(table.best_two(), None);
+        table.record(factor(20.0), 100.0, 0.25);
+        assert_eq!(table.best_two(), None);
+        table.record(factor(1.0), 90.0, 0.25);
+        table.record(factor(20.0), 60.0, 0.25); // 0.25·60 + 0.75·100 = 90
+        let (best, second) = table.best_two().unwrap();
+        assert_eq!((best.factor.get(), second.factor.get()), (1.0, 20.0)); // equal: the smaller factor first
+        table.drop_stale(2);
+        table.record(factor(20.0), 90.0, 0.25);
+        table.drop_stale(2); // dense has age 1: kept, now 2
+        assert_eq!(table.get(factor(1.0)), Some(90.0));
+        table.drop_stale(2);
+        assert_eq!((table.get(factor(1.0)), table.get(factor(20.0))), (None, Some(90.0)));
+        assert_eq!(Throughput::from_numbers(&table.to_numbers()), Some(table));
+        assert_eq!(Throughput::from_numbers(&[20.0, 1.0]), None);
+        assert_eq!(Throughput::from_numbers(&[0.5, 1.0, 0.0]), None);
+    }
+
+    #[test]
+    fn without_a_clock_there_is_no_throughput() {
+        let outcome = |seconds| Outcome { samples: 128, exchange_seconds: seconds, ..Outcome::default() };
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 5e-324] {
+            assert_eq!(samples_per_second(&outcome(seconds), factor(10.0)), None, "{seconds}");
+        }
+        assert_eq!(samples_per_second(&outcome(2.0), factor(10.0)), Some(64.0));
+        assert_eq!(samples_per_second(&Outcome { samples: 0, ..outcome(2.0) }, factor(10.0)), None);
+    }
+
+    #[test]
+    fn a_dense_step_is_not_charged_for_probing() {
+        let outcome = Outcome {
+            samples: 12,
+            compute_seconds: 1.0,
+            compress_seconds: 2.0,
+            exchange_seconds: 3.0,
+            ..Outcome::default()
+        };
+        assert_eq!(samples_per_second(&outcome, factor(10.0)), Some(2.0));
+        assert_eq!(samples_per_second(&outcome, CompressionFactor::DENSE), Some(3.0));
+    }
+}

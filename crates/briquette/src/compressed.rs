@@ -1,0 +1,160 @@
+//! Compression inside one process, for any Burn program.
+//!
+//! [`Compressed`] wraps a per-tensor [`Optimizer`]: what the inner optimizer sees is what a rank would have sent of the
+//! gradient, with what was not sent fed back at the next step. The residual is part of the optimizer's state, so Burn's own
+//! checkpoints hold it. Use it to try what compression costs before there is a second machine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use briquette_core::compress::Compressor;
+use briquette_core::{Key, Message};
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+/// An optimizer that sees compressed gradients.
+///
+/// ```
+/// use briquette::{Compressed, core::compress::TopK};
+/// use burn::optim::{ModuleOptimizer, SgdConfig};
+/// let optim = Compressed::new(SgdConfig::new().build(), TopK::fraction(0.01)?, 42);
+/// let optim: ModuleOptimizer = optim.into();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Each tensor is compressed by itself. Gradients cross to the host and back one tensor at a time, so this is for trying
+/// things, not for speed.
+#[derive(Clone)]
+pub struct Compressed<O> {
+    inner: O,
+    shared: Arc<Shared>,
+    key: Key,
+}
+
+/// `Optimizer::step` takes `&self` on a `Clone` type: what compressing needs to write to sits behind a lock.
+struct Shared {
+    work: Mutex<(Box<dyn Compressor>, Message)>,
+    /// Numbers tensors in the order of their first step, so that each draws its own random bits.
+    slots: AtomicU64,
+}
+
+impl<O: std::fmt::Debug> std::fmt::Debug for Compressed<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compressed").field("inner", &self.inner).field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl<O: Optimizer> Compressed<O> {
+    /// `inner` steps with what `compressor` leaves of each gradient.
+    pub fn new(inner: O, compressor: impl Compressor + 'static, seed: u64) -> Self {
+        let work = Mutex::new((Box::new(compressor) as Box<dyn Compressor>, Message::default()));
+        Compressed { inner, shared: Arc::new(Shared { work, slots: AtomicU64::new(0) }), key: Key::new(seed) }
+    }
+}
+
+
+/// State of [`Compressed`] for one tensor.
+#[derive(Clone)]
+pub struct CompressedState<S, const D: usize> {
+    inner: Option<S>,
+    residual: Tensor<D>,
+    slot: u64,
+    step: u64,
+}
+
+impl<S, const D: usize> std::fmt::Debug for CompressedState<S, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompressedState").field("slot", &self.slot).field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+impl<S, const D: usize> CompressedState<S, D> {
+    /// What was not sent so far.
+    pub fn residual(&self) -> &Tensor<D> {
+        &self.residual
+    }
+}
+
+/// By hand: Burn's derive does not work outside its own crate.
+impl<S: RecordState, const D: usize> RecordState for CompressedState<S, D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        if let Some(inner) = &self.inner {
+            inner.state_flatten(&nested(prefix), out);
+        }
+        out.push_scalar(prefix, "has_inner", self.inner.is_some().into());
+        out.push_tensor(prefix, "residual", self.residual.clone().into_data());
+        out.push_scalar(prefix, "slot", self.slot.into());
+        out.push_scalar(prefix, "step", self.step.into());
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        let inner = match bool::try_from(src.take_scalar(prefix, "has_inner")?).ok()? {
+            true => Some(S::state_unflatten(&nested(prefix), src, device)?),
+            false => None,
+        };
+        let data = src.take_tensor(prefix, "residual")?;
+        let dtype = data.dtype();
+        Some(CompressedState {
+            inner,
+            residual: Tensor::from_data(data, (device, dtype)),
+            slot: u64::try_from(src.take_scalar(prefix, "slot")?).ok()?,
+            step: u64::try_from(src.take_scalar(prefix, "step")?).ok()?,
+        })
+    }
+}
+
+fn nested(prefix: &str) -> String {
+    format!("{prefix}.inner")
+}
+
+impl<O: Optimizer> Optimizer for Compressed<O> {
+    type State<const D: usize> = CompressedState<O::State<D>, D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let (fed, inner, slot, step) = match state {
+            Some(s) => (grad + s.residual, s.inner, s.slot, s.step),
+            None => (grad, None, self.shared.slots.fetch_add(1, Ordering::Relaxed), 0),
+        };
+        // Slots of a loaded state are taken.
+        self.shared.slots.fetch_max(slot + 1, Ordering::Relaxed);
+        let sent = self.compress(fed.clone(), self.key.step(step).bucket(slot as usize));
+        let residual = fed - sent.clone();
+        let (tensor, inner) = self.inner.step(lr, tensor, sent, inner);
+        (tensor, Some(CompressedState { inner, residual, slot, step: step + 1 }))
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        CompressedState {
+            inner: state.inner.map(|inner| O::to_device(inner, device)),
+            residual: state.residual.to_device(device),
+            ..state
+        }
+    }
+}
+
+impl<O: Optimizer> Compressed<O> {
+    fn compress<const D: usize>(&self, x: Tensor<D>, key: Key) -> Tensor<D> {
+        let (device, dtype, shape) = (x.device(), x.dtype(), x.shape());
+        let mut values: Vec<f32> = x.cast(DType::F32).into_data().try_into_vec().expect("cast to f32 above");
+        // Another thread's panic while compressing leaves nothing behind that the next message would not overwrite.
+        let mut work = self.shared.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let (compressor, message) = &mut *work;
+        compressor.compress_into(&values, key, message);
+        message.decode_into(&mut values).expect("a message fits the vector it was made of");
+        let tensor = Tensor::<D>::from_data(TensorData::new(values, shape), (&device, DType::F32));
+        if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
+    }
+}
+
+impl<O: Optimizer> Compressed<O> {
+    /// As a whole-module optimizer.
+    pub fn into_module_optimizer(self) -> ModuleOptimizer {
+        self.into()
+    }
+}

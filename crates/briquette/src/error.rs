@@ -1,0 +1,79 @@
+//! What can go wrong between Burn and the other ranks.
+
+use std::path::PathBuf;
+
+use briquette_core::error::{CommError, ConfigError, StateError, SyncError};
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The exchange failed, or was refused.
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    /// The transport failed outside an exchange.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A setting cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Ranks are not of one kind.
+    #[error("rank {rank} cannot join: its {field} is {theirs}, rank {this}'s is {ours}")]
+    Mismatch {
+        /// This rank.
+        this: usize,
+        /// The rank that differs.
+        rank: usize,
+        /// In what.
+        field: &'static str,
+        /// Here.
+        ours: String,
+        /// There.
+        theirs: String,
+    },
+    /// A step before [`join`](crate::DistributedOptimizer::join).
+    #[error("rank {rank} has not joined: call `join(model)` once before the first step")]
+    NotJoined {
+        /// This rank.
+        rank: usize,
+    },
+    /// The module is not the one that joined.
+    #[error("the module has {got} trainable tensors, the one that joined had {expected}")]
+    Layout {
+        /// Trainable tensors at join.
+        expected: usize,
+        /// Trainable tensors now.
+        got: usize,
+    },
+    /// The device failed to read a tensor.
+    #[error("reading from the device failed: {0}")]
+    Device(String),
+    /// A checkpoint cannot be used.
+    #[error("checkpoint {path}: {problem}")]
+    Checkpoint {
+        /// File or directory.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// Saved state does not fit this configuration.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// A failed [`step`](crate::DistributedOptimizer::step), with the model as it was before.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct StepError<M: std::fmt::Debug> {
+    /// The model, unchanged: checkpoint it, or go on with the next batch where the error allows.
+    pub model: Box<M>,
+    /// What failed.
+    #[source]
+    pub source: Error,
+}
+
+impl<M: std::fmt::Debug> From<StepError<M>> for Error {
+    fn from(error: StepError<M>) -> Error {
+        error.source
+    }
+}

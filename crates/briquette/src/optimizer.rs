@@ -1,0 +1,138 @@
+//! The optimizer a Burn user already has, on many ranks.
+
+use briquette_core::config::Config;
+use briquette_core::Communicator;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::Module;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+
+use crate::error::{Error, StepError};
+use crate::synchronizer::{StepReport, Synchronizer};
+
+/// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
+///
+/// ```no_run
+/// use briquette::{Config, DistributedOptimizer, core::comm::Local};
+/// use burn::optim::{GradientsParams, SgdConfig};
+/// # use burn::prelude::*;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
+/// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
+/// # }
+/// # fn train(comm: Local, device: Device) -> Result<(), briquette::Error> {
+/// # let model = LinearConfig::new(2, 1).init(&device);
+/// let optim = SgdConfig::new().init();
+/// let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42); // 1
+/// let mut model = optim.join(model)?;                                               // 2
+/// for _ in 0..10 {
+///     let loss = loss(&model, &device);
+///     let grads = GradientsParams::from_grads(loss.backward(), &model);
+///     model = optim.step(0.1, model, grads)?;                                       // 3
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct DistributedOptimizer {
+    pub(crate) inner: ModuleOptimizer,
+    pub(crate) sync: Synchronizer,
+}
+
+impl std::fmt::Debug for DistributedOptimizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DistributedOptimizer").field("sync", &self.sync).finish_non_exhaustive()
+    }
+}
+
+impl DistributedOptimizer {
+    /// Wraps `optimizer`, parameter groups and all. `config` and `seed` must be the same on every rank.
+    pub fn new(
+        optimizer: impl Into<ModuleOptimizer>,
+        comm: impl Communicator + 'static,
+        config: Config,
+        seed: u64,
+    ) -> Self {
+        DistributedOptimizer { inner: optimizer.into(), sync: Synchronizer::new(comm, config, seed) }
+    }
+
+    /// See [`Synchronizer::with_local_weight_decay`].
+    #[must_use]
+    pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
+        self.sync = self.sync.with_local_weight_decay(weight_decay);
+        self
+    }
+
+    /// See [`Synchronizer::join`]: call it once, before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when a rank differs in version, configuration, seed or layout.
+    pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.sync.join(module)
+    }
+
+    /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
+    ///
+    /// Under gradient accumulation, call it once per real step with the accumulated gradients.
+    ///
+    /// # Errors
+    /// [`StepError`] holds the model as it was. After a non-finite gradient (refused on every rank) the world may go on
+    /// with the next batch; after any other error the communicator is of no further use.
+    pub fn step<M: Module>(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        module: M,
+        grads: GradientsParams,
+    ) -> Result<M, StepError<M>> {
+        let fail = |module: M, source| StepError { model: Box::new(module), source };
+        match self.sync.sync_gradients(&module, grads) {
+            Err(error) => Err(fail(module, error)),
+            Ok(grads) => {
+                let module = self.inner.step(lr, module, grads);
+                self.sync.sync_parameters(module).map_err(|(module, error)| fail(module, error))
+            }
+        }
+    }
+
+    /// The exchange alone: the averaged gradients, for people who step themselves. Follow it with the optimizer's step
+    /// and [`Synchronizer::sync_parameters`].
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
+        self.sync.sync_gradients(module, grads)
+    }
+
+    /// Tells controllers this rank's loss; see [`Synchronizer::record_loss`].
+    pub fn record_loss(&mut self, loss: f64) {
+        self.sync.record_loss(loss);
+    }
+
+    /// Tells how many samples are behind the gradient; see [`Synchronizer::record_samples`].
+    pub fn record_samples(&mut self, samples: usize) {
+        self.sync.record_samples(samples);
+    }
+
+    /// What the last exchange did.
+    pub fn report(&self) -> &StepReport {
+        self.sync.report()
+    }
+
+    /// The exchange, with everything it can do.
+    pub fn synchronizer(&self) -> &Synchronizer {
+        &self.sync
+    }
+
+    /// The exchange, with everything it can do.
+    pub fn synchronizer_mut(&mut self) -> &mut Synchronizer {
+        &mut self.sync
+    }
+
+    /// The wrapped optimizer.
+    pub fn inner(&self) -> &ModuleOptimizer {
+        &self.inner
+    }
+
+    /// The wrapped optimizer.
+    pub fn inner_mut(&mut self) -> &mut ModuleOptimizer {
+        &mut self.inner
+    }
+}

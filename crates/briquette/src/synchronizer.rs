@@ -1,0 +1,393 @@
+//! Everything one rank needs to agree with the others, around any optimizer.
+
+use briquette_core::comm::{Communicator, all_reduce_traffic};
+use briquette_core::config::Config;
+use briquette_core::error::SyncError;
+use briquette_core::reduce::{Facts, Previous};
+use briquette_core::report::Report;
+use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
+use briquette_core::{Key, Layout, Traffic};
+use burn::module::Module;
+use burn::optim::GradientsParams;
+
+use crate::error::Error;
+use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
+use crate::hello;
+
+/// What one step's exchange did, for metrics.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepReport {
+    /// The step, counted from 0.
+    pub step: u64,
+    /// The mean loss over all ranks' samples, where it was recorded.
+    pub loss: Option<f64>,
+    /// Samples of all ranks together.
+    pub samples: u64,
+    /// Factor, gain, reason, gains per slot.
+    pub exchange: Report,
+    /// Bytes this rank moved, step header included.
+    pub traffic: Traffic,
+    /// Bytes the dense ring would have moved through this rank.
+    pub dense_traffic: Traffic,
+    /// Seconds computing since the last exchange, the slowest rank's.
+    pub compute_seconds: f64,
+    /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
+    pub compress_seconds: f64,
+    /// Seconds in communication, this rank's.
+    pub exchange_seconds: f64,
+    /// The communicator's clock when the exchange ended.
+    pub clock: f64,
+}
+
+impl StepReport {
+    /// Dense bytes over bytes really sent, headers included; 1 in a world of one.
+    pub fn wire_factor(&self) -> f64 {
+        if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
+    }
+}
+
+/// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
+/// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
+pub struct Synchronizer {
+    pub(crate) comm: Box<dyn Communicator>,
+    pub(crate) config: Config,
+    pub(crate) joined: Option<Joined>,
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+    pub(crate) facts: Option<Facts>,
+    pub(crate) previous: Option<Previous>,
+    weight_decay: f64,
+    gradients: Gradients,
+    loss: WeightedMean,
+    wish: StopFlags,
+    agreed_stop: StopFlags,
+    last_end: f64,
+    start: Start,
+    report: StepReport,
+}
+
+/// What joining establishes.
+pub(crate) struct Joined {
+    pub(crate) inventory: Inventory,
+    pub(crate) strategy: Box<dyn SyncStrategy>,
+}
+
+/// Loss and samples recorded since the last exchange; several times under gradient accumulation.
+#[derive(Debug, Default)]
+struct WeightedMean {
+    sum: f64,
+    weight: f64,
+    samples: Option<u64>,
+}
+
+impl std::fmt::Debug for Synchronizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Synchronizer")
+            .field("rank", &self.comm.rank())
+            .field("world", &self.comm.world())
+            .field("step", &self.step)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Synchronizer {
+    /// For this rank's communicator. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
+    pub fn new(comm: impl Communicator + 'static, config: Config, seed: u64) -> Self {
+        let last_end = comm.now();
+        Synchronizer {
+            comm: Box::new(comm),
+            config,
+            joined: None,
+            seed,
+            step: 0,
+            facts: None,
+            previous: None,
+            weight_decay: 0.0,
+            gradients: Gradients::default(),
+            loss: WeightedMean::default(),
+            wish: StopFlags::NONE,
+            agreed_stop: StopFlags::NONE,
+            last_end,
+            start: Start::default(),
+            report: StepReport::default(),
+        }
+    }
+
+    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged: what momentum correction needs,
+    /// since its inner optimizer sees velocities. Leave the inner optimizer's own weight decay off then.
+    #[must_use]
+    pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
+        self.weight_decay = weight_decay;
+        self
+    }
+
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.comm.world()
+    }
+
+    /// Steps taken, skipped ones not counted.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The slots of the module that joined.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`].
+    pub fn layout(&self) -> Result<&Layout, Error> {
+        let rank = self.rank();
+        self.joined.as_ref().map(|j| &j.inventory.layout).ok_or(Error::NotJoined { rank })
+    }
+
+    /// What the last exchange did.
+    pub fn report(&self) -> &StepReport {
+        &self.report
+    }
+
+    /// The communicator, for exchanges of the training loop's own; every rank must make the same ones.
+    pub fn communicator(&mut self) -> &mut dyn Communicator {
+        &mut *self.comm
+    }
+
+    /// Makes this rank one of the world: compares version, configuration, seed and layout with every rank, then gives the
+    /// module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups keep matching.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
+    pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        flat::drain(&module);
+        let inventory = Inventory::of(&module);
+        let strategy = self.config.build(&inventory.layout, self.world())?;
+        hello::compare(&mut *self.comm, &inventory, &self.config, self.seed)?;
+        let mut module = module;
+        for part in [Part::Trainable, Part::Buffers] {
+            module = self.broadcast(module, part, &inventory)?;
+        }
+        self.joined = Some(Joined { inventory, strategy });
+        self.last_end = self.comm.now();
+        Ok(module)
+    }
+
+    fn broadcast<M: Module>(&mut self, module: M, part: Part, inventory: &Inventory) -> Result<M, Error> {
+        let mut values = Vec::new();
+        flat::read_values(&module, part, &mut values)?;
+        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.comm.broadcast(0, &mut bytes)?;
+        let expected = values.len() * 4;
+        if bytes.len() != expected {
+            return Err(self.mismatch(0, "bytes of parameters", expected, bytes.len()));
+        }
+        let from_le = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        values.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(v, b)| *v = from_le(b));
+        Ok(flat::write_values(module, part, &values, inventory))
+    }
+
+    fn mismatch(&self, rank: usize, field: &'static str, ours: impl ToString, theirs: impl ToString) -> Error {
+        Error::Mismatch { this: self.rank(), rank, field, ours: ours.to_string(), theirs: theirs.to_string() }
+    }
+
+    /// Tells controllers this rank's loss. Call it before the step; several calls (gradient accumulation) are averaged,
+    /// and ranks are weighted by their samples.
+    pub fn record_loss(&mut self, loss: f64) {
+        self.loss.sum += loss;
+        self.loss.weight += 1.0;
+    }
+
+    /// How many samples are behind this rank's gradient; calls before one step add up. Ranks are weighted by it: a rank
+    /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same.
+    pub fn record_samples(&mut self, samples: usize) {
+        *self.loss.samples.get_or_insert(0) += samples as u64;
+    }
+
+    /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
+    pub fn request_stop(&mut self, flags: StopFlags) {
+        self.wish = self.wish.with(flags);
+    }
+
+    /// What any rank asked for, as agreed in the last step.
+    pub fn stopped(&self) -> StopFlags {
+        self.agreed_stop
+    }
+
+    /// What is due at this step.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`].
+    pub fn due(&self) -> Result<Due, Error> {
+        let rank = self.rank();
+        self.joined.as_ref().map(|j| j.strategy.due(self.step)).ok_or(Error::NotJoined { rank })
+    }
+
+    /// Turns this rank's gradients into the average of all ranks' (where gradients are due at this step). Step the
+    /// optimizer with the result, then call [`sync_parameters`](Self::sync_parameters). A rank without data passes
+    /// empty gradients and records 0 samples.
+    ///
+    /// # Errors
+    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), on every rank, nothing has changed
+    /// and the world may go on with the next batch. After any other error the communicator is of no further use.
+    pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
+        match self.due()? {
+            Due::Gradients => {}
+            Due::Parameters | Due::Nothing => return Ok(grads),
+        }
+        self.begin();
+        let mut gradients = std::mem::take(&mut self.gradients);
+        let result = self.exchange_gradients(module, grads, &mut gradients);
+        self.gradients = gradients;
+        self.end(result)
+    }
+
+    fn exchange_gradients<M: Module>(
+        &mut self,
+        module: &M,
+        grads: GradientsParams,
+        gradients: &mut Gradients,
+    ) -> Result<GradientsParams, Error> {
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
+        let Gradients { flat, present, .. } = gradients;
+        self.exchange(flat, present, true)?;
+        let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
+        Ok(gradients.restore(module, layout))
+    }
+
+    /// The header, then the strategy's exchange of `vector`.
+    fn exchange(&mut self, vector: &mut [f32], present: &mut [bool], weigh: bool) -> Result<(), Error> {
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        let layout = &joined.inventory.layout;
+        let header = Header {
+            step: self.step,
+            bad_slot: first_bad_slot(vector, layout),
+            stop: self.wish,
+            samples: self.loss.samples.unwrap_or(1),
+            loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
+            compute_seconds: self.start.compute_seconds,
+            previous: self.previous,
+        };
+        let Agreement { facts, stop, weight } =
+            agree(&header, self.facts.as_ref(), layout.slots(), present, &mut *self.comm)?;
+        if weigh && weight != 1.0 {
+            vector.iter_mut().for_each(|v| *v *= weight);
+        }
+        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts };
+        joined.strategy.sync(vector, &cx, &mut *self.comm)?;
+        let mut exchange = Report::default();
+        joined.strategy.report(&mut exchange);
+        self.facts = Some(facts);
+        self.agreed_stop = stop;
+        self.report = StepReport {
+            step: self.step,
+            loss: facts.loss,
+            samples: facts.samples,
+            compute_seconds: facts.compute_seconds,
+            dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
+            exchange,
+            ..StepReport::default()
+        };
+        Ok(())
+    }
+
+    /// Ends the step: averages parameters where they are due. Call it after the inner optimizer's step.
+    ///
+    /// # Errors
+    /// As for [`sync_gradients`](Self::sync_gradients).
+    pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        let due = match self.due() {
+            Ok(due) => due,
+            Err(error) => return Err((module, error)),
+        };
+        let module = if due == Due::Parameters { self.average_parameters(module)? } else { module };
+        if due == Due::Nothing {
+            self.report = StepReport { step: self.step, clock: self.comm.now(), ..StepReport::default() };
+            self.loss = WeightedMean::default();
+        }
+        self.step += 1;
+        Ok(module)
+    }
+
+    fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        self.begin();
+        let mut values = std::mem::take(&mut self.gradients.flat);
+        let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
+        let result = flat::read_values(&module, Part::Trainable, &mut values)
+            .and_then(|()| self.exchange(&mut values, &mut present, false));
+        let result = self.end(result);
+        let module = match (result, &self.joined) {
+            (Ok(()), Some(joined)) => Ok(flat::write_values(module, Part::Trainable, &values, &joined.inventory)),
+            (Ok(()), None) => Ok(module),
+            (Err(error), _) => Err((module, error)),
+        };
+        self.gradients.flat = values;
+        module
+    }
+
+    /// Opens the books of an exchange.
+    fn begin(&mut self) {
+        self.comm.begin_step(self.step);
+        let now = self.comm.now();
+        self.start = Start { now, compute_seconds: now - self.last_end, traffic: self.comm.traffic() };
+    }
+
+    /// Closes them, or takes the other ranks along when the exchange failed for this rank alone.
+    fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        let now = self.comm.now();
+        self.last_end = now;
+        self.loss = WeightedMean::default();
+        match &result {
+            Ok(_) => {
+                let exchange_seconds = self.report.exchange.seconds.map_or(0.0, |s| s.exchange);
+                let compress_seconds = (now - self.start.now - exchange_seconds).max(0.0);
+                let traffic = self.comm.traffic() - self.start.traffic;
+                self.previous =
+                    Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
+                self.report =
+                    StepReport { traffic, compress_seconds, exchange_seconds, clock: now, ..std::mem::take(&mut self.report) };
+            }
+            // Every rank found the same fault: nothing to tell.
+            Err(Error::Sync(SyncError::NonFinite { .. } | SyncError::OutOfStep { .. })) => {}
+            Err(error) => self.comm.abort(&error.to_string()),
+        }
+        result
+    }
+
+    /// Averages buffers (BatchNorm's running statistics) over ranks: before evaluating or saving. All ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] when the transport fails.
+    pub fn average_buffers<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        flat::drain(&module);
+        let rank = self.rank();
+        let mut values = Vec::new();
+        flat::read_values(&module, Part::Buffers, &mut values)?;
+        self.comm.scope().operation = "average of buffers";
+        self.comm.all_reduce_sum(&mut values)?;
+        let weight = 1.0 / self.comm.world() as f32;
+        values.iter_mut().for_each(|v| *v *= weight);
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank })?;
+        let module = flat::write_values(module, Part::Buffers, &values, &joined.inventory);
+        self.last_end = self.comm.now();
+        Ok(module)
+    }
+
+    /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated
+    /// clock goes back to `seconds`, what it showed before; any other clock just goes on.
+    pub fn set_clock(&mut self, seconds: f64) {
+        self.comm.set_clock(seconds);
+        self.last_end = self.comm.now();
+    }
+}
+
+/// The books when an exchange begins.
+#[derive(Debug, Clone, Copy, Default)]
+struct Start {
+    now: f64,
+    compute_seconds: f64,
+    traffic: Traffic,
+}

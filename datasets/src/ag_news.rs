@@ -1,0 +1,69 @@
+//! AG-News rows: `"class","title","description"`, class 1 to 4, inner quotes doubled, one row per line.
+
+use crate::catalog::{AG_NEWS, AG_NEWS_CLASSES};
+use crate::error::DataError;
+use crate::find::{self, DataFile};
+use crate::text::{Row, Rows, TextSource};
+use crate::verify;
+
+/// Training rows, test rows, class names and notes.
+pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
+    let mut notes = Vec::new();
+    let found = find::find(&AG_NEWS, source.dir.as_deref(), &source.download, &mut notes)?;
+    let mut read = |part, files: &[DataFile], limit| {
+        let mut rows = Vec::new();
+        verify::read_part(part, files, limit, &mut notes, |file, wanted, notes| {
+            let bytes = verify::read(file, None, notes)?;
+            let before = rows.len();
+            parse(file, &bytes, wanted, &mut rows)?;
+            Ok(rows.len() - before)
+        })?;
+        Ok::<_, DataError>(rows)
+    };
+    let train = read(&AG_NEWS.train, &found.train, source.train_limit)?;
+    let test = read(&AG_NEWS.test, &found.test, source.test_limit)?;
+    notes.iter().for_each(|note| tracing::info!("{}: {note}", AG_NEWS.name));
+    let class_names = AG_NEWS_CLASSES.iter().map(|&name| name.to_owned()).collect();
+    Ok(Rows { train, test, class_names, notes })
+}
+
+/// Appends up to `wanted` rows.
+fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> Result<(), DataError> {
+    let at = |line: u64, problem: String| DataError::Row { file: file.path.clone(), line, problem };
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
+    let mut record = csv::ByteRecord::new();
+    for _ in 0..wanted {
+        let start = reader.position().byte() as usize;
+        if !reader.read_byte_record(&mut record).map_err(|e| at(0, e.to_string()))? {
+            break;
+        }
+        let line = record.position().map_or(0, csv::Position::line);
+        let end = reader.position().byte() as usize;
+        // The reader takes a quote that is never closed for a long field. The format writes a new line as
+        // \n, so a row is one line, and the quotes in it come in pairs.
+        let raw = bytes[start..end].trim_ascii();
+        if raw.contains(&b'\n') || raw.iter().filter(|&&byte| byte == b'"').count() % 2 == 1 {
+            return Err(at(line, "a quote is not closed in this line".to_owned()));
+        }
+        rows.push(row(&record).map_err(|problem| at(line, problem))?);
+    }
+    Ok(())
+}
+
+fn row(record: &csv::ByteRecord) -> Result<Row, String> {
+    if record.len() != 3 {
+        return Err(format!(
+            "the row has {} columns, expected 3 (class, title, description)",
+            record.len()
+        ));
+    }
+    let text = |column: usize, name: &str| {
+        std::str::from_utf8(&record[column]).map_err(|_| format!("the {name} is not valid UTF-8"))
+    };
+    let class = text(0, "class")?;
+    let label = match class.trim().parse::<u8>() {
+        Ok(class @ 1..=4) => class - 1,
+        _ => return Err(format!("the class is {class:?}, expected 1 to 4")),
+    };
+    Ok(Row { label, text: format!("{} {}", text(1, "title")?, text(2, "description")?) })
+}

@@ -1,0 +1,183 @@
+//! Who sees which sample in which step.
+
+use std::ops::Range;
+
+use briquette_core::Key;
+use rand::RngCore;
+
+use crate::error::DataError;
+use crate::split;
+
+/// How samples are divided among ranks, valid once made.
+///
+/// Made by [`Shards::new`], every epoch is one shuffled list of all samples; step `s` uses the next
+/// `world * batch` of them and rank `r` the `r`-th part of these. So three ranks with batch `B` see in every step
+/// exactly the samples that one process with batch `3 B` sees. A last step with fewer samples is divided
+/// as evenly as possible; a rank may get none, and still takes part in the step.
+///
+/// [`Shards::by_label`] makes it non-IID instead: each rank keeps its own samples for the whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shards {
+    samples: usize,
+    world: usize,
+    batch: usize,
+    /// The samples of each rank, when it keeps its own.
+    own: Option<Vec<Vec<usize>>>,
+}
+
+impl Shards {
+    /// Divides `samples` among `world` ranks, `batch` samples per rank and step.
+    pub fn new(samples: usize, world: usize, batch: usize) -> Result<Self, DataError> {
+        if world == 0 {
+            return Err(DataError::setting("number of ranks", 0, "at least 1"));
+        }
+        if batch == 0 {
+            return Err(DataError::setting("batch per rank", 0, "at least 1"));
+        }
+        if world > samples {
+            return Err(DataError::TooFewSamples { world, samples });
+        }
+        Ok(Self { samples, world, batch, own: None })
+    }
+
+    /// Gives each rank its own samples with its own mixture of classes, as in federated learning.
+    ///
+    /// For every class the shares of the ranks are drawn from a symmetric Dirichlet distribution: `alpha` of 100
+    /// is close to IID, 0.1 leaves most ranks with few classes. Every sample belongs to exactly one rank. A rank
+    /// that would have none takes one from the rank with most. Ranks with fewer samples run out before
+    /// the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
+    ///
+    /// `labels` has one entry per sample. Use the same key for all epochs and all ranks.
+    ///
+    /// Reference: T. Hsu, H. Qi, M. Brown, *Measuring the Effects of Non-Identical Data Distribution for Federated
+    /// Visual Classification*, 2019, <https://arxiv.org/abs/1909.06335>. Deviation: the distribution is over ranks for
+    /// each class, not over classes for each rank, so that no sample is left over.
+    pub fn by_label(mut self, labels: &[u8], alpha: f64, key: Key) -> Result<Self, DataError> {
+        if labels.len() != self.samples {
+            return Err(DataError::LabelCount { labels: labels.len(), samples: self.samples });
+        }
+        if !(1e-6..=1e6).contains(&alpha) {
+            return Err(DataError::setting("Dirichlet alpha", alpha, "between 1e-6 and 1e6"));
+        }
+        self.own = Some(split::dirichlet(labels, self.world, alpha, key.purpose("split")));
+        Ok(self)
+    }
+
+    /// The plan of one epoch, shuffled. The same call gives the same plan: to resume, skip to the step.
+    pub fn epoch(&self, key: Key, epoch: u64) -> EpochPlan {
+        let key = key.purpose("shuffle").step(epoch);
+        match &self.own {
+            None => {
+                let mut order: Vec<usize> = (0..self.samples).collect();
+                shuffle(&mut order, key);
+                self.shared(order)
+            }
+            Some(own) => self.separate(own.iter().enumerate().map(|(rank, samples)| {
+                let mut samples = samples.clone();
+                shuffle(&mut samples, key.rank(rank));
+                samples
+            })),
+        }
+    }
+
+    /// A plan without shuffling, for a test set.
+    pub fn in_order(&self) -> EpochPlan {
+        match &self.own {
+            None => self.shared((0..self.samples).collect()),
+            Some(own) => self.separate(own.iter().cloned()),
+        }
+    }
+
+    /// The samples that belong to a rank for the whole run, if [`Shards::by_label`] gave it any.
+    ///
+    /// # Panics
+    /// If `rank` is not below the number of ranks.
+    pub fn own(&self, rank: usize) -> Option<&[usize]> {
+        self.own.as_ref().map(|own| own[rank].as_slice())
+    }
+
+    fn shared(&self, order: Vec<usize>) -> EpochPlan {
+        let global = self.world * self.batch;
+        let mut slices = Vec::new();
+        for start in (0..order.len()).step_by(global) {
+            let here = global.min(order.len() - start);
+            slices.extend((0..self.world).map(|rank| {
+                // Part `rank` of `here` in `world` parts whose sizes differ by at most one, larger ones first.
+                let (size, longer) = (here / self.world, here % self.world);
+                let from = start + rank * size + rank.min(longer);
+                from..from + size + usize::from(rank < longer)
+            }));
+        }
+        EpochPlan { order, slices, world: self.world }
+    }
+
+    fn separate(&self, ranks: impl Iterator<Item = Vec<usize>>) -> EpochPlan {
+        let (mut order, mut ranges): (Vec<usize>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
+        for samples in ranks {
+            ranges.push(order.len()..order.len() + samples.len());
+            order.extend(samples);
+        }
+        let steps = ranges.iter().map(|r| r.len().div_ceil(self.batch)).max().unwrap_or(0);
+        let slices = (0..steps)
+            .flat_map(|step| ranges.iter().map(move |range| (step, range)))
+            .map(|(step, range)| {
+                let from = (range.start + step * self.batch).min(range.end);
+                from..(from + self.batch).min(range.end)
+            })
+            .collect();
+        EpochPlan { order, slices, world: self.world }
+    }
+}
+
+/// One epoch: for every step and rank, the samples to use. Every sample occurs once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochPlan {
+    order: Vec<usize>,
+    /// Ranges of `order`, step by step, rank by rank.
+    slices: Vec<Range<usize>>,
+    world: usize,
+}
+
+impl EpochPlan {
+    /// Steps in the epoch, the same for every rank.
+    pub fn steps(&self) -> usize {
+        self.slices.len() / self.world
+    }
+
+    /// Samples in the epoch, over all ranks.
+    pub fn samples(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The samples of one rank in one step; may be empty in the last steps.
+    ///
+    /// # Panics
+    /// If the step or the rank is not in the plan.
+    pub fn indices(&self, step: usize, rank: usize) -> &[usize] {
+        assert!(
+            step < self.steps() && rank < self.world,
+            "step {step} of {}, rank {rank} of {} is not in the plan",
+            self.steps(),
+            self.world
+        );
+        &self.order[self.slices[step * self.world + rank].clone()]
+    }
+
+    /// How many samples each rank has in a step, in rank order: the weights of a mean over ranks.
+    ///
+    /// # Panics
+    /// If the step is not in the plan.
+    pub fn counts(&self, step: usize) -> Vec<usize> {
+        (0..self.world).map(|rank| self.indices(step, rank).len()).collect()
+    }
+}
+
+/// Fisher-Yates, written out because the bits of a library's shuffle may change with its version.
+pub(crate) fn shuffle(items: &mut [usize], key: Key) {
+    let mut rng = key.block(0);
+    for last in (1..items.len()).rev() {
+        // Multiply and shift maps 64 bits to 0..=last; its bias is below 2^-40 for any data set that fits in memory.
+        let other = (u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64;
+        items.swap(last, other as usize);
+    }
+}

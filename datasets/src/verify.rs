@@ -1,0 +1,95 @@
+//! Reading a file whole and saying whether it is the official one.
+
+use md5::{Digest, Md5};
+
+use crate::catalog::Part;
+use crate::error::DataError;
+use crate::find::DataFile;
+
+/// Reads a file. With the official name and length its MD5 must be right; anything else is noted as a subset.
+/// `record` is the length of a record in bytes, of which a binary file must hold a whole number.
+pub(crate) fn read(
+    file: &DataFile,
+    record: Option<usize>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<u8>, DataError> {
+    let bytes = std::fs::read(&file.path).map_err(DataError::io("read", &file.path))?;
+    if bytes.is_empty() {
+        return Err(DataError::Empty { file: file.path.clone() });
+    }
+    if let Some(record) = record.filter(|record| bytes.len() % record != 0) {
+        return Err(DataError::Truncated { file: file.path.clone(), bytes: bytes.len(), record });
+    }
+    let (unit, divisor) = record.map_or(("bytes", 1), |record| ("records", record));
+    match file.official {
+        Some(official) if official.bytes == bytes.len() => {
+            let got = hex(Md5::digest(&bytes));
+            if got != official.md5 {
+                return Err(DataError::Checksum {
+                    file: file.path.display().to_string(),
+                    expected: official.md5.to_owned(),
+                    got,
+                });
+            }
+        }
+        Some(official) => notes.push(format!(
+            "{} has {} {unit}, the official file {}: taken as a subset, without a checksum",
+            file.name(),
+            bytes.len() / divisor,
+            official.bytes / divisor
+        )),
+        None => notes.push(format!(
+            "{} is not an official file name: taken as a subset, without a checksum",
+            file.name()
+        )),
+    }
+    Ok(bytes)
+}
+
+/// Reads files until `limit` rows are there; `add` appends those of one file, up to a number, and returns how many.
+/// Files after the last one needed are not opened.
+pub(crate) fn read_part(
+    part: &Part,
+    files: &[DataFile],
+    limit: Option<usize>,
+    notes: &mut Vec<String>,
+    mut add: impl FnMut(&DataFile, usize, &mut Vec<String>) -> Result<usize, DataError>,
+) -> Result<usize, DataError> {
+    let (mut rows, mut used) = (0, 0);
+    for file in files {
+        let wanted = limit.map_or(usize::MAX, |limit| limit - rows);
+        if wanted == 0 {
+            break;
+        }
+        rows += add(file, wanted, notes)?;
+        used += 1;
+    }
+    let short = limit.is_none_or(|limit| rows < limit);
+    let in_order =
+        files[..used].iter().zip(part.official).all(|(file, official)| file.official == Some(official));
+    if files[0].official.is_some() && files.len() < part.official.len() && (short || !in_order) {
+        notes.push(format!(
+            "{} of the {} official {} files are there: taken as a subset",
+            files.len(),
+            part.official.len(),
+            part.role
+        ));
+    }
+    if let Some(limit) = limit.filter(|limit| rows < *limit) {
+        notes.push(format!("{limit} {} rows were asked for, {rows} are there", part.role));
+    }
+    Ok(rows)
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(digest: impl AsRef<[u8]>) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A limit of 0 rows leaves nothing to train or test on.
+pub(crate) fn check_limit(setting: &'static str, limit: Option<usize>) -> Result<(), DataError> {
+    match limit {
+        Some(0) => Err(DataError::setting(setting, 0, "at least 1")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,190 @@
+//! What a run writes: `config.toml`, `metrics.jsonl`, `summary.json`.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use briquette::StepReport;
+use briquette::core::Layout;
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+/// One line of `metrics.jsonl`. Bytes and seconds are rank 0's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are the file's format, described in the README
+pub struct StepRecord {
+    pub step: u64,
+    pub epoch: u64,
+    pub loss: Option<f64>,
+    pub lr: f64,
+    pub factor: Option<f64>,
+    pub wire_factor: f64,
+    pub gain: Option<f64>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub compute_seconds: f64,
+    pub compress_seconds: f64,
+    pub exchange_seconds: f64,
+    /// Seconds on the simulated clock since the run began; absent when time is not simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated_seconds: Option<f64>,
+    /// Why the controller changed the factor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Gain and bytes of every slot, every so many steps.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub slots: Vec<SlotRecord>,
+}
+
+/// One slot's part of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlotRecord {
+    /// The slot's path.
+    pub path: String,
+    /// Share of its energy that was sent.
+    pub gain: f64,
+    /// Its share of the bytes sent, by values kept.
+    pub bytes: u64,
+}
+
+impl StepRecord {
+    /// From what the optimizer reports.
+    pub fn new(report: &StepReport, epoch: u64, lr: f64, simulated: bool) -> StepRecord {
+        StepRecord {
+            step: report.step,
+            epoch,
+            loss: report.loss,
+            lr,
+            factor: report.exchange.factor.map(|f| f.get()),
+            wire_factor: report.wire_factor(),
+            gain: report.exchange.gain,
+            bytes_sent: report.traffic.sent,
+            bytes_received: report.traffic.received,
+            compute_seconds: report.compute_seconds,
+            compress_seconds: report.compress_seconds,
+            exchange_seconds: report.exchange_seconds,
+            simulated_seconds: simulated.then_some(report.clock),
+            reason: report.exchange.reason.clone(),
+            slots: Vec::new(),
+        }
+    }
+
+    /// Adds what each slot kept.
+    #[must_use]
+    pub fn with_slots(mut self, report: &StepReport, layout: &Layout) -> StepRecord {
+        let kept: usize = report.exchange.slots.iter().map(|s| s.kept).sum();
+        self.slots = (layout.slots().iter().zip(&report.exchange.slots))
+            .map(|(slot, part)| SlotRecord {
+                path: slot.path().to_owned(),
+                gain: part.gain,
+                bytes: (report.traffic.sent as f64 * part.kept as f64 / kept.max(1) as f64) as u64,
+            })
+            .collect();
+        self
+    }
+}
+
+/// Sums over all ranks, carried through checkpoints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are those of summary.json
+pub struct Totals {
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub bytes_dense: u64,
+    pub wall_seconds: f64,
+    pub compute_seconds: f64,
+    pub compress_seconds: f64,
+    pub exchange_seconds: f64,
+    pub best_test_accuracy: f64,
+}
+
+/// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are the file's format, described in the README
+pub struct Summary {
+    pub final_test_accuracy: f64,
+    pub best_test_accuracy: f64,
+    pub final_test_loss: f64,
+    pub steps: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub bytes_dense: u64,
+    pub wall_seconds: f64,
+    /// Absent when time is not simulated.
+    pub simulated_seconds: Option<f64>,
+    pub compute_seconds: f64,
+    pub compress_seconds: f64,
+    pub exchange_seconds: f64,
+    pub interrupted: bool,
+    pub git_revision: String,
+    pub version: String,
+    pub burn_version: String,
+}
+
+/// The files of a run; rank 0 writes them.
+#[derive(Debug)]
+pub struct RunFiles {
+    directory: PathBuf,
+    metrics: BufWriter<File>,
+}
+
+impl RunFiles {
+    /// Starts a run's files, or continues them: records from `from_step` on are dropped, since they will be written again.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read or written.
+    pub fn open(settings: &Settings, from_step: Option<u64>) -> Result<RunFiles> {
+        let directory = settings.out.clone();
+        let path = directory.join("metrics.jsonl");
+        fs::create_dir_all(&directory).with_context(|| format!("cannot make --out {}", directory.display()))?;
+        let kept = from_step.map_or(Ok(Vec::new()), |step| keep_before(&path, step))?;
+        fs::write(directory.join("config.toml"), toml::to_string(settings)?)
+            .with_context(|| format!("cannot write to --out {}", directory.display()))?;
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut metrics = BufWriter::new(file);
+        kept.iter().try_for_each(|line| writeln!(metrics, "{line}"))?;
+        Ok(RunFiles { directory, metrics })
+    }
+
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn step(&mut self, record: &StepRecord) -> Result<()> {
+        serde_json::to_writer(&mut self.metrics, record).context("cannot write metrics.jsonl")?;
+        writeln!(self.metrics).and_then(|()| self.metrics.flush()).context("cannot write metrics.jsonl")
+    }
+
+    /// Writes the summary.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn finish(&mut self, summary: &Summary) -> Result<()> {
+        let path = self.directory.join("summary.json");
+        let text = serde_json::to_string_pretty(summary)? + "\n";
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn keep_before(path: &Path, step: u64) -> Result<Vec<String>> {
+    let file = File::open(path).with_context(|| format!("cannot continue {}", path.display()))?;
+    let mut kept = Vec::new();
+    for line in BufReader::new(file).lines() {
+        let line = line.with_context(|| format!("cannot read {}", path.display()))?;
+        // A killed run may leave half a line at the end.
+        match serde_json::from_str::<StepRecord>(&line) {
+            Ok(record) if record.step < step => kept.push(line),
+            _ => break,
+        }
+    }
+    Ok(kept)
+}
+
+/// The source's revision, where git knows it.
+pub fn git_revision() -> String {
+    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let text = output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+    text.unwrap_or_else(|| "unknown".into())
+}

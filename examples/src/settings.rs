@@ -1,0 +1,358 @@
+//! Flags, `--config run.toml`, and what they resolve to.
+//!
+//! A run is described by [`Options`]: every flag, optional. The file given with `--config` uses the same names. Flags win over
+//! the file, the file over the trainer's defaults. [`Settings`] is the resolved description; it is printed, and written to
+//! `config.toml`, which is itself a valid `--config`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use briquette::core::comm::Network;
+use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
+use briquette::core::layer::Momentum;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident : $type:ty),* $(,)?) => {
+        /// Every flag of the trainers; the same names (with dashes) are the keys of `--config`.
+        #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub struct Options {
+            $($(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>),*
+        }
+
+        impl Options {
+            /// `self` where it says something, `other` elsewhere.
+            #[must_use]
+            pub fn or(self, other: Options) -> Options {
+                Options { $($name: self.$name.or(other.$name)),* }
+            }
+        }
+    };
+}
+
+options! {
+    /// What to train on: cifar10, cifar100 or ag-news as the trainer takes, or `generated`, which needs no file
+    dataset: String,
+    /// Directory with the dataset's files; otherwise the user's cache, then a download
+    #[arg(value_name = "DIR")]
+    data: PathBuf,
+    /// The model; an unknown name lists the valid ones
+    model: String,
+    /// Ranks, each a thread with a model of its own
+    ranks: usize,
+    /// Passes over the training data
+    epochs: usize,
+    /// Stop after so many optimizer steps, whatever the epochs
+    steps: u64,
+    /// Samples per rank and step
+    batch: usize,
+    /// Peak learning rate
+    lr: f64,
+    /// Momentum of SGD, in [0, 1)
+    momentum: f64,
+    /// Weight decay: `decay · parameter` is added to each rank's gradient
+    weight_decay: f64,
+    /// sgd or adam
+    optimizer: OptimizerKind,
+    /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)
+    schedule: LrSchedule,
+    /// Seed of weights, data order, augmentation and compressors
+    seed: u64,
+    /// How gradients are combined: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]
+    reducer: ReducerSpec,
+    /// Deep Gradient Compression's momentum correction in place of the optimizer's momentum (sgd): on or off
+    momentum_correction: Toggle,
+    /// What travels under gather: dense, f16, bf16, topk:0.01, topk:20x:q8, qsgd:4, sign
+    compressor: String,
+    /// What becomes of what was not sent: error (feed it back) or none
+    feedback: FeedbackSpec,
+    /// Who chooses the factor: constant, schedule[:from=4x,epochs=1], gravac[:epsilon=0.4,min=10x,max=100x,window=25,...]
+    controller: ControllerSpec,
+    /// Average parameters every so many steps instead of gradients every step (Local SGD)
+    local_steps: u64,
+    /// Values a bucket holds at least; one bucket if absent
+    bucket_values: usize,
+    /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
+    network: String,
+    /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
+    clock: ClockSpec,
+    /// Where the model runs: flex
+    backend: String,
+    /// Image augmentation: none, flip, or crop-flip
+    augment: AugmentSpec,
+    /// Split the data unevenly over ranks by class: concentration of a Dirichlet distribution, smaller is more uneven
+    non_iid: f64,
+    /// Directory for config.toml, metrics.jsonl, summary.json and checkpoints
+    #[arg(value_name = "DIR")]
+    out: PathBuf,
+    /// Steps between checkpoints; an epoch if absent, 0 for none but the last
+    checkpoint_every: u64,
+    /// Use only the first N training samples
+    #[arg(value_name = "N")]
+    train_limit: usize,
+    /// Use only the first N test samples
+    #[arg(value_name = "N")]
+    test_limit: usize,
+}
+
+/// SGD or Adam.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Momentum SGD.
+    Sgd,
+    /// Adam.
+    Adam,
+}
+
+/// Learning rate over the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LrSchedule {
+    /// The same throughout.
+    Constant,
+    /// Down to 0 along half a cosine.
+    Cosine,
+    /// From 1/25 up over 30 % of the steps, down to 1/250 000, both along half a cosine.
+    OneCycle,
+}
+
+impl LrSchedule {
+    /// The learning rate of `step` of `total`.
+    pub fn at(self, peak: f64, step: u64, total: u64) -> f64 {
+        let ease = |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
+        let (step, last) = (step as f64, total.saturating_sub(1).max(1) as f64);
+        match self {
+            LrSchedule::Constant => peak,
+            LrSchedule::Cosine => ease(peak, 0.0, step / total.max(1) as f64),
+            LrSchedule::OneCycle => {
+                let top = (0.3 * total as f64 - 1.0).max(1.0);
+                let start = peak / 25.0;
+                if step <= top {
+                    ease(start, peak, step / top)
+                } else {
+                    ease(peak, start / 1e4, (step - top) / (last - top).max(1.0))
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of what was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum FeedbackSpec {
+    /// Fed back.
+    Error,
+    /// Lost.
+    None,
+}
+
+/// Image augmentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum AugmentSpec {
+    /// As they are.
+    None,
+    /// Mirrored half the time.
+    Flip,
+    /// Moved by up to four pixels and mirrored half the time.
+    CropFlip,
+}
+
+/// A resolved run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)] // the flags' help says what each is
+pub struct Settings {
+    pub dataset: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    pub model: String,
+    pub ranks: usize,
+    pub epochs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    pub batch: usize,
+    pub lr: f64,
+    pub momentum: f64,
+    pub weight_decay: f64,
+    pub optimizer: OptimizerKind,
+    pub schedule: LrSchedule,
+    pub seed: u64,
+    pub reducer: ReducerSpec,
+    pub momentum_correction: Toggle,
+    pub compressor: String,
+    pub feedback: FeedbackSpec,
+    pub controller: ControllerSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_values: Option<usize>,
+    pub network: String,
+    pub clock: ClockSpec,
+    pub backend: String,
+    pub augment: AugmentSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub non_iid: Option<f64>,
+    pub out: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_every: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_limit: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_limit: Option<usize>,
+}
+
+impl Options {
+    /// Reads `--config`.
+    ///
+    /// # Errors
+    /// Names the file, and the line and key that are wrong.
+    pub fn read(path: &Path) -> Result<Options> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read --config {}", path.display()))?;
+        toml::from_str(&text).with_context(|| format!("in --config {}", path.display()))
+    }
+
+    /// Fills what is missing and checks ranges.
+    ///
+    /// # Errors
+    /// Names the flag and the values it may take.
+    pub fn resolve(self) -> Result<Settings> {
+        let momentum_correction = self.momentum_correction.unwrap_or(Toggle::Off);
+        let settings = Settings {
+            dataset: self.dataset.unwrap_or_default(),
+            data: self.data,
+            model: self.model.unwrap_or_default(),
+            ranks: self.ranks.unwrap_or(4),
+            epochs: self.epochs.unwrap_or(5),
+            steps: self.steps,
+            batch: self.batch.unwrap_or(32),
+            lr: self.lr.unwrap_or(0.1),
+            momentum: self.momentum.unwrap_or(0.9),
+            weight_decay: self.weight_decay.unwrap_or(0.0),
+            optimizer: self.optimizer.unwrap_or(OptimizerKind::Sgd),
+            schedule: self.schedule.unwrap_or(LrSchedule::Constant),
+            seed: self.seed.unwrap_or(1),
+            reducer: self.reducer.unwrap_or(ReducerSpec::Gather),
+            momentum_correction,
+            compressor: self.compressor.unwrap_or_else(|| "topk:20x:q8".into()),
+            feedback: self.feedback.unwrap_or(FeedbackSpec::Error),
+            controller: self.controller.unwrap_or(ControllerSpec::Constant),
+            local_steps: self.local_steps,
+            bucket_values: self.bucket_values,
+            network: self.network.unwrap_or_else(|| "unlimited".into()),
+            clock: self.clock.unwrap_or(ClockSpec::Wall),
+            backend: self.backend.unwrap_or_else(|| "flex".into()),
+            augment: self.augment.unwrap_or(AugmentSpec::Flip),
+            non_iid: self.non_iid,
+            out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
+            checkpoint_every: self.checkpoint_every,
+            train_limit: self.train_limit,
+            test_limit: self.test_limit,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<()> {
+        for (flag, value) in [("ranks", self.ranks), ("batch", self.batch), ("epochs", self.epochs)] {
+            if value == 0 {
+                bail!("--{flag} must be at least 1, got 0");
+            }
+        }
+        if !(self.lr.is_finite() && self.lr > 0.0) {
+            bail!("--lr must be a positive number, got {}", self.lr);
+        }
+        if !(0.0..1.0).contains(&self.momentum) {
+            bail!("--momentum must be in [0, 1), got {}", self.momentum);
+        }
+        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
+            bail!("--weight-decay must be at least 0, got {}", self.weight_decay);
+        }
+        if self.momentum_correction == Toggle::On && self.optimizer == OptimizerKind::Adam {
+            bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");
+        }
+        self.network()?;
+        self.compressor.parse::<CompressorConfig>().context("--compressor")?;
+        self.config(1).map(drop)
+    }
+
+    /// The simulated link.
+    ///
+    /// # Errors
+    /// Says what a network looks like.
+    pub fn network(&self) -> Result<Network> {
+        self.network.parse().context("--network")
+    }
+
+    /// Whether time is simulated.
+    pub fn simulated(&self) -> bool {
+        self.network != "unlimited" || self.clock != ClockSpec::Wall
+    }
+
+    /// What Briquette is asked to do; schedules need to know the steps of an epoch.
+    ///
+    /// # Errors
+    /// What the reducer, compressor or controller finds wrong.
+    pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
+        if let Some(every) = self.local_steps {
+            return Ok(Config::Periodic(Rhythm { every }));
+        }
+        let compressor: CompressorConfig = self.compressor.parse().context("--compressor")?;
+        let reducer = self.reducer.config(compressor);
+        let tunable = !matches!(self.reducer, ReducerSpec::Dense | ReducerSpec::PowerSgd(_));
+        let controller = match &self.controller {
+            ControllerSpec::Constant => ControllerConfig::None,
+            other if tunable => other.config(compressor, steps_per_epoch).context("--controller")?,
+            other => bail!("--controller {other} turns the compression factor, but --reducer {} has none", self.reducer),
+        };
+        let feedback = match (self.momentum_correction, self.feedback) {
+            (Toggle::On, _) => Feedback::Momentum(Momentum { momentum: self.momentum as f32, ..Momentum::default() }),
+            (Toggle::Off, FeedbackSpec::Error) if !matches!(self.reducer, ReducerSpec::Dense) => Feedback::Error,
+            _ => Feedback::None,
+        };
+        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values: self.bucket_values }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file: Options = toml::from_str("ranks = 2\nbatch = 8\nmomentum-correction = \"on\"").unwrap();
+        let flags = Options { ranks: Some(3), ..Options::default() };
+        let settings = flags.or(file).resolve().unwrap();
+        assert_eq!((settings.ranks, settings.batch, settings.epochs), (3, 8, 5));
+        assert_eq!(settings.momentum_correction, Toggle::On);
+        let written = toml::to_string(&settings).unwrap();
+        let again = toml::from_str::<Options>(&written).unwrap().resolve().unwrap();
+        assert_eq!(again, settings, "config.toml is a valid --config");
+    }
+
+    #[test]
+    fn one_cycle_starts_low_peaks_and_ends_near_zero() {
+        let at = |step| LrSchedule::OneCycle.at(0.2, step, 390);
+        assert!((at(0) - 0.008).abs() < 1e-12);
+        assert!((at(116) - 0.2).abs() < 1e-12); // 0.3 · 390 − 1
+        assert!((at(389) - 0.2 / 25.0 / 1e4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn impossible_settings_name_the_flag() {
+        let wrong = |options: Options| format!("{:#}", options.resolve().unwrap_err());
+        assert!(wrong(Options { ranks: Some(0), ..Options::default() }).contains("--ranks must be at least 1"));
+        assert!(wrong(Options { compressor: Some("topk:2".into()), ..Options::default() }).contains("in (0, 1]"));
+        assert!(wrong(Options { network: Some("fast".into()), ..Options::default() }).contains("--network"));
+        let unknown = toml::from_str::<Options>("rank = 3").unwrap_err().to_string();
+        assert!(unknown.contains("unknown field `rank`"), "{unknown}");
+    }
+}

@@ -1,0 +1,249 @@
+//! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use briquette::core::CompressionFactor;
+use briquette::core::config::{CompressorConfig, ControllerConfig, ReducerConfig, WarmUp};
+use briquette::core::control::GraVacConfig;
+use serde::{Deserialize, Serialize};
+
+/// on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Toggle {
+    /// on
+    On,
+    /// off
+    Off,
+}
+
+/// How gradients are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ReducerSpec {
+    /// All-gather of compressed messages.
+    Gather,
+    /// Exact all-reduce.
+    Dense,
+    /// Low rank.
+    PowerSgd(usize),
+    /// Shared coordinates.
+    SharedRandomK(CompressionFactor),
+}
+
+impl ReducerSpec {
+    /// With the compressor that gather wants.
+    pub fn config(self, compressor: CompressorConfig) -> ReducerConfig {
+        match self {
+            ReducerSpec::Gather => ReducerConfig::gather(compressor),
+            ReducerSpec::Dense => ReducerConfig::Dense,
+            ReducerSpec::PowerSgd(rank) => ReducerConfig::PowerSgd { rank },
+            ReducerSpec::SharedRandomK(factor) => ReducerConfig::SharedRandomK { factor, scaled: false },
+        }
+    }
+}
+
+impl FromStr for ReducerSpec {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, knob) = text.split_once(':').map_or((text, None), |(name, knob)| (name, Some(knob)));
+        Ok(match (name, knob) {
+            ("gather", None) => ReducerSpec::Gather,
+            ("dense", None) => ReducerSpec::Dense,
+            ("power-sgd", rank) => ReducerSpec::PowerSgd(rank.unwrap_or("2").parse().context("PowerSGD rank")?),
+            ("shared-random-k", factor) => ReducerSpec::SharedRandomK(factor.unwrap_or("10x").parse()?),
+            _ => bail!("unknown reducer `{text}`; valid are: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"),
+        })
+    }
+}
+
+impl fmt::Display for ReducerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReducerSpec::Gather => f.write_str("gather"),
+            ReducerSpec::Dense => f.write_str("dense"),
+            ReducerSpec::PowerSgd(rank) => write!(f, "power-sgd:{rank}"),
+            ReducerSpec::SharedRandomK(factor) => write!(f, "shared-random-k:{factor}"),
+        }
+    }
+}
+
+/// What counts as computing time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ClockSpec {
+    /// What it took.
+    Wall,
+    /// So many seconds a step.
+    Fixed(f64),
+}
+
+impl FromStr for ClockSpec {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "wall" {
+            return Ok(ClockSpec::Wall);
+        }
+        let wrong = || format!("unknown clock `{text}`; valid are: wall, fixed:50ms, fixed:0.2s");
+        let time = text.strip_prefix("fixed:").with_context(wrong)?;
+        let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
+            (Some(number), _) => (number, 1e-3),
+            (None, Some(number)) => (number, 1.0),
+            (None, None) => bail!(wrong()),
+        };
+        let seconds = number.parse::<f64>().with_context(wrong)? * unit;
+        if !(seconds.is_finite() && seconds >= 0.0) {
+            bail!(wrong());
+        }
+        Ok(ClockSpec::Fixed(seconds))
+    }
+}
+
+impl fmt::Display for ClockSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClockSpec::Wall => f.write_str("wall"),
+            ClockSpec::Fixed(seconds) => write!(f, "fixed:{}ms", seconds * 1e3),
+        }
+    }
+}
+
+/// Who chooses the factor. The text is kept as given and read by [`config`](ControllerSpec::config).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ControllerSpec {
+    /// The compressor's own factor.
+    Constant,
+    /// Geometric warm-up to the compressor's factor; options as `key=value`.
+    Schedule(String),
+    /// GraVAC; options as `key=value`.
+    Gravac(String),
+}
+
+impl FromStr for ControllerSpec {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        let spec = match name {
+            "constant" if options.is_empty() => ControllerSpec::Constant,
+            "schedule" => ControllerSpec::Schedule(options.into()),
+            "gravac" => ControllerSpec::Gravac(options.into()),
+            _ => bail!(
+                "unknown controller `{text}`; valid are: constant, schedule[:from=4x,epochs=1], gravac[:KEY=VALUE,...]"
+            ),
+        };
+        // Options are checked here, so that a typing error is found before any data is read.
+        let any = CompressorConfig::top_k_q8(CompressionFactor::new(1e6)?);
+        spec.config(any, 1)?;
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for ControllerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, options) = match self {
+            ControllerSpec::Constant => ("constant", ""),
+            ControllerSpec::Schedule(options) => ("schedule", options.as_str()),
+            ControllerSpec::Gravac(options) => ("gravac", options.as_str()),
+        };
+        if options.is_empty() { f.write_str(name) } else { write!(f, "{name}:{options}") }
+    }
+}
+
+impl ControllerSpec {
+    /// The controller, for the compressor's factor and the length of an epoch.
+    ///
+    /// # Errors
+    /// Names the option and what is valid.
+    pub fn config(&self, compressor: CompressorConfig, steps_per_epoch: u64) -> Result<ControllerConfig> {
+        Ok(match self {
+            ControllerSpec::Constant => ControllerConfig::None,
+            ControllerSpec::Gravac(options) => ControllerConfig::Gravac(gravac(options)?),
+            ControllerSpec::Schedule(options) => {
+                let (mut from, mut epochs) = (CompressionFactor::new(4.0)?, 1.0);
+                for (key, value) in pairs(options)? {
+                    match key {
+                        "from" => from = value.parse()?,
+                        "epochs" => epochs = value.parse().context("epochs")?,
+                        _ => bail!("unknown schedule option `{key}`; valid are: from, epochs"),
+                    }
+                }
+                let CompressorConfig::TopK { factor: to, .. } = compressor else {
+                    bail!("a schedule warms a sparsifier up: use --compressor topk:…");
+                };
+                let steps = (f64::max(epochs, 0.0) * steps_per_epoch as f64).round() as u64;
+                ControllerConfig::Schedule(WarmUp { from: from.min(to), to, steps })
+            }
+        })
+    }
+}
+
+fn pairs(options: &str) -> Result<Vec<(&str, &str)>> {
+    options
+        .split(',')
+        .filter(|o| !o.is_empty())
+        .map(|o| o.split_once('=').with_context(|| format!("`{o}` is not KEY=VALUE")))
+        .collect()
+}
+
+/// GraVAC's settings by their own names: whatever its configuration has is an option here.
+fn gravac(options: &str) -> Result<GraVacConfig> {
+    let mut table = toml::Table::new();
+    for (key, value) in pairs(options)? {
+        let bare = value.strip_suffix('x').unwrap_or(value);
+        // A bare word is a text, anything else as TOML reads it.
+        let value = match (bare.parse::<i64>(), bare.parse::<f64>()) {
+            (Ok(whole), _) if value == bare => toml::Value::Integer(whole),
+            (_, Ok(number)) => toml::Value::Float(number),
+            _ => toml::Value::String(value.into()),
+        };
+        table.insert(key.into(), value);
+    }
+    table.try_into().context("in --controller gravac")
+}
+
+macro_rules! text {
+    ($($type:ty),*) => {$(
+        impl TryFrom<String> for $type {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse().map_err(|e: anyhow::Error| format!("{e:#}"))
+            }
+        }
+        impl From<$type> for String {
+            fn from(spec: $type) -> String {
+                spec.to_string()
+            }
+        }
+    )*};
+}
+text!(ReducerSpec, ClockSpec, ControllerSpec);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_round_trip() {
+        for text in ["gather", "dense", "power-sgd:4", "shared-random-k:20x"] {
+            assert_eq!(text.parse::<ReducerSpec>().unwrap().to_string(), text);
+        }
+        for text in ["wall", "fixed:50ms"] {
+            assert_eq!(text.parse::<ClockSpec>().unwrap().to_string(), text);
+        }
+        for text in ["constant", "schedule:from=4x,epochs=1", "gravac:epsilon=0.4,min=10x,window=25"] {
+            assert_eq!(text.parse::<ControllerSpec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn unknown_values_list_the_valid_ones() {
+        let wrong = |e: anyhow::Error| format!("{e:#}");
+        assert!(wrong("ring".parse::<ReducerSpec>().unwrap_err()).contains("gather, dense"));
+        assert!(wrong("50ms".parse::<ClockSpec>().unwrap_err()).contains("fixed:50ms"));
+        assert!(wrong("grovac".parse::<ControllerSpec>().unwrap_err()).contains("gravac"));
+        assert!(wrong("gravac:epsilom=1".parse::<ControllerSpec>().unwrap_err()).contains("epsilon"));
+    }
+}

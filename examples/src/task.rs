@@ -1,0 +1,151 @@
+//! What a trainer trains: a model, training batches, and a score.
+
+use briquette::core::Key;
+use briquette_datasets::{Augment, ImageSet, Images, TextSet, Texts};
+use burn::module::Module;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
+
+/// Where in a run a batch belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The rank that computes.
+    pub rank: usize,
+    /// The pass over the data.
+    pub epoch: u64,
+    /// The optimizer step.
+    pub step: u64,
+}
+
+/// Sums over test samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Score {
+    /// Σ loss.
+    pub loss: f64,
+    /// Samples classified correctly.
+    pub correct: f64,
+    /// Samples.
+    pub samples: f64,
+}
+
+/// A classification task; shared by all ranks, each of which builds its own model.
+pub trait Task: Sync {
+    /// The model.
+    type Model: Module + 'static;
+    /// A model with weights drawn from the run's key.
+    fn build(&self, device: &Device) -> Self::Model;
+    /// The class of every training sample.
+    fn train_labels(&self) -> &[u8];
+    /// Test samples.
+    fn test_len(&self) -> usize;
+    /// The mean loss over some training samples.
+    fn loss(&self, model: &Self::Model, indices: &[usize], place: Place, device: &Device) -> Tensor<1>;
+    /// How an inference model does on some test samples.
+    fn score(&self, model: &Self::Model, indices: &[usize], device: &Device) -> Score;
+}
+
+/// Images and a network for them.
+#[derive(Debug)]
+pub struct ImageTask {
+    /// The data.
+    pub images: Images,
+    /// The network.
+    pub kind: ImageModelKind,
+    /// Augmentation of training images.
+    pub augment: Option<Augment>,
+    /// The run's key.
+    pub key: Key,
+}
+
+fn image_batch(set: &ImageSet, indices: &[usize], augment: Option<(&Augment, Key)>, device: &Device) -> Batch<4> {
+    let batch = set.batch(indices, augment);
+    let input = Tensor::from_data(TensorData::new(batch.pixels, [indices.len(), 3, 32, 32]), device);
+    (input, labels(batch.labels, device))
+}
+
+type Batch<const D: usize> = (Tensor<D>, Tensor<1, Int>);
+
+fn labels(labels: Vec<i64>, device: &Device) -> Tensor<1, Int> {
+    let len = labels.len();
+    Tensor::from_data(TensorData::new(labels, [len]), device)
+}
+
+fn mean_loss(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    let device = logits.device();
+    CrossEntropyLossConfig::new().init(&device).forward(logits, labels)
+}
+
+fn score(logits: Tensor<2>, labels: Tensor<1, Int>) -> Score {
+    let [samples, _] = logits.dims();
+    let best = logits.clone().argmax(1).squeeze_dim::<1>(1);
+    let correct = best.equal(labels.clone()).int().sum().into_scalar::<i64>() as f64;
+    let loss = f64::from(mean_loss(logits, labels).into_scalar::<f32>()) * samples as f64;
+    Score { loss, correct, samples: samples as f64 }
+}
+
+impl Task for ImageTask {
+    type Model = ImageModel;
+
+    fn build(&self, device: &Device) -> ImageModel {
+        self.kind.build(self.images.classes, self.key, device)
+    }
+    fn train_labels(&self) -> &[u8] {
+        self.images.train.labels()
+    }
+    fn test_len(&self) -> usize {
+        self.images.test.len()
+    }
+    fn loss(&self, model: &ImageModel, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
+        let key = self.key.purpose("augment").step(place.epoch);
+        let augment = self.augment.as_ref().map(|augment| (augment, key));
+        let (input, labels) = image_batch(&self.images.train, indices, augment, device);
+        mean_loss(model.forward(input), labels)
+    }
+    fn score(&self, model: &ImageModel, indices: &[usize], device: &Device) -> Score {
+        let (input, labels) = image_batch(&self.images.test, indices, None, device);
+        score(model.forward(input), labels)
+    }
+}
+
+/// Texts and a network for them.
+#[derive(Debug)]
+pub struct TextTask {
+    /// The data.
+    pub texts: Texts,
+    /// The network.
+    pub kind: TextModelKind,
+    /// Its sizes.
+    pub config: TextConfig,
+    /// The run's key.
+    pub key: Key,
+}
+
+fn text_batch(set: &TextSet, indices: &[usize], device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+    let batch = set.batch(indices);
+    let input = Tensor::from_data(TensorData::new(batch.tokens, [indices.len(), set.length()]), device);
+    (input, labels(batch.labels, device))
+}
+
+impl Task for TextTask {
+    type Model = TextModel;
+
+    fn build(&self, device: &Device) -> TextModel {
+        self.kind.build(&self.config, self.key, device)
+    }
+    fn train_labels(&self) -> &[u8] {
+        self.texts.train.labels()
+    }
+    fn test_len(&self) -> usize {
+        self.texts.test.len()
+    }
+    fn loss(&self, model: &TextModel, indices: &[usize], _place: Place, device: &Device) -> Tensor<1> {
+        let (input, labels) = text_batch(&self.texts.train, indices, device);
+        mean_loss(model.forward(input), labels)
+    }
+    fn score(&self, model: &TextModel, indices: &[usize], device: &Device) -> Score {
+        let (input, labels) = text_batch(&self.texts.test, indices, device);
+        score(model.forward(input), labels)
+    }
+}
