@@ -52,10 +52,7 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
 
 fn row(record: &csv::ByteRecord) -> Result<Row, String> {
     if record.len() != 3 {
-        return Err(format!(
-            "the row has {} columns, expected 3 (class, title, description)",
-            record.len()
-        ));
+        return Err(format!("the row has {} columns, expected 3 (class, title, description)", record.len()));
     }
     let text = |column: usize, name: &str| {
         std::str::from_utf8(&record[column]).map_err(|_| format!("the {name} is not valid UTF-8"))

@@ -67,9 +67,7 @@ impl Placement {
                 let row = within(y, self.shift_y);
                 for x in 0..SIDE {
                     let column = within(if self.flip { SIDE - 1 - x } else { x }, self.shift_x);
-                    let byte = row.zip(column).map_or(0, |(row, column)| {
-                        image[(channel * SIDE + row) * SIDE + column]
-                    });
+                    let byte = row.zip(column).map_or(0, |(row, column)| image[(channel * SIDE + row) * SIDE + column]);
                     out[(channel * SIDE + y) * SIDE + x] = value(channel, byte);
                 }
             }
@@ -108,9 +106,7 @@ mod tests {
     fn shift_moves_rows_and_columns_and_fills_with_black() {
         let plain = placed(Placement::IDENTITY);
         let moved = placed(Placement { shift_y: 2, shift_x: -3, flip: false });
-        let at = |image: &[f32], channel: usize, y: usize, x: usize| {
-            image[(channel * SIDE + y) * SIDE + x]
-        };
+        let at = |image: &[f32], channel: usize, y: usize, x: usize| image[(channel * SIDE + y) * SIDE + x];
         for channel in 0..CHANNELS {
             assert_eq!(at(&moved, channel, 0, 3), at(&plain, channel, 2, 0));
             assert_eq!(at(&moved, channel, 10, 20), at(&plain, channel, 12, 17));

@@ -136,9 +136,8 @@ pub(crate) static AG_NEWS: Catalog = Catalog {
     archive_md5: "b86f328f4dbd072486591cb7a5644dcd",
 };
 
-pub(crate) const CIFAR10_CLASSES: [&str; 10] = [
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-];
+pub(crate) const CIFAR10_CLASSES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
 /// The fine classes, in label order (which is alphabetical).
 #[rustfmt::skip]

@@ -41,13 +41,7 @@ pub struct Mirror {
 
 impl Default for Download {
     fn default() -> Self {
-        Self {
-            allowed: true,
-            quiet: false,
-            cache: None,
-            mirror: None,
-            timeout: Duration::from_secs(3600),
-        }
+        Self { allowed: true, quiet: false, cache: None, mirror: None, timeout: Duration::from_secs(3600) }
     }
 }
 
@@ -101,8 +95,7 @@ pub(crate) fn fetch(
         .tempdir_in(parent)
         .map_err(DataError::io("create a temporary directory in", parent))?;
     let archive = aside.path().join(catalog.archive);
-    let got = transfer(&url, &archive, download, deadline)
-        .map_err(|problem| not_found(problem.to_string()))?;
+    let got = transfer(&url, &archive, download, deadline).map_err(|problem| not_found(problem.to_string()))?;
     if got != download.md5(catalog) {
         let expected = download.md5(catalog).to_owned();
         return Err(DataError::Checksum { file: url, expected, got });
@@ -159,9 +152,7 @@ fn transfer(
     }
     bar.finish_and_clear();
     match length {
-        Some(length) if length != total => {
-            Err(format!("the connection ended after {total} of {length} bytes").into())
-        }
+        Some(length) if length != total => Err(format!("the connection ended after {total} of {length} bytes").into()),
         _ => Ok(hex(digest.finalize())),
     }
 }
@@ -183,8 +174,8 @@ fn progress_bar(length: Option<u64>, quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left")
-        .expect("the template is valid");
+    let style =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left").expect("the template is valid");
     length.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_style(style)
 }
 
@@ -209,10 +200,7 @@ fn unpack(catalog: &Catalog, archive: &Path, to: &Path, url: &str) -> Result<(),
         }
     }
     match catalog.official().find(|official| !to.join(official.name).is_file()) {
-        Some(missing) => Err(DataError::Archive {
-            url: url.to_owned(),
-            problem: format!("holds no {}", missing.name),
-        }),
+        Some(missing) => Err(DataError::Archive { url: url.to_owned(), problem: format!("holds no {}", missing.name) }),
         None => Ok(()),
     }
 }

@@ -37,8 +37,7 @@ pub(crate) fn find(
     let cache = download.cache_dir();
     let own = cache.as_ref().map(|cache| cache.join("briquette").join(catalog.folder));
     let burn = cache.as_ref().zip(catalog.burn_folder).map(|(cache, folder)| cache.join(folder));
-    let looked: Vec<PathBuf> =
-        given.map(Path::to_path_buf).into_iter().chain(own.clone()).chain(burn).collect();
+    let looked: Vec<PathBuf> = given.map(Path::to_path_buf).into_iter().chain(own.clone()).chain(burn).collect();
     let mut found = looked.iter().find_map(|dir| look(catalog, dir).map(|found| (found, dir)));
     if found.is_none() {
         download::fetch(catalog, own.as_deref(), &looked, download)?;
@@ -51,12 +50,7 @@ pub(crate) fn find(
     })?;
     tracing::info!("reading {} from {}", catalog.name, dir.display());
     if let Some(given) = given.filter(|given| given != dir) {
-        notes.push(format!(
-            "{} has no {} files; read from {} instead",
-            given.display(),
-            catalog.name,
-            dir.display()
-        ));
+        notes.push(format!("{} has no {} files; read from {} instead", given.display(), catalog.name, dir.display()));
     }
     Ok(files)
 }
@@ -84,9 +78,7 @@ fn files(part: &Part, extension: &str, folder: &Path) -> Option<Vec<DataFile>> {
             .ok()?
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.is_file() && path.extension().is_some_and(|e| e == extension))
-            .filter(|path| {
-                path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(part.prefix))
-            })
+            .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(part.prefix)))
             .collect();
         paths.sort();
         files.extend(paths.into_iter().map(|path| DataFile { path, official: None }));

@@ -14,9 +14,8 @@ use crate::image::{CHANNELS, ImageSet, ImageSource, Images, Normalization, PIXEL
 
 const TRAIN: usize = 4096;
 const TEST: usize = 1024;
-const SHAPES: [&str; 10] = [
-    "disc", "square", "triangle", "plus", "ring", "saltire", "frame", "rows", "columns", "diamond",
-];
+const SHAPES: [&str; 10] =
+    ["disc", "square", "triangle", "plus", "ring", "saltire", "frame", "rows", "columns", "diamond"];
 
 pub(crate) fn load(source: &ImageSource, classes: usize) -> Result<Images, DataError> {
     if !(2..=100).contains(&classes) {
@@ -127,7 +126,7 @@ fn inside(shape: usize, u: f32, v: f32) -> bool {
         6 => (0.5..0.9).contains(&far),
         7 => far < 0.95 && ((v + 1.0) * 2.5) as usize % 2 == 0,
         8 => far < 0.95 && ((u + 1.0) * 2.5) as usize % 2 == 0,
-        _ => u.abs() + v.abs() < 1.1, 
+        _ => u.abs() + v.abs() < 1.1,
     }
 }
 

@@ -46,13 +46,10 @@ const TOPICS: [Topic; 4] = [
     },
 ];
 
-const QUALITIES: [&str; 8] =
-    ["new", "long", "unexpected", "second", "costly", "famous", "quiet", "disputed"];
-const TIMES: [&str; 7] = [
-    "on monday", "yesterday", "this week", "after the delay", "in the morning", "again", "at last",
-];
-const VOICES: [&str; 5] =
-    ["officials said", "a report says", "sources said", "it was announced", "a witness said"];
+const QUALITIES: [&str; 8] = ["new", "long", "unexpected", "second", "costly", "famous", "quiet", "disputed"];
+const TIMES: [&str; 7] =
+    ["on monday", "yesterday", "this week", "after the delay", "in the morning", "again", "at last"];
+const VOICES: [&str; 5] = ["officials said", "a report says", "sources said", "it was announced", "a witness said"];
 
 pub(crate) fn generate(source: &TextSource) -> Rows {
     let key = Key::new(source.seed).purpose("generated texts");

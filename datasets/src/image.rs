@@ -93,11 +93,9 @@ pub struct Normalization {
 
 impl Normalization {
     /// Of the CIFAR-10 training images.
-    pub const CIFAR10: Self =
-        Self { mean: [0.4914, 0.4822, 0.4465], deviation: [0.2470, 0.2435, 0.2616] };
+    pub const CIFAR10: Self = Self { mean: [0.4914, 0.4822, 0.4465], deviation: [0.2470, 0.2435, 0.2616] };
     /// Of the CIFAR-100 training images.
-    pub const CIFAR100: Self =
-        Self { mean: [0.5071, 0.4865, 0.4409], deviation: [0.2673, 0.2564, 0.2762] };
+    pub const CIFAR100: Self = Self { mean: [0.5071, 0.4865, 0.4409], deviation: [0.2673, 0.2564, 0.2762] };
     /// Round numbers near those of the generated images.
     pub const GENERATED: Self = Self { mean: [0.5; CHANNELS], deviation: [0.25; CHANNELS] };
 
@@ -166,9 +164,7 @@ impl ImageSet {
         let mut pixels = vec![0.0; indices.len() * PIXELS];
         for (&index, out) in indices.iter().zip(pixels.chunks_exact_mut(PIXELS)) {
             let placement = augment.map_or(Placement::IDENTITY, |(how, key)| how.draw(key, index));
-            placement.place(self.pixels(index), out, |channel, byte| {
-                self.normalization.apply(channel, byte)
-            });
+            placement.place(self.pixels(index), out, |channel, byte| self.normalization.apply(channel, byte));
         }
         let labels = indices.iter().map(|&index| i64::from(self.labels[index])).collect();
         ImageBatch { pixels, labels }
@@ -202,8 +198,7 @@ mod tests {
         let both = images.batch(&[0, 1], Some((&augment, key)));
         let alone = images.batch(&[1], Some((&augment, key)));
         assert_eq!(both.pixels[PIXELS..], alone.pixels);
-        let next_epoch: Vec<_> =
-            (0..8).map(|e| images.batch(&[1], Some((&augment, key.step(e))))).collect();
+        let next_epoch: Vec<_> = (0..8).map(|e| images.batch(&[1], Some((&augment, key.step(e))))).collect();
         assert!(next_epoch.iter().any(|batch| *batch != alone));
     }
 

@@ -80,9 +80,7 @@ mod vocabulary;
 pub use augment::Augment;
 pub use download::{Download, Mirror};
 pub use error::DataError;
-pub use image::{
-    CHANNELS, ImageBatch, ImageKind, ImageSet, ImageSource, Images, Normalization, PIXELS, SIDE,
-};
+pub use image::{CHANNELS, ImageBatch, ImageKind, ImageSet, ImageSource, Images, Normalization, PIXELS, SIDE};
 pub use shard::{EpochPlan, Shards};
 pub use text::{TextBatch, TextKind, TextSet, TextSource, Texts};
 pub use vocabulary::{PADDING, UNKNOWN, Vocabulary, words};

@@ -8,11 +8,7 @@ use crate::find::DataFile;
 
 /// Reads a file. With the official name and length its MD5 must be right; anything else is noted as a subset.
 /// `record` is the length of a record in bytes, of which a binary file must hold a whole number.
-pub(crate) fn read(
-    file: &DataFile,
-    record: Option<usize>,
-    notes: &mut Vec<String>,
-) -> Result<Vec<u8>, DataError> {
+pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<String>) -> Result<Vec<u8>, DataError> {
     let bytes = std::fs::read(&file.path).map_err(DataError::io("read", &file.path))?;
     if bytes.is_empty() {
         return Err(DataError::Empty { file: file.path.clone() });
@@ -38,10 +34,9 @@ pub(crate) fn read(
             bytes.len() / divisor,
             official.bytes / divisor
         )),
-        None => notes.push(format!(
-            "{} is not an official file name: taken as a subset, without a checksum",
-            file.name()
-        )),
+        None => {
+            notes.push(format!("{} is not an official file name: taken as a subset, without a checksum", file.name()))
+        }
     }
     Ok(bytes)
 }
@@ -65,8 +60,7 @@ pub(crate) fn read_part(
         used += 1;
     }
     let short = limit.is_none_or(|limit| rows < limit);
-    let in_order =
-        files[..used].iter().zip(part.official).all(|(file, official)| file.official == Some(official));
+    let in_order = files[..used].iter().zip(part.official).all(|(file, official)| file.official == Some(official));
     if files[0].official.is_some() && files.len() < part.official.len() && (short || !in_order) {
         notes.push(format!(
             "{} of the {} official {} files are there: taken as a subset",

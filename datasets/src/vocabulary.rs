@@ -18,9 +18,7 @@ const RESERVED: usize = 2;
 /// assert_eq!(words, ["at", "t", "s", "2nd", "quarter", "loss"]);
 /// ```
 pub fn words(text: &str) -> impl Iterator<Item = String> {
-    text.split(|c: char| !c.is_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .map(str::to_lowercase)
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase)
 }
 
 /// The most frequent words of the training texts, numbered from 2 by falling frequency.

@@ -1,1 +1,10 @@
-//! Placeholder while the workspace is laid out.
+//! Models and trainers built on Briquette's public API.
+
+pub mod backend;
+pub mod cli;
+pub mod models;
+pub mod record;
+pub mod settings;
+pub mod spec;
+pub mod task;
+pub mod train;

@@ -174,7 +174,7 @@ impl ControllerSpec {
                     bail!("a schedule warms a sparsifier up: use --compressor topk:…");
                 };
                 let steps = (f64::max(epochs, 0.0) * steps_per_epoch as f64).round() as u64;
-                ControllerConfig::Schedule(WarmUp { from: from.min(to), to, steps })
+                ControllerConfig::Schedule(WarmUp { from: if from < to { from } else { to }, to, steps })
             }
         })
     }

@@ -1,16 +1,15 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, each with a model, a shard and a communicator of its own.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use briquette::core::comm::{Communicator, Compute, Local, Simulated, run_ranks};
 use briquette::core::error::CommError;
 use briquette::core::sync::StopFlags;
-use briquette::core::{Key, Traffic};
+use briquette::core::Key;
 use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
 use briquette_datasets::{EpochPlan, Shards};
 use burn::module::Module;

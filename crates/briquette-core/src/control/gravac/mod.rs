@@ -191,8 +191,9 @@ impl GraVac {
     }
 
     fn average_gains(&mut self, gains: &[f64]) {
-        // `max` and `min` turn a NaN into 0: it must not stay in the average.
-        let average = |old, gain: f64| Some(ewma(old, gain.max(0.0).min(1.0), self.smoothing));
+        // A NaN would stay in the average for ever.
+        let valid = |gain: f64| if gain.is_nan() { 0.0 } else { gain.clamp(0.0, 1.0) };
+        let average = |old, gain| Some(ewma(old, valid(gain), self.smoothing));
         let search = &mut self.search;
         match *gains {
             [safe] if search.bold == search.safe => {

@@ -1,0 +1,57 @@
+//! Trains a text classifier on AG-News or generated texts, on many ranks.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use briquette::core::Key;
+use briquette_datasets::{TextKind, TextSource};
+use briquette_examples::cli::{self, Cli};
+use briquette_examples::models::TextConfig;
+use briquette_examples::record::Summary;
+use briquette_examples::settings::{OptimizerKind, Options, Settings};
+use briquette_examples::task::TextTask;
+use briquette_examples::train::{Control, train};
+use clap::{CommandFactory, FromArgMatches};
+
+const EXAMPLES: &str = "Examples:
+  ag-news --dataset generated --model lstm --ranks 2
+  ag-news --data ag_news_csv --epochs 3 --controller gravac
+  ag-news --reducer dense --network 100mbit,1ms";
+
+fn main() -> ExitCode {
+    let command = Cli::command().name("ag-news").about("Trains AG-News or generated texts on many ranks").after_help(EXAMPLES);
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
+    let defaults = Options {
+        dataset: Some("ag-news".into()),
+        model: Some("bilstm".into()),
+        optimizer: Some(OptimizerKind::Adam),
+        lr: Some(2e-3),
+        epochs: Some(3),
+        ..Options::default()
+    };
+    cli::main(cli, defaults, run)
+}
+
+fn run(settings: &Settings, control: &Control) -> Result<Summary> {
+    let kind = match settings.dataset.as_str() {
+        "ag-news" => TextKind::AgNews,
+        "generated" => TextKind::Generated,
+        other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
+    };
+    let model = settings.model.parse()?;
+    let source = TextSource {
+        dir: settings.data.clone(),
+        train_limit: settings.train_limit,
+        test_limit: settings.test_limit,
+        seed: settings.seed,
+        download: briquette_datasets::Download { quiet: control.plain, ..Default::default() },
+        ..TextSource::new(kind)
+    };
+    let texts = source.load()?;
+    for note in &texts.notes {
+        println!("note: {note}");
+    }
+    println!("{} training and {} test texts\n", texts.train.len(), texts.test.len());
+    let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
+    train(settings, &TextTask { texts, kind: model, config, key: Key::new(settings.seed) }, control)
+}

@@ -1,0 +1,62 @@
+//! Trains an image classifier on CIFAR-10, CIFAR-100 or generated images, on many ranks.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use briquette::core::Key;
+use briquette_datasets::{Augment, ImageKind, ImageSource};
+use briquette_examples::cli::{self, Cli};
+use briquette_examples::record::Summary;
+use briquette_examples::settings::{AugmentSpec, LrSchedule, Options, Settings};
+use briquette_examples::task::ImageTask;
+use briquette_examples::train::{Control, train};
+use clap::{CommandFactory, FromArgMatches};
+
+const EXAMPLES: &str = "Examples:
+  cifar --dataset generated --model resnet8 --ranks 4
+  cifar --data cifar-10-batches-bin --model resnet20 --controller gravac --momentum-correction on
+  cifar --compressor topk:50x:q8 --momentum-correction on --controller schedule --network 100mbit,1ms --clock fixed:50ms
+  cifar --resume runs/latest --epochs 10";
+
+fn main() -> ExitCode {
+    let command = Cli::command().name("cifar").about("Trains CIFAR-10, CIFAR-100 or generated images on many ranks").after_help(EXAMPLES);
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
+    let defaults = Options {
+        dataset: Some("cifar10".into()),
+        model: Some("resnet8".into()),
+        lr: Some(0.2),
+        weight_decay: Some(5e-4),
+        schedule: Some(LrSchedule::OneCycle),
+        ..Options::default()
+    };
+    cli::main(cli, defaults, run)
+}
+
+fn run(settings: &Settings, control: &Control) -> Result<Summary> {
+    let kind = match settings.dataset.as_str() {
+        "cifar10" => ImageKind::Cifar10,
+        "cifar100" => ImageKind::Cifar100,
+        "generated" => ImageKind::Generated { classes: 10 },
+        other => bail!("unknown --dataset `{other}`; valid are: cifar10, cifar100, generated"),
+    };
+    let model = settings.model.parse()?;
+    let source = ImageSource {
+        dir: settings.data.clone(),
+        train_limit: settings.train_limit,
+        test_limit: settings.test_limit,
+        seed: settings.seed,
+        download: briquette_datasets::Download { quiet: control.plain, ..Default::default() },
+        ..ImageSource::new(kind)
+    };
+    let images = source.load()?;
+    for note in &images.notes {
+        println!("note: {note}");
+    }
+    println!("{} training and {} test images\n", images.train.len(), images.test.len());
+    let augment = match settings.augment {
+        AugmentSpec::None => None,
+        AugmentSpec::Flip => Some(Augment::flip()),
+        AugmentSpec::CropFlip => Some(Augment::crop_and_flip()),
+    };
+    train(settings, &ImageTask { images, kind: model, augment, key: Key::new(settings.seed) }, control)
+}

@@ -1,0 +1,112 @@
+//! What the trainers' command lines share.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::record::Summary;
+use crate::settings::{Options, Settings};
+use crate::train::Control;
+
+/// A trainer's command line.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 110)]
+pub struct Cli {
+    /// The run, flag by flag.
+    #[command(flatten)]
+    pub options: Options,
+    /// A TOML file with the same names as the flags; flags win
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Continue the run in this directory from its newest checkpoint; its config.toml counts, with --epochs, --steps and --ranks from here
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// No progress bar
+    #[arg(long)]
+    pub plain: bool,
+}
+
+/// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130.
+pub fn main(
+    cli: Cli,
+    defaults: Options,
+    run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
+) -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    let result = resolve(&cli, defaults).and_then(|settings| {
+        let control = Control { plain: cli.plain, quiet: false, resume: cli.resume.is_some(), stop: Arc::clone(&stop) };
+        catch_interrupts(stop)?;
+        println!("{}", toml::to_string(&settings)?);
+        let summary = run(&settings, &control)?;
+        report(&settings, &summary);
+        Ok(summary)
+    });
+    match result {
+        Ok(summary) if summary.interrupted => ExitCode::from(130),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
+    let Some(directory) = &cli.resume else {
+        let file = cli.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
+        return cli.options.clone().or(file).or(defaults).resolve();
+    };
+    if cli.config.is_some() || cli.options.out.is_some() {
+        bail!("--resume DIR takes everything from DIR: leave --config and --out away");
+    }
+    let path = directory.join("config.toml");
+    if !path.is_file() {
+        bail!("--resume {}: no config.toml there; give the --out directory of a run", directory.display());
+    }
+    let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
+    let mut settings = cli.options.clone().or(saved).resolve()?;
+    settings.out.clone_from(directory);
+    Ok(settings)
+}
+
+/// The first Ctrl-C ends the run after the step; a second one ends the process.
+fn catch_interrupts(stop: Arc<AtomicBool>) -> Result<()> {
+    let handler = move || {
+        if stop.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step, with a checkpoint; once more to stop now");
+    };
+    ctrlc::set_handler(handler).context("cannot watch for Ctrl-C")
+}
+
+fn report(settings: &Settings, summary: &Summary) {
+    let ratio = summary.bytes_dense as f64 / summary.bytes_sent.max(1) as f64;
+    println!();
+    println!("test accuracy     {:.4} (best {:.4})", summary.final_test_accuracy, summary.best_test_accuracy);
+    println!("bytes sent        {} by all ranks, {ratio:.2}x fewer than the dense ring", bytes(summary.bytes_sent));
+    println!("wall time         {:.1} s", summary.wall_seconds);
+    if let Some(seconds) = summary.simulated_seconds {
+        println!("simulated time    {seconds:.1} s on {} with clock {}", settings.network, settings.clock);
+    }
+    if summary.interrupted {
+        println!("interrupted at step {}; continue with --resume {}", summary.steps, settings.out.display());
+    }
+    println!("written to        {}", settings.out.display());
+}
+
+/// Bytes for people.
+pub fn bytes(count: u64) -> String {
+    let count = count as f64;
+    let (value, unit) = match count {
+        c if c >= 1e9 => (c / 1e9, "GB"),
+        c if c >= 1e6 => (c / 1e6, "MB"),
+        c if c >= 1e3 => (c / 1e3, "kB"),
+        c => (c, "B"),
+    };
+    format!("{value:.1} {unit}")
+}
