@@ -1,1 +1,3 @@
-//! Placeholder while the workspace is laid out.
+//! Experiments and benches; see `src/bin` and `benches`.
+
+pub mod paired;

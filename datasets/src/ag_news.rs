@@ -2,7 +2,7 @@
 
 use crate::catalog::{AG_NEWS, AG_NEWS_CLASSES};
 use crate::error::DataError;
-use crate::find::{self, DataFile};
+use crate::find::{self, DataFile, PartFiles};
 use crate::text::{Row, Rows, TextSource};
 use crate::verify;
 
@@ -10,9 +10,9 @@ use crate::verify;
 pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
     let mut notes = Vec::new();
     let found = find::find(&AG_NEWS, source.dir.as_deref(), &source.download, &mut notes)?;
-    let mut read = |part, files: &[DataFile], limit| {
+    let mut read = |files: &PartFiles, limit| {
         let mut rows = Vec::new();
-        verify::read_part(part, files, limit, &mut notes, |file, wanted, notes| {
+        verify::read_part(files, limit, &mut notes, |file, wanted, notes| {
             let bytes = verify::read(file, None, notes)?;
             let before = rows.len();
             parse(file, &bytes, wanted, &mut rows)?;
@@ -20,8 +20,8 @@ pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
         })?;
         Ok::<_, DataError>(rows)
     };
-    let train = read(&AG_NEWS.train, &found.train, source.train_limit)?;
-    let test = read(&AG_NEWS.test, &found.test, source.test_limit)?;
+    let train = read(&found.train, source.train_limit)?;
+    let test = read(&found.test, source.test_limit)?;
     notes.iter().for_each(|note| tracing::info!("{}: {note}", AG_NEWS.name));
     let class_names = AG_NEWS_CLASSES.iter().map(|&name| name.to_owned()).collect();
     Ok(Rows { train, test, class_names, notes })
@@ -37,11 +37,14 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
         if !reader.read_byte_record(&mut record).map_err(|e| at(0, e.to_string()))? {
             break;
         }
-        let line = record.position().map_or(0, csv::Position::line);
-        let end = reader.position().byte() as usize;
+        let raw = &bytes[start..reader.position().byte() as usize];
+        // The reader counts blank lines, and the end of a line in \r\n, to the row that follows.
+        let skipped = raw.len() - raw.trim_ascii_start().len();
+        let blank = raw[..skipped].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let line = record.position().map_or(0, csv::Position::line) + blank;
         // The reader takes a quote that is never closed for a long field. The format writes a new line as
         // \n, so a row is one line, and the quotes in it come in pairs.
-        let raw = bytes[start..end].trim_ascii();
+        let raw = raw.trim_ascii();
         if raw.contains(&b'\n') || raw.iter().filter(|&&byte| byte == b'"').count() % 2 == 1 {
             return Err(at(line, "a quote is not closed in this line".to_owned()));
         }

@@ -100,8 +100,13 @@ pub(crate) fn fetch(
         let expected = download.md5(catalog).to_owned();
         return Err(DataError::Checksum { file: url, expected, got });
     }
-    let unpacked = aside.path().join(catalog.folder);
-    unpack(catalog, &archive, &unpacked, &url)?;
+    install(catalog, &archive, target, &url)
+}
+
+/// Unpacks beside the archive, then renames: `target` is either not there or complete.
+fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) -> Result<(), DataError> {
+    let unpacked = archive.with_file_name(catalog.folder);
+    unpack(catalog, archive, &unpacked, url)?;
     match fs::rename(&unpacked, target) {
         Err(_) if find::look(catalog, target).is_some() => Ok(()), // another process was faster
         done => done.map_err(DataError::io("rename the unpacked files to", target)),

@@ -23,8 +23,15 @@ impl DataFile {
 /// The files of a data set in one directory.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) train: Vec<DataFile>,
-    pub(crate) test: Vec<DataFile>,
+    pub(crate) train: PartFiles,
+    pub(crate) test: PartFiles,
+}
+
+/// The files of one part, at least one, in the order of their rows.
+#[derive(Debug)]
+pub(crate) struct PartFiles {
+    pub(crate) part: &'static Part,
+    pub(crate) files: Vec<DataFile>,
 }
 
 /// Finds the files: `given` directory, caches, download.
@@ -66,7 +73,7 @@ pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Option<Found> {
 }
 
 /// Official names win; others that begin alike are used only where no official one is there.
-fn files(part: &Part, extension: &str, folder: &Path) -> Option<Vec<DataFile>> {
+fn files(part: &'static Part, extension: &str, folder: &Path) -> Option<PartFiles> {
     let mut files: Vec<DataFile> = part
         .official
         .iter()
@@ -83,5 +90,5 @@ fn files(part: &Part, extension: &str, folder: &Path) -> Option<Vec<DataFile>> {
         paths.sort();
         files.extend(paths.into_iter().map(|path| DataFile { path, official: None }));
     }
-    (!files.is_empty()).then_some(files)
+    (!files.is_empty()).then_some(PartFiles { part, files })
 }

@@ -124,8 +124,8 @@ fn inside(shape: usize, u: f32, v: f32) -> bool {
         4 => (0.3..1.0).contains(&round),
         5 => far < 0.9 && (u.abs() - v.abs()).abs() < 0.35,
         6 => (0.5..0.9).contains(&far),
-        7 => far < 0.95 && ((v + 1.0) * 2.5) as usize % 2 == 0,
-        8 => far < 0.95 && ((u + 1.0) * 2.5) as usize % 2 == 0,
+        7 => far < 0.95 && (((v + 1.0) * 2.5) as usize).is_multiple_of(2),
+        8 => far < 0.95 && (((u + 1.0) * 2.5) as usize).is_multiple_of(2),
         _ => u.abs() + v.abs() < 1.1,
     }
 }

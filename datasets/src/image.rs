@@ -60,8 +60,8 @@ impl ImageSource {
         verify::check_limit("train limit", self.train_limit)?;
         verify::check_limit("test limit", self.test_limit)?;
         match self.kind {
-            ImageKind::Cifar10 => cifar::load_10(self),
-            ImageKind::Cifar100 => cifar::load_100(self),
+            ImageKind::Cifar10 => cifar::FORMAT_10.load(self),
+            ImageKind::Cifar100 => cifar::FORMAT_100.load(self),
             ImageKind::Generated { classes } => generated_images::load(self, classes),
         }
     }
@@ -126,6 +126,17 @@ impl ImageSet {
     pub(crate) fn from_parts(pixels: Vec<u8>, labels: Vec<u8>, normalization: Normalization) -> Self {
         debug_assert_eq!(pixels.len(), labels.len() * PIXELS);
         Self { pixels, labels, normalization }
+    }
+
+    pub(crate) fn reserve(&mut self, images: usize) {
+        self.pixels.reserve_exact(images * PIXELS);
+        self.labels.reserve_exact(images);
+    }
+
+    /// `pixels` has [`PIXELS`] bytes.
+    pub(crate) fn push(&mut self, pixels: &[u8], label: u8) {
+        self.pixels.extend_from_slice(pixels);
+        self.labels.push(label);
     }
 
     /// Number of images.

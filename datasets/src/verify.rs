@@ -2,9 +2,8 @@
 
 use md5::{Digest, Md5};
 
-use crate::catalog::Part;
 use crate::error::DataError;
-use crate::find::DataFile;
+use crate::find::{DataFile, PartFiles};
 
 /// Reads a file. With the official name and length its MD5 must be right; anything else is noted as a subset.
 /// `record` is the length of a record in bytes, of which a binary file must hold a whole number.
@@ -44,12 +43,12 @@ pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<Strin
 /// Reads files until `limit` rows are there; `add` appends those of one file, up to a number, and returns how many.
 /// Files after the last one needed are not opened.
 pub(crate) fn read_part(
-    part: &Part,
-    files: &[DataFile],
+    files: &PartFiles,
     limit: Option<usize>,
     notes: &mut Vec<String>,
     mut add: impl FnMut(&DataFile, usize, &mut Vec<String>) -> Result<usize, DataError>,
 ) -> Result<usize, DataError> {
+    let PartFiles { part, files } = files;
     let (mut rows, mut used) = (0, 0);
     for file in files {
         let wanted = limit.map_or(usize::MAX, |limit| limit - rows);

@@ -91,6 +91,8 @@ options! {
     out: PathBuf,
     /// Steps between checkpoints; an epoch if absent, 0 for none but the last
     checkpoint_every: u64,
+    /// Epochs between evaluations on the test samples; the last epoch is always evaluated
+    eval_every: u64,
     /// Use only the first N training samples
     #[arg(value_name = "N")]
     train_limit: usize,
@@ -202,6 +204,7 @@ pub struct Settings {
     pub out: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_every: Option<u64>,
+    pub eval_every: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train_limit: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,6 +255,7 @@ impl Options {
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
             checkpoint_every: self.checkpoint_every,
+            eval_every: self.eval_every.unwrap_or(1).max(1),
             train_limit: self.train_limit,
             test_limit: self.test_limit,
         };

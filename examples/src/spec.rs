@@ -188,15 +188,16 @@ fn pairs(options: &str) -> Result<Vec<(&str, &str)>> {
         .collect()
 }
 
-/// GraVAC's settings by their own names: whatever its configuration has is an option here.
+/// GraVAC's settings by their own names, over the preset for small models: whatever its configuration has is an option.
 fn gravac(options: &str) -> Result<GraVacConfig> {
-    let mut table = toml::Table::new();
+    let mut table = toml::Table::try_from(GraVacConfig::small_model())?;
     for (key, value) in pairs(options)? {
         let bare = value.strip_suffix('x').unwrap_or(value);
         // A bare word is a text, anything else as TOML reads it.
         let value = match (bare.parse::<i64>(), bare.parse::<f64>()) {
             (Ok(whole), _) if value == bare => toml::Value::Integer(whole),
             (_, Ok(number)) => toml::Value::Float(number),
+            _ if value == "true" || value == "false" => toml::Value::Boolean(value == "true"),
             _ => toml::Value::String(value.into()),
         };
         table.insert(key.into(), value);

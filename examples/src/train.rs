@@ -219,7 +219,9 @@ impl<T: Task> Rank<'_, T> {
                     self.save()?;
                 }
             }
-            self.evaluate(epoch)?;
+            if (epoch + 1).is_multiple_of(run.settings.eval_every) || self.step() == run.total {
+                self.evaluate(epoch)?;
+            }
             if run.settings.checkpoint_every != Some(0) || self.step() == run.total {
                 self.save()?;
             }

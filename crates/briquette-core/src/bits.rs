@@ -200,9 +200,7 @@ pub(crate) fn pack(codes: &[u8], bits: u8, out: &mut Vec<u8>) {
 }
 
 fn pack_width<const B: usize>(codes: &[u8], out: &mut Vec<u8>) {
-    let word = |group: &[u8]| {
-        group.iter().enumerate().fold(0_u64, |word, (i, &c)| word | (u64::from(c) << (i * B)))
-    };
+    let word = |group: &[u8]| group.iter().enumerate().fold(0_u64, |word, (i, &c)| word | (u64::from(c) << (i * B)));
     let (groups, rest) = codes.as_chunks::<8>();
     for group in groups {
         out.extend_from_slice(&word(group).to_le_bytes()[..B]);

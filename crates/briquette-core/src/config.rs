@@ -210,6 +210,14 @@ impl ReducerConfig {
 
 impl Exchange {
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(EveryStep::new(self.build_reducer(layout, world)?)))
+    }
+
+    /// The reducer alone, without a rhythm.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
         let reducer = match self.controller.build(world)? {
             None => self.fixed(layout)?,
             Some(controller) => self.adaptive(layout, controller)?,
@@ -220,9 +228,9 @@ impl Exchange {
             _ => Metered::new(reducer),
         };
         Ok(match self.feedback {
-            Feedback::None => Box::new(EveryStep::new(metered)),
-            Feedback::Error => Box::new(EveryStep::new(ErrorFeedback::new(metered))),
-            Feedback::Momentum(settings) => Box::new(EveryStep::new(MomentumCorrection::new(metered, settings)?)),
+            Feedback::None => Box::new(metered),
+            Feedback::Error => Box::new(ErrorFeedback::new(metered)),
+            Feedback::Momentum(settings) => Box::new(MomentumCorrection::new(metered, settings)?),
         })
     }
 
@@ -312,7 +320,11 @@ impl ControllerConfig {
 }
 
 impl CompressorConfig {
-    fn build(&self) -> Result<Box<dyn Compressor>, ConfigError> {
+    /// The compressor.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for settings outside their range.
+    pub fn build(&self) -> Result<Box<dyn Compressor>, ConfigError> {
         Ok(match *self {
             CompressorConfig::Dense => Box::new(DenseCompressor),
             CompressorConfig::Half { kind } => Box::new(Half::new(kind)),

@@ -10,8 +10,8 @@
 //!
 //! Everything that a message says of itself is checked before use: counts against the bytes that are left before
 //! memory is reserved, indices, bit widths, padding, and every number for being finite. So decoding needs at most
-//! four times the bytes it was given (an index takes at least a bit and a value at least a byte), and what decodes
-//! can be used without further checks.
+//! six times the bytes it was given (at worst four for the index and one for the code of a value that took a byte and a
+//! bit), and what decodes can be used without further checks.
 
 use crate::bits::{MAX_RICE, best_rice, packed_len, padding, rice_decode, rice_encode};
 use crate::error::WireError;
@@ -302,4 +302,63 @@ fn find_invalid(what: &'static str, bits: &[u16], valid: impl Fn(u16) -> bool) -
         return Ok(());
     }
     check(what, bits.iter().copied().find(|&b| !valid(b)).unwrap_or(0), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(message: &Message) -> usize {
+        match &message.payload {
+            Payload::Dense(values) => 4 * values.capacity(),
+            Payload::Half { bits, .. } => 2 * bits.capacity(),
+            Payload::Sparse { indices, values } => {
+                4 * indices.capacity()
+                    + match values {
+                        Values::F32(values) => 4 * values.capacity(),
+                        Values::F16 { bits, .. } => 2 * bits.capacity(),
+                        Values::Q8 { ranges, codes } => 8 * ranges.capacity() + codes.capacity(),
+                    }
+            }
+            Payload::Quantized { scales, codes, .. } => 4 * scales.capacity() + codes.capacity(),
+            Payload::Sign { scales, signs, .. } => 4 * scales.capacity() + signs.capacity(),
+        }
+    }
+
+    /// The densest frames of each kind, decoded into fresh storage.
+    #[test]
+    fn decoding_takes_at_most_six_times_the_bytes_of_the_frame() {
+        let n = 5000;
+        for kind in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
+            let mut message = Message::default();
+            let (indices, values) = message.sparse(n, kind);
+            indices.extend(0..n as u32);
+            match values {
+                Values::F32(values) => values.resize(n, 1.0),
+                Values::F16 { bits, .. } => bits.resize(n, 0),
+                Values::Q8 { ranges, codes } => {
+                    ranges.resize(n.div_ceil(Q8_BLOCK), [0.5, 1.0]);
+                    codes.resize(n, 255);
+                }
+            }
+            let (mut bytes, mut fresh) = (Vec::new(), Message::default());
+            message.encode_into(&mut bytes);
+            fresh.decode_from(&bytes).unwrap();
+            assert_eq!(fresh, message);
+            assert!(memory(&fresh) <= 6 * bytes.len(), "{kind:?}: {} for {}", memory(&fresh), bytes.len());
+        }
+    }
+
+    #[test]
+    fn compressing_and_decoding_again_keeps_the_storage() {
+        let (mut message, mut bytes) = (Message::default(), Vec::new());
+        message.dense(100).resize(100, 1.0);
+        message.encode_into(&mut bytes);
+        let Payload::Dense(values) = &message.payload else { unreachable!() };
+        let place = values.as_ptr();
+        message.decode_from(&bytes).unwrap();
+        message.dense(50).resize(50, 2.0);
+        let Payload::Dense(values) = &message.payload else { unreachable!() };
+        assert_eq!(values.as_ptr(), place);
+    }
 }

@@ -69,6 +69,10 @@ fn rows_with_a_wrong_number_of_columns_are_refused() {
         "train_partial.csv, line 3: the row has 2 columns, expected 3 (class, title, description)"
     );
     assert_eq!(
+        error_for(b"2,a,b\r\n2,a\r\n"),
+        "train_partial.csv, line 2: the row has 2 columns, expected 3 (class, title, description)"
+    );
+    assert_eq!(
         error_for(b"2,a,b,c\n"),
         "train_partial.csv, line 1: the row has 4 columns, expected 3 (class, title, description)"
     );

@@ -92,6 +92,7 @@ impl Compressor for Half {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::distance2;
 
     fn decoded(kind: HalfKind, x: &[f32]) -> Vec<f32> {
         let mut message = Message::default();
@@ -124,7 +125,7 @@ mod tests {
         for kind in [HalfKind::F16, HalfKind::Bf16] {
             for scale in [1.0, 1e-6, 1e-8, 1e-30, 1e5, 1e30] {
                 let x: Vec<f32> = normal.iter().map(|v| v * scale).collect();
-                let error: f64 = x.iter().zip(decoded(kind, &x)).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                let error = distance2(&x, &decoded(kind, &x));
                 let Class::Contractive { delta } = Half::new(kind).class(&x) else { panic!() };
                 assert!((0.0..=1.0).contains(&delta));
                 assert!(error <= (1.0 - delta) * norm2(&x), "{kind:?} {scale}");

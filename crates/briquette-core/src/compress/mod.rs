@@ -7,16 +7,16 @@
 //! | compressor | class | wire factor | needs error feedback |
 //! |---|---|---|---|
 //! | [`Dense`] | identity | 1 | no |
-//! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16) | 2 | no |
-//! | [`TopK`] | contractive, δ = k/d | d/k · 32/(value bits + ≈ index entropy) | yes |
+//! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16), 1 − 2⁻¹⁶ (bf16) | 2 | no |
+//! | [`TopK`] | contractive, δ = k/d (slightly less with short values) | d/k · 32/(value bits + ≈ index entropy) | yes |
 //! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
 
-mod dense;
-mod half;
-mod qsgd;
-mod scaled_sign;
-mod top_k;
+pub mod dense;
+pub mod half;
+pub mod qsgd;
+pub mod scaled_sign;
+pub mod top_k;
 
 pub use dense::Dense;
 pub use half::Half;

@@ -173,3 +173,124 @@ fn quantize(x: &[f32], (scale, bits): (f32, u8), uniforms: &[f32], codes: &mut [
         *code = level as u8 | ((x.to_bits() >> 31) as u8) << (bits - 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::distance2;
+    use rand::Rng;
+
+    fn decoded(qsgd: Qsgd, x: &[f32], key: Key) -> Vec<f32> {
+        let (mut message, mut qsgd, mut out) = (Message::default(), qsgd, vec![0.0; x.len()]);
+        qsgd.compress_into(x, key, &mut message);
+        message.decode_into(&mut out).unwrap();
+        out
+    }
+
+    fn both(bits: u8, bucket: usize) -> [Qsgd; 2] {
+        [Norm::L2, Norm::Max].map(|norm| Qsgd::new(bits, bucket, norm).unwrap())
+    }
+
+    #[test]
+    fn codes_by_hand() {
+        // L2 of (3, −4) is 5; s = 3: a = 1.8 and 2.4. Up to level 2 where u < 0.8, and to 3 where u < 0.4; a level is
+        // worth 5/3. This key's first u64 gives both u.
+        let mut uniforms = [0.0; BLOCK];
+        draw(Key::new(9), 0, &mut uniforms);
+        let levels = [1.0 + f32::from(uniforms[0] < 0.8), 2.0 + f32::from(uniforms[1] < 0.4)];
+        let out = decoded(Qsgd::new(3, 512, Norm::L2).unwrap(), &[3.0, -4.0], Key::new(9));
+        assert_eq!(out, [levels[0] / 3.0 * 5.0, -(levels[1] / 3.0 * 5.0)]);
+        let first: u64 = Key::new(9).block(0).random();
+        assert_eq!(uniforms[0], (first as u32 >> 8) as f32 / 16_777_216.0);
+        assert_eq!(uniforms[1], (first >> 40) as f32 / 16_777_216.0);
+    }
+
+    #[test]
+    fn zeros_one_hot_and_levels_are_exact() {
+        let mut one_hot = vec![0.0; 700];
+        one_hot[600] = -3.7e-5;
+        for x in [vec![], vec![0.0; 600], vec![-0.0], one_hot, vec![-f32::MAX], vec![1e-45, 0.0]] {
+            for qsgd in [2, 5, 8].into_iter().flat_map(|bits| both(bits, 512)) {
+                assert_eq!(decoded(qsgd, &x, Key::new(1)), x, "{qsgd:?}");
+                assert_eq!(qsgd.variance(&x), 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_stay_finite_and_settings_are_checked() {
+        for x in [vec![f32::MAX; 600], vec![f32::MAX, -1.0, 1e-45], vec![1e-45, -3e-45, 1e-44]] {
+            for qsgd in both(4, 512) {
+                assert!(decoded(qsgd, &x, Key::new(2)).iter().all(|v| v.is_finite()), "{qsgd:?}");
+            }
+        }
+        assert!(Qsgd::new(1, 512, Norm::L2).is_err() && Qsgd::new(9, 512, Norm::L2).is_err());
+        assert!(Qsgd::new(4, 0, Norm::L2).is_err());
+        let mut qsgd = both(4, 512)[0];
+        let bits = |c: f64, q: &mut Qsgd| {
+            q.tune(CompressionFactor::new(c).unwrap());
+            q.bits
+        };
+        assert_eq!([1.0, 4.0, 6.0, 8.0, 11.0, 100.0].map(|c| bits(c, &mut qsgd)), [8, 8, 5, 4, 3, 2]);
+    }
+
+    #[test]
+    fn max_norm_constant_is_attained_and_below_the_simple_bounds() {
+        for (bits, n) in [(2, 128), (4, 512), (8, 64)] {
+            let qsgd = Qsgd::new(bits, n, Norm::Max).unwrap();
+            let s = f64::from(level_count(bits));
+            let m = (n - 1) as f64;
+            let t = s / m * ((s * s + m).sqrt() - s);
+            let mut x = vec![(t / s) as f32; n];
+            x[0] = 1.0;
+            let Class::Unbiased { omega } = qsgd.class(&x) else { panic!() };
+            assert!((qsgd.variance(&x) / norm2(&x) / omega - 1.0).abs() < 1e-5);
+            assert!(omega <= (n as f64).sqrt() / (2.0 * s) && omega <= n as f64 / (4.0 * s * s));
+            // Equal to n(1−t)/(2s√(s² + n)) with n for m.
+            assert!((omega / (m * (1.0 - t) / (2.0 * s * (s * s + m).sqrt())) - 1.0).abs() < 1e-9);
+        }
+    }
+
+    /// Mean, exact variance per coordinate, and declared variance, over ten thousand draws.
+    #[test]
+    fn draws_are_unbiased_with_the_exact_variance() {
+        const DRAWS: u64 = 10_000;
+        let mut rng = Key::new(3).block(0);
+        let gauss: Vec<f32> = (0..48).map(|_| (0..12).map(|_| rng.random::<f32>()).sum::<f32>() - 6.0).collect();
+        let mut outlier = gauss.clone();
+        outlier[5] = 300.0;
+        for (x, qsgd) in [gauss, outlier, vec![0.7; 40]].iter().flat_map(|x| both(3, 20).map(|q| (x, q))) {
+            let (mut mean, mut energy) = (vec![0.0_f64; x.len()], 0.0);
+            for step in 0..DRAWS {
+                let out = decoded(qsgd, x, Key::new(4).step(step));
+                mean.iter_mut().zip(&out).for_each(|(m, v)| *m += f64::from(*v) / DRAWS as f64);
+                energy += distance2(x, &out) / DRAWS as f64;
+            }
+            let exact = qsgd.variance(x);
+            assert!((energy - exact).abs() <= 0.05 * exact + 1e-12, "{qsgd:?}: {energy}, exactly {exact}");
+            let Class::Unbiased { omega } = qsgd.class(x) else { panic!() };
+            assert!(exact <= omega * norm2(x), "{qsgd:?}");
+            for (bucket, mean) in x.chunks(20).zip(mean.chunks(20)) {
+                let unit = f64::from(qsgd.scale(bucket)) / f64::from(level_count(qsgd.bits));
+                for (&x, &mean) in bucket.iter().zip(mean) {
+                    let f = (f64::from(x.abs()) / unit).fract();
+                    // 5.5 standard deviations; the constant covers coordinates that are hardly ever rounded up.
+                    let bound = 5.5 * unit * (f * (1.0 - f) / DRAWS as f64).sqrt() + 20.0 * unit / DRAWS as f64;
+                    assert!((mean - f64::from(x)).abs() <= bound, "{qsgd:?} {x}: mean {mean}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_draws_scale_with_the_vector_and_blocks_have_their_own() {
+        let x: Vec<f32> = (0..BLOCK + 100).map(|i| ((i % BLOCK) as f32 * 0.37).sin()).collect();
+        for qsgd in both(4, 512) {
+            let base = decoded(qsgd, &x, Key::new(6));
+            let scaled: Vec<f32> = x.iter().map(|v| v * 8.0).collect();
+            let expected: Vec<f32> = base.iter().map(|v| v * 8.0).collect();
+            assert_eq!(decoded(qsgd, &scaled, Key::new(6)), expected);
+            assert_ne!(base[..100], base[BLOCK..], "other draws in the second block");
+        }
+    }
+}

@@ -17,10 +17,10 @@
 //! below the smallest denormal rounds to 0, and nothing is sent. Needs error feedback.
 //!
 //! **Knobs.** `bucket`: values per scale, default the whole vector; combine with
-//! [`Gather::per_slot`](crate::reduce::Gather::per_slot) for one scale a tensor, as the paper has it.
+//! [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale a tensor, as the paper has it.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
-//! Compression Schemes*, ICML 2019 (arXiv 1901.09847), equation for C in §5 and lemma 8.
+//! Compression Schemes*, ICML 2019 (arXiv 1901.09847): the scaled sign operator and its δ.
 //!
 //! ```
 //! use briquette_core::{Key, Message, compress::{Compressor, ScaledSign}};

@@ -143,7 +143,7 @@ mod tests {
         for text in [
             "strategy = \"every-step\"\nreducre = { kind = \"dense\" }",
             "strategy = \"periodic\"\nevery = 2\nsome = 1",
-            "strategy = \"every-step\"\nreducer = { kind = \"dense\", rank = 1 }",
+            "strategy = \"every-step\"\nreducer = { kind = \"power-sgd\", rank = 1, ranks = 1 }",
             "strategy = \"sometimes\"",
         ] {
             assert!(toml::from_str::<Config>(text).is_err(), "{text}");

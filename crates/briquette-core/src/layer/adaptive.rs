@@ -88,6 +88,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
     }
 
     fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let before = comm.traffic();
         self.observe(round.facts);
         self.measure(round.input, round.slots, round.key, comm)?;
         let agreed = Agreed { facts: round.facts, norm2: self.sums[0], gains: &self.sums[1..] };
@@ -100,7 +101,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
         };
         self.last = Some(Last { factor: decision.factor, asked: !self.probes.is_empty() });
         self.reason = decision.reason;
-        Ok(exchanged)
+        Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
 }
 

@@ -1,0 +1,216 @@
+//! Trains every row of a table with several seeds and compares each with dense, seed by seed.
+//!
+//! Resumable: a run with a `summary.json` is not done again. The trainers are run as they are (`cargo build --release` first).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+use briquette_benches::paired::Mean;
+use briquette_examples::record::Summary;
+use clap::{Parser, ValueEnum};
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+
+/// Trains every row of a table with several seeds and compares each with dense, seed by seed
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Which table
+    table: Which,
+    /// Directory with the dataset
+    #[arg(long)]
+    data: PathBuf,
+    /// Seeds 1 to N; init and data order are paired across rows
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+    /// Runs at a time; each computes on one thread
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Where runs are kept
+    #[arg(long, default_value = "runs/experiments")]
+    out: PathBuf,
+    /// Only rows whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Write the table here as CSV too
+    #[arg(long)]
+    csv: Option<PathBuf>,
+    /// Run nothing, only print what is there
+    #[arg(long)]
+    report: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Which {
+    /// ResNet-8 on 10 000 images of CIFAR-10, 5 epochs
+    Cifar,
+    /// BiLSTM on AG-News, 3 epochs
+    AgNews,
+}
+
+/// The name and the flags that make the row.
+type Row = (&'static str, &'static str);
+
+const CIFAR: &[Row] = &[
+    ("dense", "--reducer dense"),
+    ("top-k 10x, error feedback", "--compressor topk:10x"),
+    ("top-k 10x q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller schedule"),
+    ("top-k 20x q8, momentum correction", "--compressor topk:20x:q8 --momentum-correction on --controller schedule"),
+    ("top-k 50x q8, momentum correction", "--compressor topk:50x:q8 --momentum-correction on --controller schedule"),
+    ("GraVAC 0.7 q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.7"),
+    ("GraVAC 0.4 q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.4"),
+];
+
+const AG_NEWS: &[Row] = &[
+    ("dense", "--reducer dense"),
+    ("top-k 100x q8, error feedback", "--compressor topk:100x:q8"),
+    ("GraVAC q8, error feedback", "--compressor topk:20x:q8 --controller gravac:min=20x"),
+];
+
+impl Which {
+    fn rows(self) -> &'static [Row] {
+        match self {
+            Which::Cifar => CIFAR,
+            Which::AgNews => AG_NEWS,
+        }
+    }
+
+    fn trainer(self) -> &'static str {
+        match self {
+            Which::Cifar => "cifar",
+            Which::AgNews => "ag-news",
+        }
+    }
+
+    fn common(self) -> &'static str {
+        match self {
+            Which::Cifar => {
+                "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,1ms \
+                 --eval-every 5 --checkpoint-every 0 --plain"
+            }
+            Which::AgNews => {
+                "--model bilstm --ranks 4 --batch 32 --epochs 3 --clock fixed:50ms --network 100mbit,1ms --eval-every 3 \
+                 --checkpoint-every 0 --plain"
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    // Seed by seed, so that an early look compares all rows.
+    let rows = cli.table.rows().iter().filter(|(name, _)| name.contains(&cli.only));
+    let jobs = (1..=cli.seeds).flat_map(|seed| rows.clone().map(move |row| (seed, *row)));
+    let queue = Mutex::new(jobs.collect::<Vec<_>>().into_iter());
+    if !cli.report {
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..cli.jobs.max(1)).map(|_| scope.spawn(|| work(cli, &queue))).collect();
+            handles.into_iter().try_for_each(|h| h.join().map_err(|_| anyhow::anyhow!("a job panicked"))?)
+        })?;
+    }
+    print(cli)
+}
+
+fn work(cli: &Cli, queue: &Mutex<std::vec::IntoIter<(u64, Row)>>) -> Result<()> {
+    loop {
+        let Some((seed, row)) = queue.lock().expect("no job panics with the queue").next() else { return Ok(()) };
+        let directory = directory(cli, row.0, seed);
+        if directory.join("summary.json").is_file() {
+            continue;
+        }
+        eprintln!("seed {seed}: {}", row.0);
+        let exe = std::env::current_exe()?.with_file_name(cli.table.trainer());
+        let log = fs::create_dir_all(&directory).and_then(|()| fs::File::create(directory.join("log.txt")))?;
+        let status = Command::new(&exe)
+            .args(cli.table.common().split_whitespace())
+            .args(row.1.split_whitespace())
+            .arg("--data")
+            .arg(&cli.data)
+            .arg("--out")
+            .arg(&directory)
+            .args(["--seed", &seed.to_string()])
+            .env("RAYON_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()
+            .with_context(|| format!("cannot run {}: build the trainers in release mode first", exe.display()))?;
+        if !status.success() {
+            bail!("seed {seed}, {}: {status}; see {}", row.0, directory.join("log.txt").display());
+        }
+    }
+}
+
+fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
+    let name: String = row.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    cli.out.join(cli.table.trainer()).join(name).join(format!("seed-{seed}"))
+}
+
+fn summaries(cli: &Cli, row: &str) -> Vec<(u64, Summary)> {
+    let read = |path: &Path| serde_json::from_str(&fs::read_to_string(path).ok()?).ok();
+    (1..=cli.seeds).filter_map(|seed| Some((seed, read(&directory(cli, row, seed).join("summary.json"))?))).collect()
+}
+
+/// A line of the CSV.
+#[derive(Debug, serde::Serialize)]
+struct Line {
+    row: String,
+    seeds: usize,
+    test_accuracy: f64,
+    difference_to_dense: f64,
+    standard_error: f64,
+    bytes_sent: f64,
+    fewer_bytes: f64,
+    simulated_seconds: f64,
+    flags: String,
+}
+
+fn print(cli: &Cli) -> Result<()> {
+    let accuracy = |all: &[(u64, Summary)]| all.iter().map(|(s, v)| (*s, v.final_test_accuracy)).collect::<Vec<_>>();
+    let dense = accuracy(&summaries(cli, "dense"));
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table.set_header(["row", "seeds", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
+    let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
+    for (name, flags) in cli.table.rows() {
+        let all = summaries(cli, name);
+        if all.is_empty() {
+            continue;
+        }
+        let mean = |f: fn(&Summary) -> f64| Mean::of(&all.iter().map(|(_, s)| f(s)).collect::<Vec<_>>()).mean;
+        let difference = Mean::of_differences(&accuracy(&all), &dense);
+        let line = Line {
+            row: (*name).into(),
+            seeds: all.len(),
+            test_accuracy: mean(|s| s.final_test_accuracy),
+            difference_to_dense: difference.mean,
+            standard_error: difference.error,
+            bytes_sent: mean(|s| s.bytes_sent as f64),
+            fewer_bytes: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
+            simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
+            flags: format!("{} {} {flags}", cli.table.trainer(), cli.table.common()),
+        };
+        table.add_row([
+            line.row.clone(),
+            line.seeds.to_string(),
+            format!("{:.4}", line.test_accuracy),
+            format!("{:+.2} ± {:.2}", 100.0 * line.difference_to_dense, 100.0 * line.standard_error),
+            format!("{:.1}x", line.fewer_bytes),
+            format!("{:.1} s", line.simulated_seconds),
+        ]);
+        csv.as_mut().map(|csv| csv.serialize(&line)).transpose()?;
+    }
+    println!("{table}");
+    csv.map(|mut csv| csv.flush()).transpose()?;
+    Ok(())
+}

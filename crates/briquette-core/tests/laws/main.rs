@@ -1,0 +1,333 @@
+//! The laws: what every algorithm of this crate keeps, whatever it is.
+//!
+//! One table over `config::representatives()`, in worlds of 1, 2, 3 and 5 ranks. Law 6 (round trip) and the hostile half of
+//! law 8 stand beside the message; law 7's statistics beside each compressor.
+//!
+//! 1 agreement · 2 honesty · 3 conservation · 4 failure leaves no trace · 5 resume · 7 declared class · 8 accounting ·
+//! 9 same observations, same decision · 10 non-finite input is refused everywhere
+
+mod driver;
+
+use briquette_core::comm::{Communicator, Faulty, Local, all_reduce_traffic};
+use briquette_core::compress::Class;
+use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, representatives};
+use briquette_core::error::SyncError;
+use briquette_core::state::State;
+use briquette_core::{Key, Message, Traffic};
+
+use driver::{Outcome, Rank, gradient, layout, run_world, steps_of};
+
+const WORLDS: [usize; 4] = [1, 2, 3, 5];
+
+fn exchanges() -> impl Iterator<Item = Exchange> {
+    representatives().into_iter().filter_map(|config| match config {
+        Config::EveryStep(exchange) => Some(exchange),
+        Config::Periodic(_) => None,
+    })
+}
+
+#[test]
+fn law_1_averages_are_bit_identical_on_every_rank() {
+    for config in representatives() {
+        for world in WORLDS {
+            let runs = run_world(&config, world, 5);
+            for rank in &runs[1..] {
+                for (step, (a, b)) in runs[0].iter().zip(rank).enumerate() {
+                    assert!(same_bits(&a.average, &b.average), "{config:?}, world {world}, step {step}");
+                }
+            }
+        }
+    }
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+#[test]
+fn law_2_the_mean_of_what_was_sent_is_the_average() {
+    for exchange in exchanges() {
+        for world in WORLDS {
+            let runs = steps_of(&exchange, world, 4);
+            for step in 0..4 {
+                for i in 0..layout().len() {
+                    let sent = || runs.iter().map(|r| f64::from(r[step].sent[i]));
+                    let mean = sent().sum::<f64>() / world as f64;
+                    let size = sent().map(f64::abs).sum::<f64>();
+                    // PowerSGD multiplies factors: its rounding grows with the rank of the factors, not only with W.
+                    let terms = if matches!(exchange.reducer, ReducerConfig::PowerSgd { .. }) { 64.0 } else { 2.0 };
+                    let bound = terms * (world as f64 + 1.0) * f64::from(f32::EPSILON) * size + 1e-12;
+                    let off = (f64::from(runs[0][step].average[i]) - mean).abs();
+                    assert!(off <= bound, "{exchange:?}, world {world}, step {step}, value {i}: off by {off:e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn law_3_what_is_not_sent_stays_in_the_residual() {
+    for exchange in exchanges().filter(|e| e.feedback != Feedback::None) {
+        for world in WORLDS {
+            let runs = steps_of(&exchange, world, 8);
+            for (rank, run) in runs.iter().enumerate() {
+                let mut before = Memory::default();
+                for (step, outcome) in run.iter().enumerate() {
+                    let after = Memory::of(&outcome.state);
+                    let input = gradient(rank, step as u64);
+                    let owed = before.owed(&exchange, &input, world);
+                    for (i, owed) in owed.iter().enumerate() {
+                        let (sent, residual) = (outcome.sent[i], after.residual[i]);
+                        let ok = if exact(&exchange) {
+                            // Either the value was sent as it is, or not at all.
+                            (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
+                        } else {
+                            (f64::from(sent) + f64::from(residual) - f64::from(*owed)).abs()
+                                <= 4.0 * f64::from(f32::EPSILON) * f64::from(sent.abs().max(residual.abs()).max(owed.abs()))
+                        };
+                        assert!(ok, "{exchange:?}, rank {rank}/{world}, step {step}, value {i}: {owed} = {sent} + {residual}");
+                    }
+                    before = after;
+                }
+            }
+        }
+    }
+}
+
+/// Whether sent values are the vector's own bits.
+fn exact(exchange: &Exchange) -> bool {
+    match &exchange.reducer {
+        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
+        ReducerConfig::PowerSgd { .. } => false,
+        ReducerConfig::Gather { compressor, .. } => matches!(
+            compressor,
+            CompressorConfig::Dense | CompressorConfig::TopK { values: briquette_core::compress::ValueKind::F32, .. }
+        ),
+    }
+}
+
+/// A layer's memory, read from its saved state.
+#[derive(Default)]
+struct Memory {
+    residual: Vec<f32>,
+    velocity: Vec<f32>,
+}
+
+impl Memory {
+    fn of(state: &State) -> Memory {
+        let velocity = state.f32s("velocity", None).unwrap_or_default().to_vec();
+        Memory { residual: state.f32s("residual", None).unwrap().to_vec(), velocity }
+    }
+
+    /// What the rank wants to send: the naive twin of the layers.
+    fn owed(&self, exchange: &Exchange, input: &[f32], world: usize) -> Vec<f32> {
+        let residual = |i: usize| self.residual.get(i).copied().unwrap_or(0.0);
+        let Feedback::Momentum(settings) = exchange.feedback else {
+            return input.iter().enumerate().map(|(i, g)| residual(i) + g).collect();
+        };
+        let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        let limit = settings.clip.unwrap() / (world as f64).sqrt();
+        let scale = if norm > limit { (limit / norm) as f32 } else { 1.0 };
+        let velocity = |i: usize| self.velocity.get(i).copied().unwrap_or(0.0);
+        (0..input.len()).map(|i| residual(i) + (settings.momentum * velocity(i) + input[i] * scale)).collect()
+    }
+}
+
+#[test]
+fn law_3_dense_keeps_the_residual_exactly_zero() {
+    let exchange = Exchange { feedback: Feedback::Error, ..Exchange::default() };
+    for run in steps_of(&exchange, 3, 4) {
+        assert!(run.iter().all(|o| Memory::of(&o.state).residual.iter().all(|r| *r == 0.0)));
+    }
+}
+
+#[test]
+fn law_4_a_failure_leaves_no_trace() {
+    for config in representatives() {
+        let world = 3;
+        let clean = run_world(&config, world, 4);
+        let calls = calls_of_step(&config, world);
+        for failing in 0..world {
+            for call in 0..calls {
+                check_failure(&config, world, (failing, call), &clean);
+            }
+        }
+    }
+}
+
+/// Sends and receives of one rank in step 2.
+fn calls_of_step(config: &Config, world: usize) -> u64 {
+    let counts = driver::each_rank(Local::world(world), |comm, rank| {
+        let mut comm = Faulty::never(comm);
+        let mut state = Rank::new(config, rank, world);
+        (0..2).for_each(|_| drop(state.step(&mut comm).unwrap()));
+        let before = comm.calls();
+        state.step(&mut comm).unwrap();
+        comm.calls() - before
+    });
+    *counts.iter().max().unwrap()
+}
+
+/// Fails in step 2, restores all ranks to its start on a fresh world, and goes on.
+fn check_failure(config: &Config, world: usize, (failing, call): (usize, u64), clean: &[Vec<Outcome>]) {
+    let saved = driver::each_rank(Local::world(world), |mut comm, rank| {
+        let mut state = Rank::new(config, rank, world);
+        (0..2).for_each(|_| drop(state.step(&mut comm).unwrap()));
+        state
+    });
+    let saved = driver::each_pair(Local::world(world), saved, |comm, mut state, rank| {
+        let start = state.clone_saved(config, world);
+        let at = if rank == failing { call } else { u64::MAX };
+        let mut comm = Faulty::at(comm, at);
+        let before = state.save();
+        if state.step(&mut comm).is_err() {
+            comm.abort("the step failed");
+            assert_eq!(state.save(), before, "{config:?}: rank {rank} changed when rank {failing} failed at call {call}");
+        }
+        start
+    });
+    let after = driver::each_pair(Local::world(world), saved, |mut comm, mut state, _| {
+        (0..2).map(|_| state.step(&mut comm).unwrap()).collect::<Vec<_>>()
+    });
+    for (rank, outcomes) in after.iter().enumerate() {
+        for (outcome, expected) in outcomes.iter().zip(&clean[rank][2..]) {
+            assert!(same_bits(&outcome.average, &expected.average), "{config:?}: rank {rank} after call {call}");
+        }
+    }
+}
+
+#[test]
+fn law_5_a_resumed_run_continues_to_the_bit() {
+    for config in representatives() {
+        for world in WORLDS {
+            let whole = run_world(&config, world, 8);
+            let resumed = driver::each_rank(Local::world(world), |mut comm, rank| {
+                let mut first = Rank::new(&config, rank, world);
+                (0..4).for_each(|_| drop(first.step(&mut comm).unwrap()));
+                let mut second = first.clone_saved(&config, world);
+                drop(first);
+                (0..4).map(|_| second.step(&mut comm).unwrap()).collect::<Vec<_>>()
+            });
+            for (rank, outcomes) in resumed.iter().enumerate() {
+                for (a, b) in outcomes.iter().zip(&whole[rank][4..]) {
+                    assert!(same_bits(&a.average, &b.average), "{config:?}, rank {rank} of {world}");
+                    assert_eq!(a.state, b.state, "{config:?}, rank {rank} of {world}");
+                    assert_eq!(a.factor, b.factor);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn law_7_declared_classes_hold() {
+    let compressors = exchanges().filter_map(|e| match e.reducer {
+        ReducerConfig::Gather { compressor, per_slot: false } => Some(compressor),
+        _ => None,
+    });
+    for config in compressors {
+        let mut compressor = config.build().unwrap();
+        let mut message = Message::default();
+        for (name, x) in driver::vectors() {
+            let norm2: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
+            let (mut worst, mut mean) = (0.0_f64, 0.0_f64);
+            let draws = 200;
+            for step in 0..draws {
+                compressor.compress_into(&x, Key::new(9).step(step), &mut message);
+                let mut decoded = vec![0.0; x.len()];
+                message.decode_into(&mut decoded).unwrap();
+                let error: f64 = x.iter().zip(&decoded).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+                worst = worst.max(error);
+                mean += error / draws as f64;
+            }
+            match compressor.class(&x) {
+                Class::Contractive { delta } => {
+                    assert!(worst <= (1.0 - delta) * norm2 * (1.0 + 1e-6), "{config} on {name}: {worst} of {norm2}");
+                }
+                Class::Unbiased { omega } => assert!(mean <= 1.05 * omega * norm2, "{config} on {name}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn law_8_traffic_is_what_the_transport_counted() {
+    for config in representatives() {
+        for world in WORLDS {
+            for run in run_world(&config, world, 3) {
+                for outcome in run {
+                    assert_eq!(outcome.reported, outcome.counted, "{config:?}, world {world}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn law_8_dense_moves_what_the_ring_formula_says() {
+    for world in WORLDS {
+        for (rank, run) in run_world(&Config::dense(), world, 1).iter().enumerate() {
+            assert_eq!(run[0].counted, all_reduce_traffic(layout().len(), world, rank));
+        }
+    }
+}
+
+#[test]
+fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
+    let compressor: CompressorConfig = "topk:8x".parse().unwrap();
+    let exchange = Exchange { reducer: ReducerConfig::gather(compressor), ..Exchange::default() };
+    for world in WORLDS {
+        for (rank, run) in steps_of(&exchange, world, 1).iter().enumerate() {
+            let mut message = Message::default();
+            compressor.build().unwrap().compress_into(&gradient(rank, 0), Key::new(0), &mut message);
+            let expected = (world as u64 - 1) * (4 + message.encoded_len() as u64);
+            assert_eq!(run[0].counted.sent, expected);
+        }
+    }
+}
+
+#[test]
+fn law_9_ranks_decide_alike() {
+    for config in representatives() {
+        let runs = run_world(&config, 5, 12);
+        for rank in &runs[1..] {
+            let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();
+            assert_eq!(factors(rank), factors(&runs[0]), "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn law_10_a_value_that_is_not_finite_is_refused_everywhere_before_it_reaches_any_state() {
+    for config in representatives() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let results = driver::each_rank(Local::world(3), |mut comm, rank| {
+                let mut state = Rank::new(&config, rank, 3);
+                (0..2).for_each(|_| drop(state.step(&mut comm).unwrap()));
+                let before = state.save();
+                if rank == 1 {
+                    state.poison = Some((70, bad));
+                }
+                let error = state.step(&mut comm).map(drop).unwrap_err();
+                assert_eq!(state.save(), before);
+                state.poison = None;
+                // The world goes on.
+                (error, state.step(&mut comm).unwrap().average)
+            });
+            for (error, average) in results {
+                let expected = SyncError::NonFinite { step: 2, rank: 1, slot: "conv.bias".into() };
+                assert_eq!(error, expected, "{config:?}");
+                assert!(average.iter().all(|v| v.is_finite()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_goes_through_the_whole_path() {
+    // No shortcut: a lone rank's average is its compressed vector, not its vector.
+    let exchange = Exchange { reducer: ReducerConfig::gather("topk:8x".parse().unwrap()), ..Exchange::default() };
+    let run = &steps_of(&exchange, 1, 1)[0];
+    assert_eq!(run[0].average.iter().filter(|v| **v != 0.0).count(), 16); // 131 / 8 = 16.4
+    assert_eq!(run[0].counted, Traffic::default());
+}
