@@ -1,5 +1,6 @@
 //! What the trainers' command lines share.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ pub struct Cli {
     /// A TOML file with the same names as the flags; flags win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Continue the run in this directory from its newest checkpoint; its config.toml counts, with --epochs, --steps and --ranks from here
+    /// Continue the run in this directory from its newest checkpoint. Its config.toml counts; only --epochs, --steps,
+    /// --data, --eval-every and --checkpoint-every may be given anew
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// No progress bar
@@ -68,9 +70,35 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
         bail!("--resume {}: no config.toml there; give the --out directory of a run", directory.display());
     }
     let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
-    let mut settings = cli.options.clone().or(saved).resolve()?;
+    let mut settings = cli.options.clone().or(saved.clone()).resolve()?;
     settings.out.clone_from(directory);
+    let saved = Options { out: Some(directory.clone()), ..saved }.resolve()?;
+    refuse_changes(&saved, &settings)?;
     Ok(settings)
+}
+
+/// What a run may take anew when it is continued: nothing that changes what a step computes.
+const MAY_CHANGE: [&str; 5] = ["epochs", "steps", "data", "eval-every", "checkpoint-every"];
+
+fn refuse_changes(saved: &Settings, now: &Settings) -> Result<()> {
+    let directory = now.out.display();
+    let (saved, now) = (toml::Table::try_from(saved)?, toml::Table::try_from(now)?);
+    let show = |table: &toml::Table, key: &str| table.get(key).map_or("not set".to_owned(), ToString::to_string);
+    let keys: BTreeSet<&String> = saved.keys().chain(now.keys()).collect();
+    let changed: Vec<String> = keys
+        .into_iter()
+        .filter(|key| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != now.get(*key))
+        .map(|key| format!("--{key} is {} there, {} here", show(&saved, key), show(&now, key)))
+        .collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "--resume {directory}: {}. A run goes on as it began: leave that away, or begin another run with --out. These \
+         may change: --{}",
+        changed.join(", "),
+        MAY_CHANGE.join(", --")
+    )
 }
 
 /// The first Ctrl-C ends the run after the step; a second one ends the process.
@@ -87,7 +115,12 @@ fn catch_interrupts(stop: Arc<AtomicBool>) -> Result<()> {
 fn report(settings: &Settings, summary: &Summary) {
     let ratio = summary.bytes_dense as f64 / summary.bytes_sent.max(1) as f64;
     println!();
-    println!("test accuracy     {:.4} (best {:.4})", summary.final_test_accuracy, summary.best_test_accuracy);
+    match summary.final_test_accuracy.is_nan() {
+        true => println!("test accuracy     not evaluated yet"),
+        false => {
+            println!("test accuracy     {:.4} (best {:.4})", summary.final_test_accuracy, summary.best_test_accuracy)
+        }
+    }
     println!("bytes sent        {} by all ranks, {ratio:.2}x fewer than the dense ring", bytes(summary.bytes_sent));
     println!("wall time         {:.1} s", summary.wall_seconds);
     if let Some(seconds) = summary.simulated_seconds {

@@ -1,15 +1,16 @@
 //! What a run writes: `config.toml`, `metrics.jsonl`, `summary.json`.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::StepReport;
 use briquette::core::Layout;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::settings::Settings;
+use crate::task::Score;
 
 /// One line of `metrics.jsonl`. Bytes and seconds are rank 0's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,22 +98,28 @@ pub struct Totals {
     pub compute_seconds: f64,
     pub compress_seconds: f64,
     pub exchange_seconds: f64,
+    /// The newest evaluation, means over the test samples.
+    pub score: Option<Score>,
     pub best_test_accuracy: f64,
 }
 
-/// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1.
+/// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. What comes from an evaluation is
+/// not a number (`null` in the file) in a run that was interrupted before the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names are the file's format, described in the README
 pub struct Summary {
+    #[serde(deserialize_with = "nan_from_null")]
     pub final_test_accuracy: f64,
+    #[serde(deserialize_with = "nan_from_null")]
     pub best_test_accuracy: f64,
+    #[serde(deserialize_with = "nan_from_null")]
     pub final_test_loss: f64,
     pub steps: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_dense: u64,
     pub wall_seconds: f64,
-    /// Absent when time is not simulated.
+    /// `null` when time is not simulated.
     pub simulated_seconds: Option<f64>,
     pub compute_seconds: f64,
     pub compress_seconds: f64,
@@ -123,6 +130,10 @@ pub struct Summary {
     pub burn_version: String,
 }
 
+fn nan_from_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
 /// The files of a run; rank 0 writes them.
 #[derive(Debug)]
 pub struct RunFiles {
@@ -131,7 +142,8 @@ pub struct RunFiles {
 }
 
 impl RunFiles {
-    /// Starts a run's files, or continues them: records from `from_step` on are dropped, since they will be written again.
+    /// Starts a run's files in place of an earlier run's, or continues them: records from `from_step` on are dropped, since
+    /// they will be written again. What is kept is never rewritten, so that a full disk loses none of it.
     ///
     /// # Errors
     /// Names the file that cannot be read or written.
@@ -139,13 +151,14 @@ impl RunFiles {
         let directory = settings.out.clone();
         let path = directory.join("metrics.jsonl");
         fs::create_dir_all(&directory).with_context(|| format!("cannot make --out {}", directory.display()))?;
-        let kept = from_step.map_or(Ok(Vec::new()), |step| keep_before(&path, step))?;
-        fs::write(directory.join("config.toml"), toml::to_string(settings)?)
-            .with_context(|| format!("cannot write to --out {}", directory.display()))?;
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let mut metrics = BufWriter::new(file);
-        kept.iter().try_for_each(|line| writeln!(metrics, "{line}"))?;
-        Ok(RunFiles { directory, metrics })
+        let text = toml::to_string(settings)?;
+        let file = match from_step {
+            Some(step) => keep_before(&path, step),
+            None => forget(&directory).and_then(|()| File::create(&path)),
+        };
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        write_whole(&directory.join("config.toml"), &text)?;
+        Ok(RunFiles { directory, metrics: BufWriter::new(file) })
     }
 
     /// Appends a record.
@@ -162,24 +175,46 @@ impl RunFiles {
     /// # Errors
     /// When the file cannot be written.
     pub fn finish(&mut self, summary: &Summary) -> Result<()> {
-        let path = self.directory.join("summary.json");
-        let text = serde_json::to_string_pretty(summary)? + "\n";
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        write_whole(&self.directory.join("summary.json"), &(serde_json::to_string_pretty(summary)? + "\n"))
     }
 }
 
-fn keep_before(path: &Path, step: u64) -> Result<Vec<String>> {
-    let file = File::open(path).with_context(|| format!("cannot continue {}", path.display()))?;
-    let mut kept = Vec::new();
-    for line in BufReader::new(file).lines() {
-        let line = line.with_context(|| format!("cannot read {}", path.display()))?;
-        // A killed run may leave half a line at the end.
-        match serde_json::from_str::<StepRecord>(&line) {
-            Ok(record) if record.step < step => kept.push(line),
-            _ => break,
+/// The file, cut off before the record of `step`, or before half a line that a killed run left.
+fn keep_before(path: &Path, step: u64) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let (mut kept, mut line, mut reader) = (0, String::new(), BufReader::new(&file));
+    while reader.read_line(&mut line)? > 0 {
+        let record = serde_json::from_str::<StepRecord>(&line);
+        if !line.ends_with('\n') || record.map_or(true, |record| record.step >= step) {
+            break;
         }
+        kept += line.len() as u64;
+        line.clear();
     }
-    Ok(kept)
+    file.set_len(kept)?;
+    file.seek(SeekFrom::Start(kept))?;
+    Ok(file)
+}
+
+/// Removes what an earlier run in this directory would say about the one that begins.
+fn forget(directory: &Path) -> io::Result<()> {
+    if !directory.join("config.toml").is_file() {
+        return Ok(());
+    }
+    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let summary = fs::remove_file(directory.join("summary.json"));
+    let checkpoints = fs::remove_dir_all(directory.join("checkpoints"));
+    [summary, checkpoints].into_iter().find(|r| r.as_ref().is_err_and(|e| !absent(e))).unwrap_or(Ok(()))
+}
+
+/// The whole text or, on a full disk, what was there before.
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let partial = path.with_extension("partial");
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    written.with_context(|| {
+        let _ = fs::remove_file(&partial);
+        format!("cannot write {}", path.display())
+    })
 }
 
 /// The source's revision, where git knows it.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
 use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
+use briquette::core::Layout;
 use briquette::core::layer::Momentum;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -255,7 +256,7 @@ impl Options {
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
             checkpoint_every: self.checkpoint_every,
-            eval_every: self.eval_every.unwrap_or(1).max(1),
+            eval_every: self.eval_every.unwrap_or(1),
             train_limit: self.train_limit,
             test_limit: self.test_limit,
         };
@@ -266,10 +267,12 @@ impl Options {
 
 impl Settings {
     fn check(&self) -> Result<()> {
-        for (flag, value) in [("ranks", self.ranks), ("batch", self.batch), ("epochs", self.epochs)] {
-            if value == 0 {
-                bail!("--{flag} must be at least 1, got 0");
-            }
+        let counts = [("ranks", Some(self.ranks)), ("batch", Some(self.batch)), ("epochs", Some(self.epochs))];
+        let limits = [("train-limit", self.train_limit), ("test-limit", self.test_limit), ("bucket-values", self.bucket_values)];
+        let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every)), ("local-steps", self.local_steps)];
+        let steps = steps.map(|(flag, value)| (flag, value.map(|v| v as usize)));
+        for (flag, _) in counts.into_iter().chain(limits).chain(steps).filter(|(_, value)| *value == Some(0)) {
+            bail!("--{flag} must be at least 1, got 0");
         }
         if !(self.lr.is_finite() && self.lr > 0.0) {
             bail!("--lr must be a positive number, got {}", self.lr);
@@ -283,9 +286,29 @@ impl Settings {
         if self.momentum_correction == Toggle::On && self.optimizer == OptimizerKind::Adam {
             bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");
         }
+        if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
+            bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());
+        }
         self.network()?;
+        crate::backend::device(&self.backend)?;
+        self.check_exchange()
+    }
+
+    /// What would be ignored is refused; the rest is built once, for any layout.
+    fn check_exchange(&self) -> Result<()> {
         self.compressor.parse::<CompressorConfig>().context("--compressor")?;
-        self.config(1).map(drop)
+        let local = self.local_steps.is_some();
+        if local && self.momentum_correction == Toggle::On {
+            bail!("--local-steps averages parameters, not gradients: --momentum-correction must be off");
+        }
+        if local && self.controller != ControllerSpec::Constant {
+            bail!("--local-steps averages parameters exactly: --controller must be constant, got {}", self.controller);
+        }
+        if self.bucket_values.is_some() && (local || matches!(self.reducer, ReducerSpec::PowerSgd(_))) {
+            bail!("--bucket-values is for --reducer gather, dense or shared-random-k, without --local-steps");
+        }
+        self.config(1)?.build(&Layout::flat(1000), self.ranks)?;
+        Ok(())
     }
 
     /// The simulated link.
@@ -311,11 +334,20 @@ impl Settings {
         }
         let compressor: CompressorConfig = self.compressor.parse().context("--compressor")?;
         let reducer = self.reducer.config(compressor);
+        let full = match (self.reducer, compressor) {
+            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.compression_factor()),
+            (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
+            _ => None,
+        };
         let tunable = !matches!(self.reducer, ReducerSpec::Dense | ReducerSpec::PowerSgd(_));
         let controller = match &self.controller {
             ControllerSpec::Constant => ControllerConfig::None,
-            other if tunable => other.config(compressor, steps_per_epoch).context("--controller")?,
-            other => bail!("--controller {other} turns the compression factor, but --reducer {} has none", self.reducer),
+            other if tunable => other.config(full, steps_per_epoch).context("--controller")?,
+            other => bail!(
+                "--controller {other} turns the compression factor, but --reducer {} has none; use --reducer gather with \
+                 --compressor topk or qsgd, or --reducer shared-random-k, or --controller constant",
+                self.reducer
+            ),
         };
         let feedback = match (self.momentum_correction, self.feedback) {
             (Toggle::On, _) => Feedback::Momentum(Momentum { momentum: self.momentum as f32, ..Momentum::default() }),

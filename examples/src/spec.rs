@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use briquette::core::CompressionFactor;
 use briquette::core::config::{CompressorConfig, ControllerConfig, ReducerConfig, WarmUp};
 use briquette::core::control::GraVacConfig;
@@ -52,11 +52,15 @@ impl FromStr for ReducerSpec {
         Ok(match (name, knob) {
             ("gather", None) => ReducerSpec::Gather,
             ("dense", None) => ReducerSpec::Dense,
-            ("power-sgd", rank) => ReducerSpec::PowerSgd(rank.unwrap_or("2").parse().context("PowerSGD rank")?),
+            ("power-sgd", rank) => ReducerSpec::PowerSgd(power_sgd_rank(rank.unwrap_or("2"))?),
             ("shared-random-k", factor) => ReducerSpec::SharedRandomK(factor.unwrap_or("10x").parse()?),
             _ => bail!("unknown reducer `{text}`; valid are: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"),
         })
     }
+}
+
+fn power_sgd_rank(text: &str) -> Result<usize> {
+    text.parse().ok().filter(|rank| *rank > 0).with_context(|| format!("power-sgd:RANK is a whole number of at least 1, got `{text}`"))
 }
 
 impl fmt::Display for ReducerSpec {
@@ -135,8 +139,9 @@ impl FromStr for ControllerSpec {
             ),
         };
         // Options are checked here, so that a typing error is found before any data is read.
-        let any = CompressorConfig::top_k_q8(CompressionFactor::new(1e6)?);
-        spec.config(any, 1)?;
+        let any = CompressionFactor::new(1e6)?;
+        // One text with all causes: the command line shows no others.
+        spec.config(Some(any), 1).map_err(|error| anyhow!("{error:#}"))?;
         Ok(spec)
     }
 }
@@ -153,11 +158,12 @@ impl fmt::Display for ControllerSpec {
 }
 
 impl ControllerSpec {
-    /// The controller, for the compressor's factor and the length of an epoch.
+    /// The controller, for the factor that reducer or compressor were set to (where it is one of a sparsifier) and the
+    /// length of an epoch.
     ///
     /// # Errors
     /// Names the option and what is valid.
-    pub fn config(&self, compressor: CompressorConfig, steps_per_epoch: u64) -> Result<ControllerConfig> {
+    pub fn config(&self, full: Option<CompressionFactor>, steps_per_epoch: u64) -> Result<ControllerConfig> {
         Ok(match self {
             ControllerSpec::Constant => ControllerConfig::None,
             ControllerSpec::Gravac(options) => ControllerConfig::Gravac(gravac(options)?),
@@ -166,18 +172,23 @@ impl ControllerSpec {
                 for (key, value) in pairs(options)? {
                     match key {
                         "from" => from = value.parse()?,
-                        "epochs" => epochs = value.parse().context("epochs")?,
+                        "epochs" => epochs = count_of_epochs(value)?,
                         _ => bail!("unknown schedule option `{key}`; valid are: from, epochs"),
                     }
                 }
-                let CompressorConfig::TopK { factor: to, .. } = compressor else {
-                    bail!("a schedule warms a sparsifier up: use --compressor topk:…");
+                let Some(to) = full else {
+                    bail!("a schedule warms a sparsifier up: use --compressor topk:… or --reducer shared-random-k");
                 };
-                let steps = (f64::max(epochs, 0.0) * steps_per_epoch as f64).round() as u64;
+                let steps = (epochs * steps_per_epoch as f64).round() as u64;
                 ControllerConfig::Schedule(WarmUp { from: if from < to { from } else { to }, to, steps })
             }
         })
     }
+}
+
+fn count_of_epochs(text: &str) -> Result<f64> {
+    let epochs = text.parse().ok().filter(|epochs: &f64| epochs.is_finite() && *epochs >= 0.0);
+    epochs.with_context(|| format!("schedule option epochs must be a number of at least 0, got `{text}`"))
 }
 
 fn pairs(options: &str) -> Result<Vec<(&str, &str)>> {

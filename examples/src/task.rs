@@ -5,6 +5,7 @@ use briquette_datasets::{Augment, ImageSet, Images, TextSet, Texts};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
 use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 
@@ -20,7 +21,7 @@ pub struct Place {
 }
 
 /// Sums over test samples.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// Σ loss.
     pub loss: f64,

@@ -1,6 +1,7 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, each with a model, a shard and a communicator of its own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -59,11 +60,16 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         key,
         steps_per_epoch,
         total: settings.steps.map_or(total, |steps| steps.min(total)),
-        checkpoint: control.resume.then(|| Checkpoint::latest(&settings.out.join("checkpoints"))).transpose()?,
+        checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
         begin: Instant::now(),
     };
     let results = run_ranks(world(settings)?, |comm| run.rank(comm).map_err(RankError::from));
     first_error(results)
+}
+
+fn newest(run: &Path) -> Result<Checkpoint> {
+    let newest = Checkpoint::latest(&run.join("checkpoints"));
+    newest.with_context(|| format!("--resume {}: a run that saved nothing has to begin again, without --resume", run.display()))
 }
 
 /// One communicator a rank.
@@ -144,7 +150,6 @@ struct Rank<'a, T: Task> {
     /// Rank 0 writes.
     files: Option<RunFiles>,
     bar: ProgressBar,
-    score: Score,
 }
 
 impl<T: Task> Run<'_, T> {
@@ -176,15 +181,17 @@ impl<T: Task> Run<'_, T> {
             model = optim.load(model, checkpoint, WorldChange::Refuse)?;
             let notes = checkpoint.note("totals").context("the checkpoint was not written by this trainer")?;
             totals = serde_json::from_str(notes).context("totals in the checkpoint")?;
-        } else {
-            // Simulated time begins with the first step, not with the joining.
-            optim.synchronizer_mut().set_clock(0.0);
         }
         let from = self.checkpoint.as_ref().map(Checkpoint::step);
+        // Simulated time begins with the first step, not with the joining.
+        let sync = optim.synchronizer_mut();
+        let clock = from.map_or(0.0, |_| sync.communicator().now());
         let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose()?;
+        // No rank saves before an earlier run is out of the way.
+        sync.communicator().barrier()?;
+        sync.set_clock(clock);
         let bar = self.progress_bar(rank);
-        let mut state =
-            Rank { run: self, rank, device, optim, model: Some(model), totals, files, bar, score: Score::default() };
+        let mut state = Rank { run: self, rank, device, optim, model: Some(model), totals, files, bar };
         let interrupted = state.train()?;
         state.finish(interrupted)
     }
@@ -292,7 +299,7 @@ impl<T: Task> Rank<'_, T> {
         sync.communicator().all_reduce_sum_f64(&mut sums)?;
         sync.set_clock(clock);
         let [loss, correct, samples] = sums.map(|sum| sum / sums[2].max(1.0));
-        self.score = Score { loss, correct, samples };
+        self.totals.score = Some(Score { loss, correct, samples });
         self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
         if self.rank == 0 && !self.run.control.quiet {
             let report = self.optim.report();
@@ -338,10 +345,11 @@ impl<T: Task> Rank<'_, T> {
         self.bar.finish_and_clear();
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();
+        let score = totals.score;
         let summary = Summary {
-            final_test_accuracy: self.score.correct,
-            best_test_accuracy: totals.best_test_accuracy,
-            final_test_loss: self.score.loss,
+            final_test_accuracy: score.map_or(f64::NAN, |score| score.correct),
+            best_test_accuracy: score.map_or(f64::NAN, |_| totals.best_test_accuracy),
+            final_test_loss: score.map_or(f64::NAN, |score| score.loss),
             steps: self.step(),
             bytes_sent: totals.bytes_sent,
             bytes_received: totals.bytes_received,

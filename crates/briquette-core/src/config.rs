@@ -25,7 +25,7 @@ pub use spec::CompressorConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Mean;
-use crate::compress::{Compressor, Dense as DenseCompressor, Half, Qsgd, ScaledSign, TopK, TunableCompressor};
+use crate::compress::Compressor;
 use crate::control::{Constant, Controller, GraVacConfig, Schedule};
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, Momentum, MomentumCorrection};
@@ -249,7 +249,7 @@ impl Exchange {
             ReducerConfig::SharedRandomK { .. } => |config| Ok(Box::new(config.random_k()?)),
             ReducerConfig::Gather { .. } => |config| match &config.reducer {
                 ReducerConfig::Gather { compressor, per_slot } => {
-                    Ok(Box::new(gather(compressor.build()?, *per_slot)))
+                    Ok(Box::new(gather(compressor.build(), *per_slot)))
                 }
                 other => Err(ConfigError::Conflict(format!("{} is not a gather", other.name()))),
             },
@@ -316,33 +316,5 @@ impl ControllerConfig {
             ControllerConfig::Schedule(WarmUp { from, to, steps }) => Box::new(Schedule::warm_up(*from, *to, *steps)?),
             ControllerConfig::Gravac(settings) => Box::new(settings.build(world)?),
         }))
-    }
-}
-
-impl CompressorConfig {
-    /// The compressor.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for settings outside their range.
-    pub fn build(&self) -> Result<Box<dyn Compressor>, ConfigError> {
-        Ok(match *self {
-            CompressorConfig::Dense => Box::new(DenseCompressor),
-            CompressorConfig::Half { kind } => Box::new(Half::new(kind)),
-            CompressorConfig::TopK { factor, values } => Box::new(TopK::factor(factor).with_values(values)),
-            CompressorConfig::Qsgd { bits, bucket, norm } => Box::new(Qsgd::new(bits, bucket, norm)?),
-            CompressorConfig::ScaledSign => Box::new(ScaledSign::new()),
-        })
-    }
-
-    fn build_tunable(&self) -> Result<Box<dyn TunableCompressor>, ConfigError> {
-        Ok(match *self {
-            CompressorConfig::TopK { factor, values } => Box::new(TopK::factor(factor).with_values(values)),
-            CompressorConfig::Qsgd { bits, bucket, norm } => Box::new(Qsgd::new(bits, bucket, norm)?),
-            ref other => {
-                return Err(ConfigError::Conflict(format!(
-                    "a controller turns the compression factor, but compressor {other} has none; use topk or qsgd"
-                )));
-            }
-        })
     }
 }

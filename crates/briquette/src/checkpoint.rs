@@ -10,23 +10,26 @@
 //! before whole. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
 //! another size is an explicit [`WorldChange`].
 
+mod file;
+mod ids;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use briquette_core::reduce::{Facts, Previous};
-use briquette_core::state::{State, Value};
 use briquette_core::Traffic;
+use briquette_core::reduce::{Facts, Previous};
+use briquette_core::state::State;
 use burn::module::Module;
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use burn::optim::ModuleOptimizer;
+use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::file::{Blobs, Saved};
+use self::file::{read_state, write_atomically};
 use crate::error::Error;
 use crate::optimizer::DistributedOptimizer;
+use crate::synchronizer::Synchronizer;
 
 /// What to do with residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,7 +64,7 @@ pub struct Checkpoint {
     manifest: Manifest,
 }
 
-fn fail(path: &Path, problem: impl ToString) -> Error {
+pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
     Error::Checkpoint { path: path.to_owned(), problem: problem.to_string() }
 }
 
@@ -74,7 +77,13 @@ impl Checkpoint {
         let path = complete(directory).pop().ok_or_else(|| {
             fail(directory, "no complete checkpoint here (one has a manifest.json); give the directory of a run")
         })?;
-        let text = fs::read_to_string(path.join("manifest.json")).map_err(|e| fail(&path, e))?;
+        Checkpoint::open(path)
+    }
+
+    /// The complete checkpoint at `path`.
+    pub(crate) fn open(path: PathBuf) -> Result<Checkpoint, Error> {
+        let text =
+            fs::read_to_string(path.join("manifest.json")).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         let manifest = serde_json::from_str(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         Ok(Checkpoint { path, manifest })
     }
@@ -125,19 +134,6 @@ fn file_name(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }
 
-/// Writes under a temporary name, syncs, renames.
-fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".partial-").tempfile_in(directory)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
-    };
-    write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))
-}
-
 impl DistributedOptimizer {
     /// Saves a checkpoint under `directory`; every rank must call it at the same step. Buffers are averaged over ranks
     /// first and the averaged model is returned. `notes` (rank 0's count) come back from [`Checkpoint::note`]. Older
@@ -156,82 +152,19 @@ impl DistributedOptimizer {
         let module = self.sync.average_buffers(module)?;
         self.sync.comm.set_clock(clock);
         let path = directory.join(format!("step-{:08}", self.sync.step));
-        let written = self.write_rank(&module, &path);
-        let checksums = self.agree_on_files(&written)?;
-        written?;
-        if checksums.contains(&None) {
-            let rank = checksums.iter().position(Option::is_none).unwrap_or_default();
-            return Err(fail(&path, format!("rank {rank} could not write its file; the checkpoint before is untouched")));
-        }
+        let blobs = self.blobs(&module);
+        self.sync.write_checkpoint(&path, blobs, notes)?;
         if self.sync.rank() == 0 {
-            let manifest = Manifest {
-                step: self.sync.step,
-                world: self.sync.world(),
-                checksums: checksums.into_iter().flatten().collect(),
-                notes: notes.clone(),
-            };
-            let text = serde_json::to_string_pretty(&manifest).map_err(|e| fail(&path, e))?;
-            write_atomically(&path.join("manifest.json"), text.as_bytes())?;
             remove_old(directory);
         }
-        self.sync.comm.scope().operation = "checkpoint save";
-        self.sync.comm.barrier()?;
-        self.sync.set_clock(clock);
+        self.sync.finish_saving(clock)?;
         Ok(module)
     }
 
-    fn write_rank<M: Module>(&self, module: &M, path: &Path) -> Result<u32, Error> {
-        fs::create_dir_all(path).map_err(|e| fail(path, e))?;
-        let bytes = self.to_bytes(module).map_err(|e| fail(path, e))?;
-        write_atomically(&path.join(file_name(self.sync.rank())), &bytes)?;
-        Ok(crc32fast::hash(&bytes))
-    }
-
-    /// Each rank's checksum, or `None` where writing failed.
-    fn agree_on_files(&mut self, written: &Result<u32, Error>) -> Result<Vec<Option<u32>>, Error> {
-        self.sync.comm.scope().operation = "checkpoint save";
-        let mine = written.as_ref().map(|sum| sum.to_le_bytes().to_vec()).unwrap_or_default();
-        let mut frames = Vec::new();
-        self.sync.comm.all_gather(&mine, &mut frames)?;
-        let rank = self.sync.rank();
-        let sum = |bytes: &[u8]| bytes.first_chunk().map(|b| u32::from_le_bytes(*b));
-        Ok(frames.iter().enumerate().map(|(r, f)| sum(if r == rank { &mine } else { f })).collect())
-    }
-
-    fn to_bytes<M: Module>(&self, module: &M) -> Result<Vec<u8>, String> {
-        let text = |e: &dyn std::fmt::Display| e.to_string();
-        let model = module.clone().into_record().into_bytes().map_err(|e| text(&e))?;
-        let optimizer = self.inner.into_bytes().map_err(|e| text(&e))?;
-        let mut state = State::default();
-        if let Some(joined) = &self.sync.joined {
-            state.put_part("strategy", &*joined.strategy);
-        }
-        save_books(self, &mut state);
-        let mut blobs: Vec<(String, Dtype, Vec<u8>)> = vec![
-            ("model".into(), Dtype::U8, model.to_vec()),
-            ("optimizer".into(), Dtype::U8, optimizer.to_vec()),
-        ];
-        blobs.extend(state.iter().map(|(name, value)| to_blob(name, value)));
-        let views = blobs
-            .iter()
-            .map(|(name, dtype, bytes)| {
-                let view = TensorView::new(*dtype, vec![bytes.len() / width(*dtype)], bytes);
-                view.map(|view| (name.as_str(), view)).map_err(|e| text(&e))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        safetensors::serialize(views, Some(self.metadata())).map_err(|e| text(&e))
-    }
-
-    fn metadata(&self) -> HashMap<String, String> {
-        let layout = self.sync.joined.as_ref().map(|j| j.inventory.layout.clone()).unwrap_or_default();
-        HashMap::from([
-            ("version".into(), env!("CARGO_PKG_VERSION").into()),
-            ("rank".into(), self.sync.rank().to_string()),
-            ("world".into(), self.sync.world().to_string()),
-            ("seed".into(), self.sync.seed.to_string()),
-            ("layout".into(), format!("{layout} ({:016x})", layout.fingerprint())),
-            ("configuration".into(), serde_json::to_string(&self.sync.config).unwrap_or_default()),
-        ])
+    fn blobs<M: Module>(&self, module: &M) -> Result<Blobs, String> {
+        let model = module.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
+        let optimizer = self.inner.into_bytes().map_err(|e| e.to_string())?;
+        Ok(vec![("model", model), ("optimizer", optimizer)])
     }
 
     /// Continues from a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that
@@ -241,7 +174,99 @@ impl DistributedOptimizer {
     /// [`Error::Checkpoint`] when a file is damaged or was saved by another model, configuration or world (what differs is
     /// named). On an error neither module nor optimizer has changed; the module is gone with the error.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
-        let (rank, world, saved) = (self.sync.rank(), self.sync.world(), checkpoint.world());
+        let mut saved = self.sync.read_checkpoint(checkpoint, change)?;
+        let (module, optimizer) = saved.load(module)?;
+        self.sync.restore(&saved.state)?;
+        let empty = ModuleOptimizer::clone(&self.inner);
+        self.inner = empty.load_record(optimizer);
+        Ok(module)
+    }
+}
+
+impl Synchronizer {
+    /// Every rank's file and rank 0's manifest in the directory `path`; [`finish_saving`](Self::finish_saving) follows.
+    pub(crate) fn write_checkpoint(
+        &mut self,
+        path: &Path,
+        blobs: Result<Blobs, String>,
+        notes: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        let written = self.write_rank(path, blobs);
+        let checksums = self.agree_on_files(&written)?;
+        written?;
+        if checksums.contains(&None) {
+            let rank = checksums.iter().position(Option::is_none).unwrap_or_default();
+            return Err(fail(
+                path,
+                format!("rank {rank} could not write its file; the checkpoint before is untouched"),
+            ));
+        }
+        // Rank 0 alone writes the manifest: the others must hear whether it could.
+        let complete = match self.rank() {
+            0 => self.write_manifest(path, checksums.into_iter().flatten().collect(), notes),
+            _ => Ok(0),
+        };
+        let told = self.agree_on_files(&complete)?;
+        complete?;
+        match told[0] {
+            Some(_) => Ok(()),
+            None => Err(fail(path, "rank 0 could not write manifest.json; the checkpoint before is untouched")),
+        }
+    }
+
+    fn write_manifest(&self, path: &Path, checksums: Vec<u32>, notes: &BTreeMap<String, String>) -> Result<u32, Error> {
+        let manifest = Manifest { step: self.step, world: self.world(), checksums, notes: notes.clone() };
+        let text = serde_json::to_string_pretty(&manifest).map_err(|e| fail(path, e))?;
+        write_atomically(&path.join("manifest.json"), text.as_bytes())?;
+        Ok(crc32fast::hash(text.as_bytes()))
+    }
+
+    /// Waits until rank 0's manifest is in place, and leaves the time since `clock` out of the run's.
+    pub(crate) fn finish_saving(&mut self, clock: f64) -> Result<(), Error> {
+        self.comm.scope().operation = "checkpoint save";
+        self.comm.barrier()?;
+        self.set_clock(clock);
+        Ok(())
+    }
+
+    fn write_rank(&self, path: &Path, blobs: Result<Blobs, String>) -> Result<u32, Error> {
+        fs::create_dir_all(path).map_err(|e| fail(path, e))?;
+        let bytes = blobs.and_then(|blobs| self.to_bytes(&blobs)).map_err(|e| fail(path, e))?;
+        write_atomically(&path.join(file_name(self.rank())), &bytes)?;
+        Ok(crc32fast::hash(&bytes))
+    }
+
+    /// What each rank wrote, as a checksum, or `None` where writing failed.
+    fn agree_on_files(&mut self, written: &Result<u32, Error>) -> Result<Vec<Option<u32>>, Error> {
+        let mine = written.as_ref().map(|sum| sum.to_le_bytes().to_vec()).unwrap_or_default();
+        let heard = self.tell("checkpoint save", &mine)?;
+        Ok(heard.iter().map(|bytes| bytes.first_chunk().map(|b| u32::from_le_bytes(*b))).collect())
+    }
+
+    fn to_bytes(&self, records: &Blobs) -> Result<Vec<u8>, String> {
+        let mut state = State::default();
+        if let Some(joined) = &self.joined {
+            state.put_part("strategy", &*joined.strategy);
+        }
+        save_books(self, &mut state);
+        file::serialize(records, &state, self.metadata())
+    }
+
+    fn metadata(&self) -> HashMap<String, String> {
+        let layout = self.joined.as_ref().map(|j| j.inventory.layout.clone()).unwrap_or_default();
+        HashMap::from([
+            ("version".into(), env!("CARGO_PKG_VERSION").into()),
+            ("rank".into(), self.rank().to_string()),
+            ("world".into(), self.world().to_string()),
+            ("seed".into(), self.seed.to_string()),
+            ("layout".into(), format!("{layout} ({:016x})", layout.fingerprint())),
+            ("configuration".into(), serde_json::to_string(&self.config).unwrap_or_default()),
+        ])
+    }
+
+    /// This rank's file, checked; nothing has changed yet.
+    pub(crate) fn read_checkpoint(&self, checkpoint: &Checkpoint, change: WorldChange) -> Result<Saved, Error> {
+        let (rank, world, saved) = (self.rank(), self.world(), checkpoint.world());
         if saved != world && change == WorldChange::Refuse {
             let problem = format!(
                 "saved by {saved} ranks, this world has {world}: resume with {saved}, or choose what becomes of the residuals \
@@ -258,19 +283,15 @@ impl DistributedOptimizer {
         if saved != world {
             spread(&mut state, checkpoint, change)?;
         }
-        let blob = |name: &str| -> Result<Bytes, Error> {
-            let view = file.tensor(name).map_err(|e| fail(&path, e))?;
-            Ok(Bytes::from_bytes_vec(view.data().to_vec()))
-        };
-        let model = ModuleRecord::from_bytes(blob("model")?).map_err(|e| fail(&path, e))?;
-        let optimizer = OptimizerRecord::from_bytes(blob("optimizer")?).map_err(|e| fail(&path, e))?;
-        let module = module.try_load_record(model).map_err(|e| fail(&path, e))?;
-        let joined = self.sync.joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        Ok(Saved { path, state, blobs: file::read_blobs(&file) })
+    }
+
+    /// Residuals, controller, step and clock, as they were saved.
+    pub(crate) fn restore(&mut self, state: &State) -> Result<(), Error> {
+        let rank = self.rank();
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
         state.load_part("strategy", &mut *joined.strategy)?;
-        let empty = ModuleOptimizer::clone(&self.inner);
-        self.inner = empty.load_record(optimizer);
-        load_books(self, &state)?;
-        Ok(module)
+        load_books(self, state)
     }
 
     /// What differs between the run that saved and this one.
@@ -305,8 +326,7 @@ fn remove_old(directory: &Path) {
 }
 
 /// Step, clock, and what the next step's header must repeat.
-fn save_books(optimizer: &DistributedOptimizer, state: &mut State) {
-    let sync = &optimizer.sync;
+fn save_books(sync: &Synchronizer, state: &mut State) {
     state.put("step", sync.step);
     state.put("clock", sync.comm.now());
     if let (Some(facts), Some(previous)) = (sync.facts, sync.previous) {
@@ -318,8 +338,7 @@ fn save_books(optimizer: &DistributedOptimizer, state: &mut State) {
     }
 }
 
-fn load_books(optimizer: &mut DistributedOptimizer, state: &State) -> Result<(), Error> {
-    let sync = &mut optimizer.sync;
+fn load_books(sync: &mut Synchronizer, state: &State) -> Result<(), Error> {
     sync.step = state.u64("step")?;
     sync.set_clock(state.f64("clock")?);
     (sync.facts, sync.previous) = (None, None);
@@ -361,47 +380,4 @@ fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Re
         });
     }
     Ok(())
-}
-
-const PREFIX: &str = "state/";
-
-fn width(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::F32 => 4,
-        Dtype::F64 | Dtype::U64 => 8,
-        _ => 1,
-    }
-}
-
-/// A lone number is told from a vector of one by its name.
-fn to_blob(name: &str, value: &Value) -> (String, Dtype, Vec<u8>) {
-    let named = |kind: &str| format!("{PREFIX}{kind}{name}");
-    match value {
-        Value::F32s(v) => (named(""), Dtype::F32, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Value::F64s(v) => (named(""), Dtype::F64, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Value::F64(x) => (named("one:"), Dtype::F64, x.to_le_bytes().to_vec()),
-        Value::U64(x) => (named("one:"), Dtype::U64, x.to_le_bytes().to_vec()),
-        other => unreachable!("a state value without a file form: {other:?}"),
-    }
-}
-
-fn read_state(file: &SafeTensors<'_>) -> Result<State, String> {
-    let mut state = State::default();
-    for (name, view) in file.tensors() {
-        let Some(name) = name.strip_prefix(PREFIX) else { continue };
-        let f64s = || view.data().as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
-        let value: Value = match (view.dtype(), name.starts_with("one:")) {
-            (Dtype::F32, false) => {
-                view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>().into()
-            }
-            (Dtype::F64, false) => f64s().collect::<Vec<_>>().into(),
-            (Dtype::F64, true) => f64s().next().unwrap_or_default().into(),
-            (Dtype::U64, true) => {
-                view.data().first_chunk().map(|b| u64::from_le_bytes(*b)).unwrap_or_default().into()
-            }
-            (dtype, _) => return Err(format!("`{name}` has the unexpected type {dtype:?}")),
-        };
-        state.put(name.strip_prefix("one:").unwrap_or(name), value);
-    }
-    Ok(state)
 }

@@ -1,8 +1,58 @@
 //! Data-parallel training for [Burn](https://burn.dev) over the network you have.
+//!
+//! Each rank trains a replica of the model on its share of the data. Between `backward` and the optimizer's step the ranks
+//! agree on an average of their gradients, and may compress what they tell each other. The algorithms are in
+//! [`briquette_core`], here as [`core`](mod@core); this crate is the glue to Burn 0.22.
+//!
+//! # The difference to plain Burn
+//!
+//! ```diff
+//!  let optim = SgdConfig::new().init();
+//! +let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42);
+//! +let mut model = optim.join(model)?;
+//!  for batch in shard {
+//!      let loss = model.loss(batch);
+//!      let grads = GradientsParams::from_grads(loss.backward(), &model);
+//! -    model = optim.step(lr, model, grads);
+//! +    model = optim.step(lr, model, grads)?;
+//!  }
+//! ```
+//!
+//! `comm` is this rank's [`Communicator`](briquette_core::Communicator), from
+//! [`Local::world`](briquette_core::comm::Local::world) for example. Configuration and seed are the same on every rank.
+//!
+//! # The pieces
+//!
+//! - [`DistributedOptimizer`]: a `ModuleOptimizer`, parameter groups and all, with the exchange in front.
+//! - [`Synchronizer`]: the exchange alone, when something else owns the optimizer; also stopping together, averaging
+//!   BatchNorm's statistics, and the [`StepReport`] with traffic, gain, factor and seconds.
+//! - `DataParallel` (feature `train`): a strategy for Burn's own `SupervisedTraining`.
+//! - [`Compressed`]: compression with error feedback inside one process, to try what it costs.
+//! - [`Checkpoint`], [`WorldChange`]: saving and resuming, to the bit in a world of the same size.
+//! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for communicators, as core reads none.
+//!
+//! # What to use when
+//!
+//! | you have | use |
+//! |---|---|
+//! | a fast network, or a small model | [`Config::dense`]: compression would lose |
+//! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
+//! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
+//! | no idea which factor | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
+//! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
+//! | hardly any network | Local SGD: `Config::Periodic`, parameters every so many steps |
+//! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
+//! | Burn's `SupervisedTraining` | `DataParallel` |
+//! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |
+//! | one process | [`Compressed`] |
+//!
+//! What commonly goes wrong is in `docs/footguns.md`, what is assumed in `docs/assumptions.md`.
 
 mod checkpoint;
 mod clock;
 mod compressed;
+#[cfg(feature = "train")]
+pub mod data_parallel;
 mod error;
 mod flat;
 mod hello;
@@ -15,6 +65,8 @@ pub use briquette_core::config::Config;
 pub use checkpoint::{Checkpoint, WorldChange};
 pub use clock::WallClock;
 pub use compressed::{Compressed, CompressedState};
+#[cfg(feature = "train")]
+pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
 pub use synchronizer::{StepReport, Synchronizer};

@@ -142,8 +142,7 @@ impl Synchronizer {
     /// # Errors
     /// [`Error::NotJoined`].
     pub fn layout(&self) -> Result<&Layout, Error> {
-        let rank = self.rank();
-        self.joined.as_ref().map(|j| &j.inventory.layout).ok_or(Error::NotJoined { rank })
+        self.joined.as_ref().map(|j| &j.inventory.layout).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
     /// What the last exchange did.
@@ -164,7 +163,9 @@ impl Synchronizer {
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         flat::drain(&module);
         let inventory = Inventory::of(&module);
-        let strategy = self.config.build(&inventory.layout, self.world())?;
+        let built = self.config.build(&inventory.layout, self.world());
+        // The other ranks may have built theirs, and would wait for this one.
+        let strategy = built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         hello::compare(&mut *self.comm, &inventory, &self.config, self.seed)?;
         let mut module = module;
         for part in [Part::Trainable, Part::Buffers] {
@@ -184,8 +185,7 @@ impl Synchronizer {
         if bytes.len() != expected {
             return Err(self.mismatch(0, "bytes of parameters", expected, bytes.len()));
         }
-        let from_le = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-        values.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(v, b)| *v = from_le(b));
+        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
         Ok(flat::write_values(module, part, &values, inventory))
     }
 
@@ -221,8 +221,7 @@ impl Synchronizer {
     /// # Errors
     /// [`Error::NotJoined`].
     pub fn due(&self) -> Result<Due, Error> {
-        let rank = self.rank();
-        self.joined.as_ref().map(|j| j.strategy.due(self.step)).ok_or(Error::NotJoined { rank })
+        self.joined.as_ref().map(|j| j.strategy.due(self.step)).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
     /// Turns this rank's gradients into the average of all ranks' (where gradients are due at this step). Step the
@@ -374,6 +373,16 @@ impl Synchronizer {
         let module = flat::write_values(module, Part::Buffers, &values, &joined.inventory);
         self.last_end = self.comm.now();
         Ok(module)
+    }
+
+    /// Tells every rank a few bytes and hears theirs, in rank order. The time it takes counts as nothing.
+    pub(crate) fn tell(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let (before, mut heard) = (self.comm.now(), Vec::new());
+        self.comm.scope().operation = operation;
+        self.comm.all_gather(mine, &mut heard)?;
+        heard[self.comm.rank()].extend_from_slice(mine);
+        self.last_end += self.comm.now() - before;
+        Ok(heard)
     }
 
     /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated

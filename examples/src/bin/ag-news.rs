@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use briquette::core::Key;
 use briquette_datasets::{TextKind, TextSource};
 use briquette_examples::cli::{self, Cli};
@@ -38,7 +38,7 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         "generated" => TextKind::Generated,
         other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
     };
-    let model = settings.model.parse()?;
+    let model = settings.model.parse().context("--model")?;
     let source = TextSource {
         dir: settings.data.clone(),
         train_limit: settings.train_limit,

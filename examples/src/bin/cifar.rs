@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use briquette::core::Key;
 use briquette_datasets::{Augment, ImageKind, ImageSource};
 use briquette_examples::cli::{self, Cli};
@@ -39,7 +39,7 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         "generated" => ImageKind::Generated { classes: 10 },
         other => bail!("unknown --dataset `{other}`; valid are: cifar10, cifar100, generated"),
     };
-    let model = settings.model.parse()?;
+    let model = settings.model.parse().context("--model")?;
     let source = ImageSource {
         dir: settings.data.clone(),
         train_limit: settings.train_limit,

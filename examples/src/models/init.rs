@@ -63,9 +63,13 @@ pub(super) fn is_running_statistic(layer: &str, field: &str) -> bool {
 #[derive(Clone, Copy)]
 enum Rule {
     Keep,
-    Uniform { bound: f32 },
+    Uniform {
+        bound: f32,
+    },
     /// Rows of this many values, the first of them zero.
-    Normal { row: usize },
+    Normal {
+        row: usize,
+    },
 }
 
 struct Draw {

@@ -56,10 +56,8 @@ impl LstmDirection {
         let [hidden, _] = hidden_weight.dims();
         let device = hidden_weight.device();
         let bias = self.bias_input.val() + self.bias_hidden.val();
-        let shut = Tensor::cat(
-            vec![Tensor::full([1, 2 * hidden], SHUT, &device), Tensor::zeros([1, 2 * hidden], &device)],
-            1,
-        );
+        let shut =
+            Tensor::cat(vec![Tensor::full([1, 2 * hidden], SHUT, &device), Tensor::zeros([1, 2 * hidden], &device)], 1);
         Tensor::cat(vec![self.weight_input.val(), bias.unsqueeze_dim(0), shut, hidden_weight], 0)
     }
 }

@@ -23,8 +23,8 @@ impl Error for UnknownModel {}
 
 /// The entry of `all` that is called `name`.
 pub(super) fn find<K: Copy>(all: &[K], name_of: fn(K) -> &'static str, name: &str) -> Result<K, UnknownModel> {
-    all.iter().copied().find(|kind| name_of(*kind) == name).ok_or_else(|| UnknownModel {
-        name: name.to_owned(),
-        known: all.iter().map(|kind| name_of(*kind)).collect(),
-    })
+    all.iter()
+        .copied()
+        .find(|kind| name_of(*kind) == name)
+        .ok_or_else(|| UnknownModel { name: name.to_owned(), known: all.iter().map(|kind| name_of(*kind)).collect() })
 }

@@ -2,8 +2,8 @@ use briquette_core::Key;
 use burn::module::ModuleMapper;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{LinearConfig, PReluConfig};
-use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
 use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
 use burn::tensor::{Device, Int, TensorData};
 use clap::ValueEnum;
 
@@ -90,9 +90,8 @@ fn image_models_have_the_known_parameter_counts() {
 
 #[test]
 fn text_models_have_pytorchs_parameter_counts() {
-    let count = |kind: TextModelKind| {
-        trainable_parameters(&kind.build(&TextConfig::default(), Key::new(0), &Device::flex()))
-    };
+    let count =
+        |kind: TextModelKind| trainable_parameters(&kind.build(&TextConfig::default(), Key::new(0), &Device::flex()));
     // 20 002 · 64 + d · (4 · 96 · (64 + 96) + 2 · 4 · 96) + d · 96 · 4 + 4 for d directions.
     assert_eq!(count(TextModelKind::BiLstm), 1_405_316);
     assert_eq!(count(TextModelKind::Lstm), 1_280_128 + 62_208 + 388);

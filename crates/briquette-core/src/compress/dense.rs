@@ -20,7 +20,8 @@
 //! assert_eq!(message.error_energy(&[0.5, -3.0]), 0.0);
 //! ```
 
-use super::{Class, Compressor};
+use super::{Class, Compressor, Knobs, Spec};
+use crate::error::ConfigError;
 use crate::{Key, Message};
 
 /// The identity; see the [module](self).
@@ -34,5 +35,24 @@ impl Compressor for Dense {
 
     fn class(&self, _x: &[f32]) -> Class {
         Class::Contractive { delta: 1.0 }
+    }
+}
+
+impl std::fmt::Display for Dense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("dense")
+    }
+}
+
+impl Spec for Dense {
+    const SYNTAX: &'static str = "dense";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        Ok((name == "dense").then_some(Dense))
+    }
+
+    fn representative() -> Self {
+        Dense
     }
 }

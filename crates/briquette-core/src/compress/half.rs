@@ -29,7 +29,8 @@
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 
-use super::{Class, Compressor};
+use super::{Class, Compressor, Knobs, Spec};
+use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
 use crate::{Key, Message};
@@ -86,6 +87,29 @@ impl Compressor for Half {
         // (a + b)² ≤ a² + b² where every value has only one of the two errors.
         let lost = worst * worst + x.len() as f64 * absolute * absolute / energy;
         Class::Contractive { delta: (1.0 - lost).max(0.0) }
+    }
+}
+
+impl std::fmt::Display for Half {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.kind == HalfKind::F16 { "f16" } else { "bf16" })
+    }
+}
+
+impl Spec for Half {
+    const SYNTAX: &'static str = "f16, bf16";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        Ok(match name {
+            "f16" => Some(Half::new(HalfKind::F16)),
+            "bf16" => Some(Half::new(HalfKind::Bf16)),
+            _ => None,
+        })
+    }
+
+    fn representative() -> Self {
+        Half::new(HalfKind::F16)
     }
 }
 

@@ -68,6 +68,64 @@ pub trait Compressor: Send {
     }
 }
 
+/// How a compressor is written in settings; with it and one line in [`config`](crate::config) it has laws, flags and TOML.
+pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
+    /// What may be written, for help and errors: `qsgd[:BITS[:BUCKET[:l2|max]]]`.
+    const SYNTAX: &'static str;
+
+    /// Whether what it loses must be fed back.
+    const NEEDS_FEEDBACK: bool;
+
+    /// The compressor that `name` and its knobs say; `None` when the name is another's.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a knob outside its range.
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError>;
+
+    /// The value that the laws are tried on.
+    fn representative() -> Self;
+
+    /// Itself with its knob, when controllers can turn one.
+    fn tunable(self) -> Option<Box<dyn TunableCompressor>> {
+        None
+    }
+}
+
+/// The parts of a compressor's text after its name.
+#[derive(Debug)]
+pub struct Knobs<'a>(pub(crate) std::str::Split<'a, char>);
+
+impl<'a> Knobs<'a> {
+    /// The next part as it is.
+    pub fn text(&mut self) -> Option<&'a str> {
+        self.0.next()
+    }
+
+    /// The next part as a number; `default` when the text ends before it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names `what`.
+    pub fn number<T: std::str::FromStr>(&mut self, what: &'static str, default: T) -> Result<T, ConfigError> {
+        match self.0.next() {
+            None => Ok(default),
+            Some(text) => text.parse().map_err(|_| ConfigError::range(what, "a number", text)),
+        }
+    }
+
+    /// The next part as one of some words; the first when the text ends before it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unknown`] lists the words.
+    pub fn word<T: Copy>(&mut self, what: &'static str, words: &[(&str, T)]) -> Result<T, ConfigError> {
+        let Some(text) = self.0.next() else { return Ok(words[0].1) };
+        words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| ConfigError::Unknown {
+            what,
+            got: text.to_owned(),
+            valid: words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
 /// Has a knob that controllers may turn.
 pub trait Tunable {
     /// Sets the nominal compression factor from the next call on, to the nearest value the knob has.

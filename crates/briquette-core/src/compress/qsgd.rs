@@ -48,7 +48,7 @@
 
 use rand::RngCore;
 
-use super::{Class, Compressor, Tunable, bucket_size};
+use super::{Class, Compressor, Knobs, Spec, Tunable, TunableCompressor, bucket_size};
 use crate::bits::pack;
 use crate::error::ConfigError;
 use crate::math::norm2;
@@ -171,6 +171,36 @@ fn quantize(x: &[f32], (scale, bits): (f32, u8), uniforms: &[f32], codes: &mut [
         let floor = a as i32;
         let level = floor + i32::from(uniform < a - floor as f32);
         *code = level as u8 | ((x.to_bits() >> 31) as u8) << (bits - 1);
+    }
+}
+
+impl std::fmt::Display for Qsgd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let norm = if self.norm == Norm::L2 { "l2" } else { "max" };
+        write!(f, "qsgd:{}:{}:{norm}", self.bits, self.bucket)
+    }
+}
+
+impl Spec for Qsgd {
+    const SYNTAX: &'static str = "qsgd[:BITS[:BUCKET[:max|l2]]]";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "qsgd" {
+            return Ok(None);
+        }
+        let bits = knobs.number("bits of QSGD", 4)?;
+        let bucket = knobs.number("bucket of QSGD", Qsgd::DEFAULT_BUCKET)?;
+        let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2)])?;
+        Qsgd::new(bits, bucket, norm).map(Some)
+    }
+
+    fn representative() -> Self {
+        Qsgd { bits: 4, bucket: 64, norm: Norm::L2 }
+    }
+
+    fn tunable(self) -> Option<Box<dyn TunableCompressor>> {
+        Some(Box::new(self))
     }
 }
 

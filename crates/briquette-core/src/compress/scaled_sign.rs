@@ -32,7 +32,7 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::{Class, Compressor, bucket_size};
+use super::{Class, Compressor, Knobs, Spec, bucket_size};
 use crate::bits::pack;
 use crate::error::ConfigError;
 use crate::math::norm2;
@@ -104,6 +104,34 @@ fn norm1(x: &[f32]) -> f64 {
         }
     }
     sums.iter().sum::<f64>() + rest.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
+}
+
+impl std::fmt::Display for ScaledSign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.bucket {
+            None => f.write_str("sign"),
+            Some(bucket) => write!(f, "sign:{bucket}"),
+        }
+    }
+}
+
+impl Spec for ScaledSign {
+    const SYNTAX: &'static str = "sign[:BUCKET]";
+    const NEEDS_FEEDBACK: bool = true;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "sign" {
+            return Ok(None);
+        }
+        match knobs.number("bucket of scaled signs", usize::MAX)? {
+            usize::MAX => Ok(Some(ScaledSign::new())),
+            bucket => ScaledSign::bucketed(bucket).map(Some),
+        }
+    }
+
+    fn representative() -> Self {
+        ScaledSign::new()
+    }
 }
 
 #[cfg(test)]

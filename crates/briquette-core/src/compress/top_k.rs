@@ -48,7 +48,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::{Class, Compressor, Tunable};
+use super::{Class, Compressor, Knobs, Spec, Tunable, TunableCompressor};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
 use crate::wire::F16_LIMIT;
@@ -76,6 +76,16 @@ impl TopK {
     /// Keeps one value in `factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         TopK { factor, values: ValueKind::F32 }
+    }
+
+    /// `d/k`.
+    pub fn compression_factor(&self) -> CompressionFactor {
+        self.factor
+    }
+
+    /// How kept values are written.
+    pub fn values(&self) -> ValueKind {
+        self.values
     }
 
     /// Writes kept values in this form.
@@ -269,131 +279,45 @@ fn q8_code([low, high]: [f32; 2], v: f32) -> u8 {
     level as u8 | (((v.to_bits() >> 31) as u8) << 7)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::math::{distance2, norm2};
-    use proptest::prelude::*;
-
-    fn compress(top_k: TopK, x: &[f32]) -> Message {
-        let mut message = Message::default();
-        { top_k }.compress_into(x, Key::new(0), &mut message);
-        message
-    }
-
-    fn decoded(message: &Message) -> Vec<f32> {
-        let mut out = vec![0.0; message.len()];
-        message.decode_into(&mut out).unwrap();
-        out
-    }
-
-    /// Sorts everything by magnitude, then by index.
-    fn naive(x: &[f32], k: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize] != 0.0).collect();
-        order.sort_by(|&a, &b| x[b as usize].abs().total_cmp(&x[a as usize].abs()).then(a.cmp(&b)));
-        order.truncate(k);
-        order.sort_unstable();
-        order
-    }
-
-    fn factor(c: f64) -> TopK {
-        TopK::factor(CompressionFactor::new(c).unwrap())
-    }
-
-    /// Ties, zeros of both signs, denormals, extremes.
-    fn awkward() -> impl Strategy<Value = f32> {
-        prop_oneof![
-            (-3..4_i32).prop_map(|v| v as f32),
-            prop::sample::select(vec![0.0, -0.0, 1e-45, -1e-45, 3e-39, f32::MAX, -f32::MAX, f32::MIN_POSITIVE]),
-            any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite()),
-        ]
-    }
-
-    #[test]
-    fn three_of_eight_by_hand() {
-        // Magnitudes 4 (index 1), then 3 at indices 0, 2, 5 and 6: the lowest two of the ties are kept.
-        let x = [3.0, -4.0, -3.0, 0.0, 2.0, 3.0, -3.0, 1.0];
-        let message = compress(factor(8.0 / 3.0), &x);
-        assert_eq!(decoded(&message), [3.0, -4.0, -3.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert_eq!((message.kept(), message.kept_energy(&x), message.error_energy(&x)), (3, 34.0, 23.0));
-        // Q8 of 3, 4, 3: range [3, 4], levels 0, 127, 0; all exact.
-        assert_eq!(decoded(&compress(factor(8.0 / 3.0).with_values(ValueKind::Q8), &x)), decoded(&message));
-        // Q8 of 1, 2, 1.306: (1.306 − 1)·127 = 38.86 → 39, 1 + 39/127.
-        let q8 = compress(factor(1.0).with_values(ValueKind::Q8), &[1.0, -2.0, 1.306]);
-        assert_eq!(decoded(&q8), [1.0, -2.0, 1.0 + 39.0 / 127.0]);
-    }
-
-    #[test]
-    fn edges_are_kept_or_dropped_as_documented() {
-        for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
-            let half = factor(2.0).with_values(values);
-            for (x, kept) in [
-                (&[][..], 0),
-                (&[0.0, -0.0, 0.0][..], 0),
-                (&[-7.5][..], 1),
-                (&[2.0; 9][..], 5),
-                (&[1e-45, 0.0, -1e-45, 1e-45][..], 2),
-                (&[f32::MAX, -f32::MAX, 1.0, 2.0][..], 2),
-            ] {
-                let message = compress(half, x);
-                assert_eq!(message.kept(), kept, "{values:?} {x:?}");
-                assert!(decoded(&message).iter().all(|v| v.is_finite()));
-            }
-            assert_eq!(decoded(&compress(half, &[1e-45, 0.0, -3e-45])), [1e-45, 0.0, -3e-45]);
-        }
-        assert!([0.0, -0.1, 1.1, f64::NAN, 1e-320].map(TopK::fraction).iter().all(Result::is_err));
-    }
-
-    #[test]
-    fn long_vectors_select_exactly_with_and_without_the_sampled_floor() {
-        let noise = |i: usize| (((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).powi(3);
-        let spread: Vec<f32> = (0..SAMPLED + 77).map(noise).collect();
-        let coarse: Vec<f32> = spread.iter().map(|v| (v * 4.0).round()).collect();
-        let one_burst: Vec<f32> = (0..SAMPLED).map(|i| if (500..900).contains(&i) { noise(i) } else { 0.0 }).collect();
-        for x in [spread, coarse, one_burst, vec![-1.0; SAMPLED]] {
-            for k in [1, 30, 1000, SAMPLED / 4, SAMPLED / 4 + 1, SAMPLED] {
-                let mut indices = Vec::new();
-                select(&x, k, &mut indices);
-                assert_eq!(indices, naive(&x, k), "k = {k}");
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn selection_equals_sorting(x in proptest::collection::vec(awkward(), 1..200), c in 1.0_f64..20.0) {
-            let message = compress(factor(c), &x);
-            let expected = naive(&x, CompressionFactor::new(c).unwrap().keep(x.len()));
-            prop_assert_eq!(message.sparse_indices(), Some(&expected[..]));
-        }
-
-        #[test]
-        fn refining_equals_starting_over(
-            x in proptest::collection::vec(awkward(), 0..200),
-            a in 1.0_f64..20.0,
-            b in 1.0_f64..20.0,
-            coarse_values in prop::sample::select(vec![ValueKind::F32, ValueKind::Q8]),
-        ) {
-            let coarse = compress(factor(a).with_values(coarse_values), &x);
-            let mut refined = Message::default();
-            factor(b).refine_into(&x, &coarse, Key::new(0), &mut refined);
-            prop_assert_eq!(refined, compress(factor(b), &x));
-        }
-
-        #[test]
-        fn declared_class_holds_and_no_kept_value_becomes_zero(
-            x in proptest::collection::vec(awkward(), 1..600),
-            c in 1.0_f64..20.0,
-            values in prop::sample::select(vec![ValueKind::F32, ValueKind::F16, ValueKind::Q8]),
-        ) {
-            let message = compress(factor(c).with_values(values), &x);
-            let error = distance2(&x, &decoded(&message));
-            let Class::Contractive { delta } = factor(c).with_values(values).class(&x) else { panic!() };
-            prop_assert!(error <= (1.0 - delta) * norm2(&x) * (1.0 + 1e-12), "{} {}", error, norm2(&x));
-            prop_assert!((message.error_energy(&x) - error).abs() <= 1e-12 * norm2(&x));
-            if values == ValueKind::Q8 {
-                prop_assert_eq!(decoded(&message).iter().filter(|v| **v != 0.0).count(), message.kept());
-            }
+impl std::fmt::Display for TopK {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "topk:{}", self.factor)?;
+        match self.values {
+            ValueKind::F32 => Ok(()),
+            ValueKind::F16 => f.write_str(":f16"),
+            ValueKind::Q8 => f.write_str(":q8"),
         }
     }
 }
+
+impl Spec for TopK {
+    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx[:f32|f16|q8]]";
+    const NEEDS_FEEDBACK: bool = true;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "topk" {
+            return Ok(None);
+        }
+        let top_k = match knobs.text() {
+            Some(text) if text.ends_with('x') => TopK::factor(text.parse()?),
+            Some(text) => {
+                let wrong = |_| ConfigError::range("top-k", "a share such as 0.01 or a factor such as 100x", text);
+                TopK::fraction(text.parse().map_err(wrong)?)?
+            }
+            None => TopK::fraction(0.01)?,
+        };
+        let kinds = [("f32", ValueKind::F32), ("f16", ValueKind::F16), ("q8", ValueKind::Q8)];
+        Ok(Some(top_k.with_values(knobs.word("value type", &kinds)?)))
+    }
+
+    fn representative() -> Self {
+        TopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
+    }
+
+    fn tunable(self) -> Option<Box<dyn TunableCompressor>> {
+        Some(Box::new(self))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
 use crate::CompressionFactor;
-use crate::compress::{HalfKind, Norm, ValueKind};
+use crate::compress::{Dense as DenseCompressor, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
 
@@ -24,26 +24,12 @@ fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::new(value).expect("a constant of at least 1")
 }
 
-impl Chain for CompressorConfig {
-    fn next(current: Option<&Self>) -> Option<Self> {
-        use CompressorConfig::*;
-        Some(match current {
-            None => Dense,
-            Some(Dense) => Half { kind: HalfKind::F16 },
-            Some(Half { .. }) => TopK { factor: factor(8.0), values: ValueKind::F32 },
-            Some(TopK { .. }) => Qsgd { bits: 4, bucket: 64, norm: Norm::L2 },
-            Some(Qsgd { .. }) => ScaledSign,
-            Some(ScaledSign) => return None,
-        })
-    }
-}
-
 impl Chain for ReducerConfig {
     fn next(current: Option<&Self>) -> Option<Self> {
         use ReducerConfig::*;
         Some(match current {
             None => Dense,
-            Some(Dense) => Gather { compressor: CompressorConfig::Dense, per_slot: false },
+            Some(Dense) => Gather { compressor: CompressorConfig::Dense(DenseCompressor), per_slot: false },
             Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
             Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
             Some(PowerSgd { .. }) => return None,
@@ -83,16 +69,14 @@ fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     match reducer {
         ReducerConfig::Dense => Feedback::None,
         ReducerConfig::PowerSgd { .. } | ReducerConfig::SharedRandomK { .. } => Feedback::Error,
-        ReducerConfig::Gather { compressor, .. } => match compressor {
-            CompressorConfig::Dense | CompressorConfig::Half { .. } | CompressorConfig::Qsgd { .. } => Feedback::None,
-            CompressorConfig::TopK { .. } | CompressorConfig::ScaledSign => Feedback::Error,
-        },
+        ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
+        ReducerConfig::Gather { .. } => Feedback::None,
     }
 }
 
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
-    let top_k = |values| ReducerConfig::gather(CompressorConfig::TopK { factor: factor(8.0), values });
+    let top_k = |values| ReducerConfig::gather(CompressorConfig::TopK(TopK::factor(factor(8.0)).with_values(values)));
     let mut exchanges = Vec::new();
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {

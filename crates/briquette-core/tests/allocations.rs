@@ -1,0 +1,190 @@
+//! What a step costs in memory: after warm-up nothing proportional to the number of parameters is allocated, and what is
+//! held between steps stays within the documented number of parameter-sized vectors.
+//!
+//! One test: the counter counts every thread of the process.
+//!
+//! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout as Block, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use briquette_core::comm::{Communicator, Local, run_ranks};
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
+use briquette_core::control::GraVacConfig;
+use briquette_core::error::{CommError, SyncError};
+use briquette_core::layer::Momentum;
+use briquette_core::sync::{Context, Header, agree};
+use briquette_core::{CompressionFactor, Key, Layout};
+
+struct Counting;
+
+static HELD: AtomicU64 = AtomicU64::new(0);
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator with unchanged arguments; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        HELD.fetch_add(block.size() as u64, Relaxed);
+        ASKED.fetch_add(block.size() as u64, Relaxed);
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
+        unsafe { System.alloc(block) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, block: Block) {
+        HELD.fetch_sub(block.size() as u64, Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, block) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Values of the vector: 1 Mi, a matrix of 1024 rows among them.
+const LEN: usize = 1 << 20;
+const WARM_UP: u64 = 8;
+const STEPS: u64 = 4;
+
+fn layout() -> Layout {
+    let (rows, bias) = (1 << 10, 1 << 12);
+    Layout::new([("matrix", vec![rows, (LEN - bias) / rows]), ("bias", vec![bias])])
+}
+
+/// Bytes over all ranks: held after warm-up by what a run keeps, and asked for by the steps after it.
+struct Memory {
+    held: f64,
+    asked: f64,
+}
+
+/// Other values at every step, so that messages differ in length as they do in training.
+fn refill(vector: &mut [f32], state: &mut u64) {
+    for v in vector {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let unit = (*state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+        *v = unit * unit * unit;
+    }
+}
+
+fn run(config: &Config, world: usize) -> Memory {
+    let layout = layout();
+    // Before the world, so that what the caller holds is not counted.
+    let vectors: Vec<std::sync::Mutex<Vec<f32>>> = (0..world).map(|_| vec![0.0; LEN].into()).collect();
+    let before = HELD.load(Relaxed);
+    let ranks = run_ranks(Local::world(world), |mut comm| {
+        let mut strategy = config.build(&layout, world).expect("a valid configuration");
+        let rank = comm.rank();
+        let mut vector = vectors[rank].lock().expect("each rank has its own");
+        let (mut random, mut facts) = (rank as u64, None);
+        let mut warm = (0, 0);
+        for step in 0..WARM_UP + STEPS {
+            if step == WARM_UP {
+                comm.barrier()?;
+                warm = (HELD.load(Relaxed), ASKED.load(Relaxed));
+                comm.barrier()?;
+            }
+            refill(&mut vector, &mut random);
+            let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
+            let agreed = agree(&header, facts.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
+            let context = Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts };
+            strategy.sync(&mut vector, &context, &mut comm)?;
+            facts = Some(agreed.facts);
+        }
+        comm.barrier()?;
+        let asked = ASKED.load(Relaxed) - warm.1;
+        // Nobody drops anything before everybody has looked.
+        comm.barrier()?;
+        Ok::<_, Failed>((warm.0 - before, asked))
+    });
+    let seen: Vec<(u64, u64)> = ranks.into_iter().map(|r| r.expect("no rank fails")).collect();
+    let most = |f: fn(&(u64, u64)) -> u64| seen.iter().map(f).max().unwrap_or(0) as f64;
+    Memory { held: most(|m| m.0), asked: most(|m| m.1) }
+}
+
+#[derive(Debug)]
+struct Failed(#[expect(dead_code, reason = "shown by `expect`")] String);
+
+impl From<CommError> for Failed {
+    fn from(error: CommError) -> Self {
+        Failed(error.to_string())
+    }
+}
+
+impl From<SyncError> for Failed {
+    fn from(error: SyncError) -> Self {
+        Failed(error.to_string())
+    }
+}
+
+fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
+    Config::EveryStep(Exchange { reducer, feedback, ..Exchange::default() })
+}
+
+fn gather(compressor: &str) -> ReducerConfig {
+    ReducerConfig::gather(compressor.parse().expect("a valid compressor"))
+}
+
+/// A configuration and what a rank may hold between steps, in vectors of the parameters' size.
+struct Row {
+    name: &'static str,
+    config: Config,
+    /// Vectors proper.
+    vectors: f64,
+    /// One message in memory, as a share of a vector.
+    message: f64,
+    /// Whether it may exchange densely, through a ring: a frame of `1/W` vectors.
+    ring: bool,
+}
+
+impl Row {
+    /// The vectors, and what is proportional to the parameters only through the compression: this rank's message (the
+    /// candidates of a selection, the bytes) and every other rank's (its frame, and decoded).
+    fn limit(&self, world: usize) -> f64 {
+        let ring = if self.ring && world > 1 { 1.0 / world as f64 } else { 0.0 };
+        self.vectors + ring + self.message * (2 * world + 2) as f64
+    }
+}
+
+fn table() -> Vec<Row> {
+    let momentum = Feedback::Momentum(Momentum { clip: Some(1.0), ..Momentum::default() });
+    let factor = |x| CompressionFactor::new(x).expect("at least 1");
+    let gravac = GraVacConfig { min: factor(20.0), max: factor(200.0), window: 2, ..GraVacConfig::default() };
+    let adaptive = |feedback| {
+        Config::EveryStep(Exchange {
+            reducer: gather("topk:20x:q8"),
+            feedback,
+            controller: ControllerConfig::Gravac(gravac.clone()),
+            ..Exchange::default()
+        })
+    };
+    let random = ReducerConfig::SharedRandomK { factor: factor(100.0), scaled: false };
+    let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
+    vec![
+        row("dense", exchange(ReducerConfig::Dense, Feedback::None), 1.0, 0.001, true),
+        row("top-k, error feedback", exchange(gather("topk:0.01"), Feedback::Error), 4.0, 0.02, false),
+        row("top-k of 8 bits, error feedback", exchange(gather("topk:0.01:q8"), Feedback::Error), 4.0, 0.02, false),
+        row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum), 6.0, 0.02, false),
+        row("GraVAC, error feedback", adaptive(Feedback::Error), 4.0, 0.1, true),
+        row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
+        row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),
+        row("PowerSGD", exchange(ReducerConfig::PowerSgd { rank: 2 }, Feedback::Error), 4.0, 0.01, false),
+        row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
+    ]
+}
+
+#[test]
+fn after_warm_up_a_step_allocates_nothing_of_parameter_size_and_few_vectors_are_held() {
+    let mut failed = Vec::new();
+    for row in table() {
+        for world in [1, 2, 4] {
+            let memory = run(&row.config, world);
+            let held = memory.held / (4 * LEN * world) as f64;
+            let asked = memory.asked / (world as u64 * STEPS) as f64;
+            let line = format!("{}, {world} ranks: {held:.3} vectors held a rank, {asked:.0} bytes a step", row.name);
+            println!("{line}");
+            if held > row.limit(world) || asked > LEN as f64 / 8.0 {
+                failed.push(line);
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}

@@ -1,0 +1,126 @@
+//! What is in one rank's file, and how it gets onto the disk.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use briquette_core::state::{State, Value};
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use super::{fail, ids};
+use crate::error::Error;
+
+/// What Burn wants remembered, by name and in Burn's own bytes.
+pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
+
+/// One rank's file, read and found to belong to this run.
+pub(crate) struct Saved {
+    pub(crate) path: PathBuf,
+    /// For [`Synchronizer::restore`].
+    pub(crate) state: State,
+    pub(super) blobs: BTreeMap<String, Bytes>,
+}
+
+impl Saved {
+    /// One of the [`Blobs`], taken out and parsed.
+    pub(crate) fn record<R, E: ToString>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(Bytes) -> Result<R, E>,
+    ) -> Result<R, Error> {
+        let bytes = self.blobs.remove(name).ok_or_else(|| fail(&self.path, format!("it has no `{name}`")))?;
+        parse(bytes).map_err(|e| fail(&self.path, e.to_string()))
+    }
+
+    /// The saved values in `module`, and the optimizer's state for the ids that `module` has.
+    pub(crate) fn load<M: Module>(&mut self, module: M) -> Result<(M, OptimizerRecord), Error> {
+        let model = self.record("model", ModuleRecord::from_bytes)?;
+        let local = ids::ids(&module);
+        let module = module.try_load_record(model).map_err(|e| fail(&self.path, e))?;
+        let (module, renamed) = ids::keep(module, &local);
+        let optimizer = self.record("optimizer", |bytes| {
+            let bytes = ids::rename(bytes, &renamed).map_err(|e| e.to_string())?;
+            OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())
+        })?;
+        Ok((module, optimizer))
+    }
+}
+
+/// Writes under a temporary name, syncs, renames.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".partial-").tempfile_in(directory)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))
+}
+
+const PREFIX: &str = "state/";
+
+/// Burn's records and our state in one file.
+pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
+    let state: Vec<(String, Dtype, Vec<u8>)> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
+    let records = records.iter().map(|(name, bytes)| (*name, Dtype::U8, &bytes[..]));
+    let views = records
+        .chain(state.iter().map(|(name, dtype, bytes)| (name.as_str(), *dtype, &bytes[..])))
+        .map(|(name, dtype, bytes)| {
+            let view = TensorView::new(dtype, vec![bytes.len() / width(dtype)], bytes);
+            view.map(|view| (name, view)).map_err(|e| e.to_string())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())
+}
+
+/// Burn's records.
+pub(super) fn read_blobs(file: &SafeTensors<'_>) -> BTreeMap<String, Bytes> {
+    let blobs = file.tensors().into_iter().filter(|(name, _)| !name.starts_with(PREFIX));
+    blobs.map(|(name, view)| (name, Bytes::from_bytes_vec(view.data().to_vec()))).collect()
+}
+
+fn width(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::F32 => 4,
+        Dtype::F64 | Dtype::U64 => 8,
+        _ => 1,
+    }
+}
+
+/// A lone number is told from a vector of one by its name.
+fn to_blob(name: &str, value: &Value) -> (String, Dtype, Vec<u8>) {
+    let named = |kind: &str| format!("{PREFIX}{kind}{name}");
+    match value {
+        Value::F32s(v) => (named(""), Dtype::F32, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Value::F64s(v) => (named(""), Dtype::F64, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Value::F64(x) => (named("one:"), Dtype::F64, x.to_le_bytes().to_vec()),
+        Value::U64(x) => (named("one:"), Dtype::U64, x.to_le_bytes().to_vec()),
+        other => unreachable!("a state value without a file form: {other:?}"),
+    }
+}
+
+/// Our state.
+pub(super) fn read_state(file: &SafeTensors<'_>) -> Result<State, String> {
+    let mut state = State::default();
+    for (name, view) in file.tensors() {
+        let Some(name) = name.strip_prefix(PREFIX) else { continue };
+        let f64s = || view.data().as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
+        let value: Value = match (view.dtype(), name.starts_with("one:")) {
+            (Dtype::F32, false) => {
+                view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>().into()
+            }
+            (Dtype::F64, false) => f64s().collect::<Vec<_>>().into(),
+            (Dtype::F64, true) => f64s().next().unwrap_or_default().into(),
+            (Dtype::U64, true) => view.data().first_chunk().map(|b| u64::from_le_bytes(*b)).unwrap_or_default().into(),
+            (dtype, _) => return Err(format!("`{name}` has the unexpected type {dtype:?}")),
+        };
+        state.put(name.strip_prefix("one:").unwrap_or(name), value);
+    }
+    Ok(state)
+}

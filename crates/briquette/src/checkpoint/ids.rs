@@ -1,0 +1,72 @@
+//! Local parameter ids for what was saved under others.
+//!
+//! Ids are random in every process, and Burn's records bring the saved ones along. Parameter groups made by ids (for
+//! optimizers or learning rates) would silently stop matching. So the module keeps the ids it has, and the optimizer's
+//! state moves to them.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bytes, Tensor};
+use burn_pack::{Reader, Writer};
+
+/// Ids of the float tensors, in traversal order.
+pub(super) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
+    struct Ids(Vec<ParamId>);
+    impl ModuleVisitor for Ids {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.id);
+        }
+    }
+    let mut walk = Ids(Vec::new());
+    module.visit(&mut walk);
+    walk.0
+}
+
+/// Saved ids to local ones.
+pub(super) type Renamed = BTreeMap<u64, u64>;
+
+/// Gives `module` the ids it had before loading.
+pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
+    struct Keep<'a> {
+        local: std::slice::Iter<'a, ParamId>,
+        renamed: Renamed,
+    }
+    impl ModuleMapper for Keep<'_> {
+        fn map_float<const D: usize>(&mut self, mut param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if let Some(&local) = self.local.next() {
+                self.renamed.insert(param.id.val(), local.val());
+                param.id = local;
+            }
+            param
+        }
+    }
+    let mut walk = Keep { local: local.iter(), renamed: Renamed::new() };
+    let module = module.map(&mut walk);
+    (module, walk.renamed)
+}
+
+/// The bytes of an optimizer's record with its ids renamed. In Burn's format every name begins with the id of its
+/// parameter.
+pub(super) fn rename(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
+    let local = |id: u64| renamed.get(&id).copied().unwrap_or(id);
+    let name = |name: &str| {
+        let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
+        id.parse().map_or_else(|_| name.to_owned(), |id| format!("{}{rest}", local(id)))
+    };
+    let reader = Reader::from_bytes(bytes)?;
+    let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
+    let mut tensors = reader.into_tensors()?;
+    for tensor in &mut tensors {
+        tensor.name = name(&tensor.name);
+        tensor.param_id = tensor.param_id.map(local);
+    }
+    let mut writer = Writer::new(tensors);
+    for (key, value) in scalars {
+        writer = writer.with_scalar(&name(&key), value);
+    }
+    for (key, value) in metadata {
+        writer = writer.with_metadata(&name(&key), &value);
+    }
+    writer.into_bytes()
+}

@@ -1,0 +1,186 @@
+//! One rank's training epoch.
+
+use briquette_core::Traffic;
+use briquette_core::comm::all_reduce_traffic;
+use briquette_core::sync::Due;
+use burn::data::dataloader::{DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::train::{LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+
+use super::metrics::Reading;
+use super::run::{Failure, Run};
+use super::signal::{Next, Signal};
+use crate::error::Error;
+use crate::flat;
+
+/// A loader's batches, one ahead: whether there is another is known before the exchange.
+struct Feed<'a, I> {
+    batches: Box<dyn DataLoaderIterator<I> + 'a>,
+    next: Option<(I, Progress)>,
+    iteration: usize,
+}
+
+impl<'a, I> Feed<'a, I> {
+    fn new(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Result<Self, DatasetError> {
+        let mut feed = Feed { batches, next: None, iteration: 0 };
+        feed.look_ahead()?;
+        Ok(feed)
+    }
+
+    fn look_ahead(&mut self) -> Result<(), DatasetError> {
+        let batch = self.batches.next().transpose()?;
+        self.next = batch.map(|batch| (batch, self.batches.progress()));
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Option<(I, Progress)>, DatasetError> {
+        let taken = self.next.take();
+        if taken.is_some() {
+            self.iteration += 1;
+            self.look_ahead()?;
+        }
+        Ok(taken)
+    }
+}
+
+/// The batches of one step, computed.
+struct Group<O> {
+    grads: GradientsParams,
+    /// The last batch, to be shown after the step.
+    last: (O, Progress, usize),
+    samples: usize,
+}
+
+/// Bytes since the last reading.
+struct Ledger {
+    before: Traffic,
+    dense: u64,
+}
+
+impl<M: LearnerModel> Run<M> {
+    /// Trains until no rank has a batch left; or the rank that stopped it.
+    pub(super) fn train_epoch(&mut self, epoch: usize) -> Result<Option<usize>, Failure> {
+        let loader = self.train.clone();
+        self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
+        self.metrics.start_epoch();
+        let mut ledger = Ledger { before: self.own.sync.communicator().traffic(), dense: 0 };
+        let mut feed = Feed::new(loader.iter())?;
+        let stopped = loop {
+            let group = self.compute(&mut feed)?;
+            let signal = Signal {
+                batch: group.is_some(),
+                more: feed.next.is_some(),
+                stop: self.components.interrupter.should_stop(),
+            };
+            match self.step(group, signal, &mut ledger)? {
+                Next::Step => {}
+                Next::EndOfEpoch => break None,
+                Next::Stopped(rank) => break Some(rank),
+            }
+        };
+        self.emit(LearnerEvent::EndSplit(epoch));
+        Ok(stopped)
+    }
+
+    /// Forward and backward, over several batches where gradients are accumulated.
+    fn compute(
+        &mut self,
+        feed: &mut Feed<'_, <M as TrainStep>::Input>,
+    ) -> Result<Option<Group<<M as TrainStep>::Output>>, Failure> {
+        let mut accumulator = GradientsAccumulator::new();
+        let accumulation = self.components.grad_accumulation;
+        let mut samples = 0;
+        let (mut grads, mut last) = (GradientsParams::new(), None);
+        let mut batches = 0;
+        while batches < accumulation.unwrap_or(1) {
+            let Some((batch, progress)) = feed.take()? else { break };
+            batches += 1;
+            samples += self.own.samples.as_ref().map_or(1, |samples| samples(&batch));
+            let output = self.learner.train_step(batch);
+            if let Some(loss) = self.own.loss {
+                let loss = loss(&output.item).map_err(|e| Error::Device(format!("{e:?}")))?;
+                self.own.sync.record_loss(loss);
+            }
+            match accumulation {
+                Some(_) => accumulator.accumulate(&self.learner.model(), output.grads),
+                None => grads = output.grads,
+            }
+            if let Some(shown) = last.replace((output.item, progress, feed.iteration)) {
+                self.show(shown);
+            }
+        }
+        if accumulation.is_some() && batches > 0 {
+            grads = accumulator.grads();
+        }
+        // Gradients of the batches were added up: the rank weighs as one of them.
+        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches) }))
+    }
+
+    /// Exchange, schedule, optimizer: in Burn's order.
+    fn step(
+        &mut self,
+        group: Option<Group<<M as TrainStep>::Output>>,
+        signal: Signal,
+        ledger: &mut Ledger,
+    ) -> Result<Next, Failure> {
+        let sync = &mut self.own.sync;
+        let due = sync.due()?;
+        let next = match due {
+            Due::Nothing => Next::Step,
+            Due::Gradients | Due::Parameters => {
+                let agreed = signal.agree(sync)?;
+                if !agreed.batch && due == Due::Gradients {
+                    return Ok(agreed.next);
+                }
+                agreed.next
+            }
+        };
+        let (grads, last, samples) = match group {
+            Some(Group { grads, last, samples }) => (grads, Some(last), samples),
+            None => (GradientsParams::new(), None, 0),
+        };
+        sync.record_samples(samples);
+        let grads = sync.sync_gradients(&self.learner.model(), grads)?;
+        self.learner.lr_step();
+        self.learner.optimizer_step(grads);
+        self.finish_step(due)?;
+        self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;
+        if let Some(last) = last {
+            self.show(last);
+        }
+        Ok(next)
+    }
+
+    fn finish_step(&mut self, due: Due) -> Result<(), Error> {
+        let model = self.learner.model();
+        if due == Due::Parameters {
+            // An update of running statistics that is still pending would be lost with the old values.
+            flat::drain(&model);
+        }
+        let model = self.own.sync.sync_parameters(model).map_err(|(_, error)| error)?;
+        if due == Due::Parameters {
+            self.learner.load_model(model.into_record());
+        }
+        Ok(())
+    }
+
+    /// Leaves this step's numbers for the metrics; those of steps without a batch count with the next batch.
+    fn read(&mut self, ledger: &mut Ledger, iteration: Option<usize>) -> Result<(), Error> {
+        let sync = &mut self.own.sync;
+        ledger.dense += all_reduce_traffic(sync.layout()?.len(), sync.world(), sync.rank()).sent;
+        let Some(iteration) = iteration else { return Ok(()) };
+        let now = sync.communicator().traffic();
+        let Traffic { sent, received } = now - ledger.before;
+        let exchange = &sync.report().exchange;
+        let factor = exchange.factor.map(|factor| factor.get());
+        self.metrics.push(Reading { iteration, factor, gain: exchange.gain, dense: ledger.dense, sent, received });
+        *ledger = Ledger { before: now, dense: 0 };
+        Ok(())
+    }
+
+    fn show(&mut self, (output, progress, iteration): (<M as TrainStep>::Output, Progress, usize)) {
+        let lr = self.learner.lr_current();
+        self.emit(LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, Some(iteration), Some(lr))));
+    }
+}

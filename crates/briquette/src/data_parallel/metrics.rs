@@ -1,0 +1,219 @@
+//! What exchanges did, as Burn metrics.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::tensor::TensorReadError;
+use burn::train::metric::state::{FormatOptions, NumericMetricState};
+use burn::train::metric::{
+    Adaptor, LossInput, LossMetric, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
+    NumericEntry, SerializedEntry,
+};
+
+/// One step's numbers, under the number of the batch it ended with.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Reading {
+    pub(super) iteration: usize,
+    pub(super) factor: Option<f64>,
+    pub(super) gain: Option<f64>,
+    /// Bytes the dense ring would have sent.
+    pub(super) dense: u64,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+}
+
+/// Readings that wait for Burn's metrics, which run behind training by a few batches, in a thread of their own.
+const KEPT: usize = 16;
+
+/// Metrics of one rank's exchanges, from [`DataParallel::metrics`](super::DataParallel::metrics); for
+/// `metric_train_numeric`.
+#[derive(Debug, Clone, Default)]
+pub struct ExchangeMetrics {
+    readings: Arc<Mutex<VecDeque<Reading>>>,
+}
+
+impl ExchangeMetrics {
+    /// The nominal compression factor in force; 1 when dense.
+    pub fn factor(&self) -> ExchangeMetric {
+        self.metric("Compression Factor", None, |r| r.factor.map(|factor| (factor, 1)))
+    }
+
+    /// Share of this rank's vector (with its residual) that was sent, where the configuration measures it.
+    pub fn gain(&self) -> ExchangeMetric {
+        self.metric("Gain", None, |r| r.gain.map(|gain| (gain, 1)))
+    }
+
+    /// Dense bytes over bytes really sent, step headers and the batch count included; over an epoch, the ratio of sums.
+    pub fn wire_factor(&self) -> ExchangeMetric {
+        // The mean of ratios, weighted by their denominators, is the ratio of sums.
+        self.metric("Wire Factor", None, |r| {
+            Some(if r.sent == 0 { (1.0, 1) } else { (r.dense as f64 / r.sent as f64, r.sent as usize) })
+        })
+    }
+
+    /// Bytes this rank wrote since the step before, everything included.
+    pub fn sent(&self) -> ExchangeMetric {
+        self.metric("Bytes Sent", Some("B"), |r| Some((r.sent as f64, 1)))
+    }
+
+    /// Bytes this rank read since the step before, everything included.
+    pub fn received(&self) -> ExchangeMetric {
+        self.metric("Bytes Received", Some("B"), |r| Some((r.received as f64, 1)))
+    }
+
+    fn metric(&self, name: &str, unit: Option<&'static str>, value: Value) -> ExchangeMetric {
+        let name = Arc::new(name.to_owned());
+        ExchangeMetric {
+            source: self.clone(),
+            name,
+            unit,
+            value,
+            state: NumericMetricState::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Reading>> {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the epoch before, whose batches had the same numbers.
+    pub(super) fn start_epoch(&self) {
+        self.lock().clear();
+    }
+
+    pub(super) fn push(&self, reading: Reading) {
+        let mut readings = self.lock();
+        if readings.len() == KEPT {
+            readings.pop_front();
+        }
+        readings.push_back(reading);
+    }
+
+    fn of(&self, iteration: usize) -> Option<Reading> {
+        self.lock().iter().rev().find(|r| r.iteration == iteration).copied()
+    }
+}
+
+/// A number and what it weighs in the epoch's mean.
+type Value = fn(&Reading) -> Option<(f64, usize)>;
+
+/// One of the [`ExchangeMetrics`]. Batches without an exchange, or without this number, have no value.
+#[derive(Clone)]
+pub struct ExchangeMetric {
+    source: ExchangeMetrics,
+    name: MetricName,
+    unit: Option<&'static str>,
+    value: Value,
+    state: NumericMetricState,
+    seen: Seen,
+}
+
+/// Whether there is a value to show: of this batch, of this epoch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    batch: bool,
+    epoch: bool,
+}
+
+impl std::fmt::Debug for ExchangeMetric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExchangeMetric").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ExchangeMetric {
+    fn format(&self) -> FormatOptions {
+        let format = FormatOptions::new(self.name.clone()).precision(2);
+        match self.unit {
+            Some(unit) => format.unit(unit),
+            None => format,
+        }
+    }
+}
+
+impl Metric for ExchangeMetric {
+    type Input = ();
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        let higher_is_better = self.unit.is_none();
+        NumericAttributes { unit: self.unit.map(str::to_owned), higher_is_better }.into()
+    }
+
+    fn update(&mut self, _item: &(), metadata: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        let reading = metadata.iteration.and_then(|iteration| self.source.of(iteration));
+        let value = reading.as_ref().and_then(self.value);
+        self.seen.batch = value.is_some();
+        let Some((value, weight)) = value else { return Ok(SerializedEntry::not_available(self.unit)) };
+        self.seen.epoch = true;
+        self.state.update(value, weight);
+        Ok(self.state.compute_update(self.format()))
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        if !self.seen.epoch {
+            return Ok(SerializedEntry::not_available(self.unit));
+        }
+        Ok(self.state.compute_final(self.format()))
+    }
+
+    fn clear(&mut self) {
+        self.state.reset();
+        self.seen = Seen::default();
+    }
+}
+
+impl Numeric for ExchangeMetric {
+    fn value(&self) -> Option<NumericEntry> {
+        self.seen.batch.then(|| self.state.current_value())
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        self.seen.epoch.then(|| self.state.running_value())
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        self.state.final_value()
+    }
+}
+
+/// The loss Burn would show for this output. `LossInput` keeps its tensor to itself, so its metric is asked.
+pub(super) fn loss_of<O: Adaptor<LossInput>>(output: &O) -> Result<f64, TensorReadError> {
+    let mut metric = LossMetric::new();
+    let progress = burn::data::dataloader::Progress::new(0, 0, None);
+    metric.update(&output.adapt(), &MetricMetadata { progress, iteration: None, lr: None })?;
+    Ok(metric.value().map_or(f64::NAN, |entry| entry.current()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_shows_the_reading_of_its_own_batch() {
+        let metrics = ExchangeMetrics::default();
+        for iteration in 1..=3 {
+            let sent = 10 * iteration as u64;
+            metrics.push(Reading { iteration, sent, dense: 60, factor: None, ..Reading::default() });
+        }
+        let at = |iteration| MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: Some(iteration),
+            lr: None,
+        };
+        let (mut wire, mut factor) = (metrics.wire_factor(), metrics.factor());
+        wire.update(&(), &at(1)).unwrap();
+        assert_eq!(wire.value().unwrap().current(), 6.0);
+        wire.update(&(), &at(2)).unwrap();
+        wire.update(&(), &at(3)).unwrap();
+        assert_eq!(wire.value().unwrap().current(), 2.0);
+        // 180 dense bytes over 60 sent.
+        assert!((wire.final_value().current() - 3.0).abs() < 1e-12);
+        assert!(wire.update(&(), &at(4)).unwrap().is_not_available() && wire.value().is_none());
+        assert!(factor.update(&(), &at(1)).unwrap().is_not_available() && factor.running_value().is_none());
+    }
+}

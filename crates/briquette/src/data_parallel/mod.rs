@@ -1,0 +1,211 @@
+//! Burn's own training loop on many ranks.
+//!
+//! [`DataParallel`] is a [`SupervisedLearningStrategy`]: Burn's `SupervisedTraining` keeps its metrics, dashboard,
+//! interrupter, early stopping and checkpointers, and every rank (a thread or a process, with a model, a loader over its
+//! shard and a communicator of its own) runs one.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use briquette::core::comm::Local;
+//! use briquette::{Config, DataParallel};
+//! use burn::data::dataloader::DataLoader;
+//! use burn::optim::SgdConfig;
+//! use burn::tensor::Device;
+//! use burn::train::metric::LossMetric;
+//! use burn::train::{Learner, SupervisedTraining, TrainingStrategy};
+//! # use burn::train::{LearnerModel, TrainStep, InferenceStep, metric::Adaptor, metric::LossInput};
+//! # type Batches<I> = Arc<dyn DataLoader<I>>;
+//!
+//! /// The same on every rank, each in a thread or a process of its own.
+//! fn train<M>(comm: Local, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
+//!             valid: Batches<<M as InferenceStep>::Input>) -> Result<M, Box<dyn std::error::Error>>
+//! # where M: LearnerModel, <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
+//! {
+//!     let rank = briquette::core::Communicator::rank(&comm);
+//!     let strategy = DataParallel::new(comm, Config::top_k(0.01)?, 42, device)  // as on every rank
+//!         .with_checkpoints("runs/mnist/ranks");                                // and resume with `.checkpoint(epoch)`
+//!     let metrics = strategy.metrics();
+//!     let mut training = SupervisedTraining::new(format!("runs/mnist/rank-{rank}"), shard, valid)
+//!         .num_epochs(10)
+//!         .metric_train_numeric(LossMetric::new())
+//!         .metric_valid_numeric(LossMetric::new())
+//!         .metric_train_numeric(metrics.factor())
+//!         .metric_train_numeric(metrics.sent())
+//!         .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)));
+//!     if rank == 0 {
+//!         training = training.with_default_checkpointers();  // Burn's files, for those who read them
+//!     } else {
+//!         training = training.with_application_logger(None); // one per process is enough
+//!     }
+//!     let result = training.launch(Learner::new(model, SgdConfig::new().init(), 0.1));
+//!     match result.error {
+//!         Some(error) => Err(error.to_string().into()), // names rank and step
+//!         None => Ok(result.model),
+//!     }
+//! }
+//! ```
+//!
+//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as [`Config`] says; when an epoch ends; who
+//! interrupted. Early stopping and checkpointing are rank 0's decisions, from rank 0's metrics, and all ranks follow: set
+//! them there. Each rank validates on its own loader, after BatchNorm's running statistics were averaged. The
+//! communicator's deadline must be longer than the time by which one rank's validation takes longer than another's.
+//!
+//! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and no say (weight 0) until
+//! every rank's loader has ended. Loaders do not know how many batches they have, so each rank tells the others, in
+//! **one byte to each before every exchange**, whether it has a batch, another one after it, and a wish to stop.
+//! Under Local SGD nothing is said between averages: an interrupt is heard at the next one, and an epoch ends with one,
+//! for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
+//!
+//! **Weights.** Ranks that have a batch weigh the same; with [`with_samples`](DataParallel::with_samples) they are
+//! weighted by its samples (by the mean of the batches, under gradient accumulation, where Burn adds gradients up).
+//!
+//! **Failures** stop all ranks and are in `LearningResult::error` of each, as Burn's `TrainingError::Workers` with the
+//! rank as the device's number. That includes a gradient that is not finite. The model is then as after the last whole
+//! step.
+
+mod epoch;
+mod metrics;
+mod records;
+mod run;
+mod signal;
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use briquette_core::Communicator;
+use briquette_core::config::Config;
+use burn::tensor::{Device, TensorReadError};
+use burn::train::checkpoint::CheckpointingStrategy;
+use burn::train::metric::{Adaptor, LossInput};
+use burn::train::{
+    Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
+    TrainingComponents, ValidLoader,
+};
+
+pub use self::metrics::{ExchangeMetric, ExchangeMetrics};
+use self::records::Saving;
+use self::run::Run;
+use crate::checkpoint::WorldChange;
+use crate::synchronizer::Synchronizer;
+
+/// Data-parallel training for Burn's `SupervisedTraining`; see the [module](self).
+pub struct DataParallel<M: LearnerModel> {
+    device: Device,
+    metrics: ExchangeMetrics,
+    /// Taken by the one run it is for.
+    own: Mutex<Option<Own<M>>>,
+}
+
+type Loss<M> = fn(&<M as TrainStep>::Output) -> Result<f64, TensorReadError>;
+type Samples<M> = Box<dyn Fn(&<M as TrainStep>::Input) -> usize + Send>;
+
+/// What a run needs and `fit` cannot be given.
+struct Own<M: LearnerModel> {
+    sync: Synchronizer,
+    loss: Option<Loss<M>>,
+    samples: Option<Samples<M>>,
+    saving: Saving,
+}
+
+impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("DataParallel").field("sync", &own.as_ref().map(|own| &own.sync)).finish_non_exhaustive()
+    }
+}
+
+impl<M: LearnerModel> DataParallel<M> {
+    /// For one run of this rank, on `device`. `seed` and `config` must be the same on every rank; controllers see the
+    /// loss that [`LossMetric`](burn::train::metric::LossMetric) shows.
+    pub fn new(comm: impl Communicator + 'static, config: Config, seed: u64, device: Device) -> Self
+    where
+        <M as TrainStep>::Output: Adaptor<LossInput>,
+    {
+        Self::without_loss(comm, config, seed, device)
+            .edit(|own| own.loss = Some(metrics::loss_of::<<M as TrainStep>::Output>))
+    }
+
+    /// As [`new`](Self::new), for a model whose training output has no loss to show: nothing is read, and controllers
+    /// that watch the loss see none.
+    pub fn without_loss(comm: impl Communicator + 'static, config: Config, seed: u64, device: Device) -> Self {
+        let own =
+            Own { sync: Synchronizer::new(comm, config, seed), loss: None, samples: None, saving: Saving::default() };
+        let device = if device.is_autodiff() { device } else { device.autodiff() };
+        DataParallel { device, metrics: ExchangeMetrics::default(), own: Mutex::new(Some(own)) }
+    }
+
+    /// Weights ranks by what `samples` counts in their batches, instead of all the same.
+    #[must_use]
+    pub fn with_samples(self, samples: impl Fn(&<M as TrainStep>::Input) -> usize + Send + 'static) -> Self {
+        self.edit(|own| own.samples = Some(Box::new(samples)))
+    }
+
+    /// See [`Synchronizer::with_local_weight_decay`].
+    #[must_use]
+    pub fn with_local_weight_decay(self, weight_decay: f64) -> Self {
+        let own = self.own.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let own = own.map(|own| Own { sync: own.sync.with_local_weight_decay(weight_decay), ..own });
+        DataParallel { own: Mutex::new(own), ..self }
+    }
+
+    /// Saves everything that each rank must remember (model, optimizer, schedule, residuals, controller) in
+    /// `directory/epoch-…`, one file per rank. The directory must be the same on every rank and reachable from all.
+    ///
+    /// It is saved when Burn's checkpointers save by default, and kept as long: the last two epochs and the one of the
+    /// lowest validation loss on rank 0. Give [`with_checkpointing_strategy`](Self::with_checkpointing_strategy) what
+    /// you give Burn.
+    ///
+    /// To resume, build the same, on every rank, and call Burn's `.checkpoint(epoch)` on every rank. What follows is bit for bit what
+    /// would have followed without the break if the loader gives the same batches (Burn's own do not repeat their
+    /// shuffles).
+    #[must_use]
+    pub fn with_checkpoints(self, directory: impl Into<PathBuf>) -> Self {
+        self.edit(|own| own.saving.directory = Some(directory.into()))
+    }
+
+    /// When to save and what to keep of the [checkpoints](Self::with_checkpoints); rank 0's decides.
+    #[must_use]
+    pub fn with_checkpointing_strategy(self, strategy: impl CheckpointingStrategy + 'static) -> Self {
+        self.edit(|own| own.saving.strategy = Box::new(strategy))
+    }
+
+    /// What to do when the checkpoint to resume from was saved by another number of ranks; it is an error by default.
+    #[must_use]
+    pub fn with_world_change(self, change: WorldChange) -> Self {
+        self.edit(|own| own.saving.change = change)
+    }
+
+    /// What the exchanges did, as metrics to register with Burn's `metric_train_numeric`.
+    pub fn metrics(&self) -> ExchangeMetrics {
+        self.metrics.clone()
+    }
+
+    fn edit(mut self, change: impl FnOnce(&mut Own<M>)) -> Self {
+        if let Some(own) = self.own.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            change(own);
+        }
+        self
+    }
+}
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        train: TrainLoader<M>,
+        valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let Some(own) = self.own.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            let problem = "a `DataParallel` is for one run: make another, with a communicator of its own";
+            components.interrupter.fail(run::training_error(0, problem));
+            return (learner.model(), components.event_processor);
+        };
+        learner.fork(&self.device);
+        let (train, valid) = (train.to_device(&self.device), valid.to_device(&self.device.clone().inner()));
+        let mut run = Run { own, learner, components, train, valid, metrics: self.metrics.clone() };
+        run.to_the_end(starting_epoch);
+        (run.learner.model(), run.components.event_processor)
+    }
+}

@@ -1,0 +1,152 @@
+//! What a rank must remember, out of and into Burn's `Learner`.
+//!
+//! A learner's optimizer and schedule are private, but a `LearningCheckpointer` may read them: so a second one, over
+//! checkpointers that only keep what they are given, gets them out.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::train::checkpoint::{
+    AsyncCheckpointer, Checkpoint as Record, Checkpointer, CheckpointerError, CheckpointingAction,
+    CheckpointingStrategy, ComposedCheckpointingStrategy, KeepLastNCheckpoints, MetricCheckpointingStrategy,
+};
+use burn::train::metric::LossMetric;
+use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
+use burn::train::{Learner, LearnerModel, LearningCheckpointer};
+
+use crate::checkpoint::{Blobs, Checkpoint, WorldChange, fail};
+use crate::error::Error;
+use crate::synchronizer::Synchronizer;
+
+/// Where and when to save.
+pub(super) struct Saving {
+    pub(super) directory: Option<PathBuf>,
+    pub(super) strategy: Box<dyn CheckpointingStrategy>,
+    pub(super) change: WorldChange,
+}
+
+impl Default for Saving {
+    fn default() -> Self {
+        // Burn's own default, so that its files and ours are of the same epochs.
+        let best =
+            MetricCheckpointingStrategy::new(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
+        let strategy = ComposedCheckpointingStrategy::builder().add(KeepLastNCheckpoints::new(2)).add(best).build();
+        Saving { directory: None, strategy: Box::new(strategy), change: WorldChange::Refuse }
+    }
+}
+
+impl Saving {
+    /// What rank 0 wants done after `epoch`.
+    pub(super) fn actions(&mut self, epoch: usize, store: &EventStoreClient) -> Vec<CheckpointingAction> {
+        if self.directory.is_some() { self.strategy.checkpointing(epoch, store) } else { Vec::new() }
+    }
+
+    fn path(&self, epoch: usize) -> Option<PathBuf> {
+        self.directory.as_ref().map(|directory| directory.join(format!("epoch-{epoch:08}")))
+    }
+
+    /// Saves this rank's file; all ranks do.
+    pub(super) fn save<M: LearnerModel>(
+        &self,
+        sync: &mut Synchronizer,
+        learner: &Learner<M>,
+        (epoch, store): (usize, &EventStoreClient),
+    ) -> Result<(), Error> {
+        let Some(path) = self.path(epoch) else { return Ok(()) };
+        let notes = BTreeMap::from([("epoch".to_owned(), epoch.to_string())]);
+        let clock = sync.communicator().now();
+        sync.write_checkpoint(&path, records(learner, store), &notes)?;
+        sync.finish_saving(clock)
+    }
+
+    /// Removes an epoch that is no longer kept; rank 0 does.
+    pub(super) fn delete(&self, epoch: usize) {
+        let Some(path) = self.path(epoch).filter(|path| path.exists()) else { return };
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());
+        }
+    }
+
+    /// Continues after `epoch`.
+    pub(super) fn resume<M: LearnerModel>(
+        &self,
+        sync: &mut Synchronizer,
+        learner: &mut Learner<M>,
+        epoch: usize,
+    ) -> Result<(), Error> {
+        let path = self.path(epoch).ok_or_else(|| {
+            let problem = "to resume, every rank needs its own state: give the directory it was saved in by \
+                           `DataParallel::with_checkpoints`";
+            fail(format!("of epoch {epoch}").as_ref(), problem)
+        })?;
+        let mut saved = sync.read_checkpoint(&Checkpoint::open(path)?, self.change)?;
+        let (model, optimizer) = saved.load(learner.model())?;
+        let schedule = saved.record("schedule", LrSchedulerRecord::from_bytes)?;
+        sync.restore(&saved.state)?;
+        learner.load_model(model.into_record());
+        learner.load_optim(optimizer);
+        learner.load_scheduler(schedule);
+        Ok(())
+    }
+}
+
+/// The learner's records in Burn's bytes.
+fn records<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> Result<Blobs, String> {
+    let (model, optimizer, schedule) = (Kept::new(), Kept::new(), Kept::new());
+    let mut checkpointer = LearningCheckpointer::new(
+        AsyncCheckpointer::new(model.clone()),
+        AsyncCheckpointer::new(optimizer.clone()),
+        AsyncCheckpointer::new(schedule.clone()),
+        Box::new(Always),
+    );
+    checkpointer.checkpoint(learner, 0, store);
+    // Joins the threads that hand the records over.
+    drop(checkpointer);
+    Ok(vec![("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)])
+}
+
+struct Always;
+
+impl CheckpointingStrategy for Always {
+    fn checkpointing(&mut self, _epoch: usize, _store: &EventStoreClient) -> Vec<CheckpointingAction> {
+        vec![CheckpointingAction::Save]
+    }
+}
+
+/// A checkpointer that keeps the record it is given.
+struct Kept<R>(Arc<Mutex<Option<R>>>);
+
+impl<R> Clone for Kept<R> {
+    fn clone(&self) -> Self {
+        Kept(Arc::clone(&self.0))
+    }
+}
+
+impl<R: Record> Kept<R> {
+    fn new() -> Self {
+        Kept(Arc::new(Mutex::new(None)))
+    }
+
+    fn bytes(self) -> Result<burn::tensor::Bytes, String> {
+        let record = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let record = record.ok_or("Burn gave no record")?;
+        record.checkpoint_into_bytes().map_err(|e| e.to_string())
+    }
+}
+
+impl<R: Record> Checkpointer<R> for Kept<R> {
+    fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        Ok(())
+    }
+
+    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
+        Ok(())
+    }
+
+    fn restore(&self, _epoch: usize) -> Result<R, CheckpointerError> {
+        Err(CheckpointerError::Unknown("nothing is restored from here".into()))
+    }
+}

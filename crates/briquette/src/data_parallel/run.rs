@@ -1,0 +1,191 @@
+//! One rank's run: joining, epochs, what happens between them.
+
+use burn::data::dataloader::Progress;
+use burn::data::dataset::DatasetError;
+use burn::train::{
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainLoader, TrainStep,
+    TrainingComponents, TrainingError, TrainingItem, ValidLoader,
+};
+
+use super::Own;
+use super::metrics::ExchangeMetrics;
+use super::signal::{Verdict, compare};
+use crate::error::Error;
+
+/// One rank at work.
+pub(super) struct Run<M: LearnerModel> {
+    pub(super) own: Own<M>,
+    pub(super) learner: Learner<M>,
+    pub(super) components: TrainingComponents<M>,
+    pub(super) train: TrainLoader<M>,
+    pub(super) valid: ValidLoader<M>,
+    pub(super) metrics: ExchangeMetrics,
+}
+
+/// What ends a run before its time.
+pub(super) enum Failure {
+    Exchange(Error),
+    Loader(DatasetError),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Exchange(error)
+    }
+}
+
+impl From<DatasetError> for Failure {
+    fn from(error: DatasetError) -> Self {
+        Failure::Loader(error)
+    }
+}
+
+/// Burn has no kind of error for a strategy's own; this one says `training worker on device {rank} failed: …`.
+pub(super) fn training_error(rank: usize, message: impl ToString) -> TrainingError {
+    let failure = burn::train::train::WorkerFailure { device_id: rank, message: message.to_string() };
+    TrainingError::Workers(vec![failure])
+}
+
+impl<M: LearnerModel> Run<M> {
+    /// Trains; a failure goes to the interrupter and stops the other ranks.
+    pub(super) fn to_the_end(&mut self, starting_epoch: usize) {
+        let Err(failure) = self.join(starting_epoch).and_then(|()| self.epochs(starting_epoch)) else { return };
+        let reason = match &failure {
+            Failure::Exchange(error) => error.to_string(),
+            Failure::Loader(error) => format!("its loader failed: {error}"),
+        };
+        self.own.sync.communicator().abort(&reason);
+        let rank = self.own.sync.rank();
+        self.components.interrupter.fail(match failure {
+            Failure::Exchange(_) => training_error(rank, reason),
+            Failure::Loader(error) => error.into(),
+        });
+    }
+
+    fn join(&mut self, starting_epoch: usize) -> Result<(), Failure> {
+        let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
+        let model = sync.join(learner.model())?;
+        learner.load_model(model.into_record());
+        let settings = [
+            ("first epoch", starting_epoch as u64),
+            ("number of epochs", components.num_epochs as u64),
+            ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
+            ("use of checkpoints", u64::from(saving.directory.is_some())),
+        ];
+        compare(sync, &settings)?;
+        if let Some(epoch) = components.checkpoint {
+            saving.resume(sync, learner, epoch)?;
+        }
+        Ok(())
+    }
+
+    fn epochs(&mut self, starting_epoch: usize) -> Result<(), Failure> {
+        for epoch in starting_epoch..=self.components.num_epochs {
+            if let Some(rank) = self.train_epoch(epoch)? {
+                self.stopped_by(rank);
+                break;
+            }
+            // What happens between epochs is not the next step's computing.
+            let clock = self.own.sync.communicator().now();
+            self.average_buffers()?;
+            self.validate(epoch);
+            let verdict = self.verdict(epoch)?;
+            if let Some(rank) = verdict.stopped {
+                self.stopped_by(rank);
+                break;
+            }
+            self.save(epoch, &verdict)?;
+            self.own.sync.set_clock(clock);
+            if verdict.early {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// This rank's interrupter says so too, for `LearningResult::interrupted`.
+    fn stopped_by(&self, rank: usize) {
+        let interrupter = &self.components.interrupter;
+        if !interrupter.should_stop() {
+            interrupter.stop(Some(&format!("rank {rank} stopped the run")));
+        }
+        tracing::info!("training stopped by rank {rank}");
+    }
+
+    fn average_buffers(&mut self) -> Result<(), Error> {
+        let buffers = self.own.sync.joined.as_ref().is_some_and(|joined| !joined.inventory.buffers.is_empty());
+        if buffers {
+            let model = self.own.sync.average_buffers(self.learner.model())?;
+            self.learner.load_model(model.into_record());
+        }
+        Ok(())
+    }
+
+    fn validate(&mut self, epoch: usize) {
+        let loader = self.valid.clone();
+        self.emit_valid(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
+        let model = self.learner.model().valid();
+        let mut batches = loader.iter();
+        let mut iteration = 0;
+        while let Some(batch) = batches.next() {
+            let batch = match batch {
+                Ok(batch) => batch,
+                // As a stop, all ranks hear of it at the end of the epoch.
+                Err(error) => {
+                    self.components.interrupter.fail(error);
+                    break;
+                }
+            };
+            iteration += 1;
+            let output = InferenceStep::step(&model, batch);
+            self.emit_valid(item(output, batches.progress(), iteration));
+            if self.components.interrupter.should_stop() {
+                break;
+            }
+        }
+        self.emit_valid(LearnerEvent::EndSplit(epoch));
+        self.emit(LearnerEvent::EndEpoch(epoch));
+        let flushed = self.components.event_processor.flush();
+        self.components.interrupter.fail_on_error(flushed);
+    }
+
+    fn verdict(&mut self, epoch: usize) -> Result<Verdict, Error> {
+        let Run { own: Own { sync, saving, .. }, components, .. } = self;
+        let stop = components.interrupter.should_stop();
+        let (mut early, mut actions) = (false, Vec::new());
+        if sync.rank() == 0 && !stop {
+            actions = saving.actions(epoch, &components.event_store);
+            let stopping = components.early_stopping.as_mut();
+            early = stopping.is_some_and(|stopping| stopping.should_stop(epoch, &components.event_store));
+        }
+        Verdict::agree(sync, stop, early, &actions)
+    }
+
+    fn save(&mut self, epoch: usize, verdict: &Verdict) -> Result<(), Error> {
+        let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
+        if let Some(checkpointer) = &mut components.checkpointer {
+            checkpointer.checkpoint(learner, epoch, &components.event_store);
+        }
+        if verdict.save {
+            saving.save(sync, learner, (epoch, &components.event_store))?;
+        }
+        if sync.rank() == 0 {
+            verdict.delete.iter().for_each(|old| saving.delete(*old));
+        }
+        Ok(())
+    }
+
+    pub(super) fn emit(&mut self, event: LearnerEvent<<M as TrainStep>::Output>) {
+        let result = self.components.event_processor.process_train(event);
+        self.components.interrupter.fail_on_error(result);
+    }
+
+    fn emit_valid(&mut self, event: LearnerEvent<<M as InferenceStep>::Output>) {
+        let result = self.components.event_processor.process_valid(event);
+        self.components.interrupter.fail_on_error(result);
+    }
+}
+
+fn item<T>(output: T, progress: Progress, iteration: usize) -> LearnerEvent<T> {
+    LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, Some(iteration), None))
+}

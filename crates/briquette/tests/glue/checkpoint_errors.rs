@@ -1,0 +1,192 @@
+//! A checkpoint that cannot be used says why, and a failed save leaves the one before whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use briquette::core::Communicator;
+use briquette::core::comm::Local;
+use briquette::core::config::Config;
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
+
+use crate::common::*;
+
+fn alone() -> Local {
+    Local::world(1).remove(0)
+}
+
+fn optimizer(config: Config, seed: u64) -> DistributedOptimizer {
+    DistributedOptimizer::new(sgd_with_momentum(), alone(), config, seed)
+}
+
+/// A run of one rank that has saved after one step.
+fn save_one(directory: &Path) -> Result<(), Error> {
+    let mut optim = optimizer(top_k(), 1);
+    let model = optim.join(Mlp::new(5))?;
+    let (model, _) = train(&mut optim, model, 0, 0)?;
+    optim.save(model, directory, &BTreeMap::new()).map(drop)
+}
+
+fn load(model: Mlp, config: Config, seed: u64, directory: &Path) -> Result<Mlp, Error> {
+    let mut optim = optimizer(config, seed);
+    let model = optim.join(model)?;
+    optim.load(model, &Checkpoint::latest(directory)?, WorldChange::Refuse)
+}
+
+fn rank_file(directory: &Path, rank: usize) -> PathBuf {
+    Checkpoint::latest(directory).unwrap().path().join(format!("rank-{rank}.safetensors"))
+}
+
+fn says(result: Result<Mlp, Error>, words: &[&str]) {
+    let error = result.expect_err("it cannot be used").to_string();
+    for word in words {
+        assert!(error.contains(word), "`{word}` is not in: {error}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_model_configuration_or_seed_says_what_differs() {
+    let directory = tempfile::tempdir().unwrap();
+    save_one(directory.path()).unwrap();
+    let at = directory.path();
+    assert!(load(Mlp::new(9), top_k(), 1, at).is_ok());
+    // 6·8 + 8 + 8·3 + 3 values, and with 9 hidden ones 6·9 + 9 + 9·3 + 3.
+    says(load(Mlp::wide(5, 9), top_k(), 1, at), &["another model", "83 values in 4 slots", "93 values in 4 slots"]);
+    says(load(Mlp::new(5), Config::dense(), 1, at), &["another configuration", "topk:10x", "\"kind\":\"dense\""]);
+    says(load(Mlp::new(5), top_k(), 7, at), &["another seed", "1 there, 7 here"]);
+}
+
+#[test]
+fn a_damaged_or_absent_file_and_a_missing_manifest_are_errors_that_name_the_place() {
+    let directory = tempfile::tempdir().unwrap();
+    save_one(directory.path()).unwrap();
+    let file = rank_file(directory.path(), 0);
+    let whole = fs::read(&file).unwrap();
+    for at in [0, 8, whole.len() / 2, whole.len() - 1] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        says(load(Mlp::new(5), top_k(), 1, directory.path()), &["damaged", "checkpoint "]);
+    }
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    says(load(Mlp::new(5), top_k(), 1, directory.path()), &["damaged"]);
+    fs::remove_file(&file).unwrap();
+    says(load(Mlp::new(5), top_k(), 1, directory.path()), &["rank-0.safetensors"]);
+    fs::write(&file, &whole).unwrap();
+    assert!(load(Mlp::new(5), top_k(), 1, directory.path()).is_ok());
+
+    let manifest = file.with_file_name("manifest.json");
+    fs::write(&manifest, "{").unwrap();
+    says(load(Mlp::new(5), top_k(), 1, directory.path()), &["manifest.json"]);
+    fs::remove_file(&manifest).unwrap();
+    says(load(Mlp::new(5), top_k(), 1, directory.path()), &["no complete checkpoint", "manifest.json"]);
+    says(load(Mlp::new(5), top_k(), 1, &directory.path().join("nowhere")), &["no complete checkpoint", "nowhere"]);
+}
+
+#[test]
+fn loading_before_join_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    save_one(directory.path()).unwrap();
+    let checkpoint = Checkpoint::latest(directory.path()).unwrap();
+    let error = optimizer(top_k(), 1).load(Mlp::new(5), &checkpoint, WorldChange::Refuse).expect_err("not joined");
+    assert!(matches!(error, Error::NotJoined { .. }), "{error}");
+}
+
+/// Saves at step 1, makes a second save fail on some ranks through `spoil`, and trains on after `mend`.
+fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
+    let errors = ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        (model, _) = train(&mut optim, model, 0, rank)?;
+        model = optim.save(model, directory, &BTreeMap::new())?;
+        (model, _) = train(&mut optim, model, 1, rank)?;
+        optim.synchronizer_mut().communicator().barrier()?;
+        spoil(directory, rank);
+        optim.synchronizer_mut().communicator().barrier()?;
+        let error = optim.save(model.clone(), directory, &BTreeMap::new()).expect_err("it cannot be written");
+        optim.synchronizer_mut().communicator().barrier()?;
+        if rank == 0 {
+            mend(directory);
+        }
+        optim.synchronizer_mut().communicator().barrier()?;
+        (model, _) = train(&mut optim, model, 2, rank)?;
+        optim.save(model, &directory.join("later"), &BTreeMap::new())?;
+        Ok(error.to_string())
+    });
+    for error in errors {
+        assert!(error.contains("the checkpoint before is untouched"), "{error}");
+    }
+    let checkpoint = Checkpoint::latest(directory).unwrap();
+    assert_eq!(checkpoint.step(), 1);
+    ranks(2, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1);
+        let model = optim.join(Mlp::new(9))?;
+        optim.load(model, &checkpoint, WorldChange::Refuse)
+    });
+}
+
+#[test]
+fn a_rank_that_cannot_write_its_file_fails_the_save_on_every_rank_and_training_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    // A directory where rank 1's file belongs.
+    let spoil = |directory: &Path, rank: usize| {
+        if rank == 1 {
+            fs::create_dir_all(directory.join("step-00000002/rank-1.safetensors/in-the-way")).unwrap();
+        }
+    };
+    failed_save(directory.path(), spoil, |_| {});
+}
+
+#[test]
+fn a_manifest_that_cannot_be_written_fails_the_save_on_every_rank_and_training_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let spoil = |directory: &Path, rank: usize| {
+        if rank == 0 {
+            fs::create_dir_all(directory.join("step-00000002/manifest.json/in-the-way")).unwrap();
+        }
+    };
+    failed_save(directory.path(), spoil, |_| {});
+}
+
+/// A small file system of its own, unmounted at the end.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None`, with the reason printed, where this process may not mount.
+    fn mount() -> Option<SmallDisk> {
+        let directory = tempfile::tempdir().unwrap();
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(directory.path()).output();
+        match mount {
+            Ok(output) if output.status.success() => Some(SmallDisk(directory)),
+            Ok(output) => {
+                println!("skipped: cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(error) => {
+                println!("skipped: no `mount` here: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_fails_the_save_and_leaves_the_checkpoint_before_whole() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let spoil = |directory: &Path, rank: usize| {
+        if rank == 0 {
+            // Everything that is left, to the last page.
+            let _ = fs::write(directory.join("filler"), vec![7; 1 << 20]);
+        }
+    };
+    failed_save(disk.0.path(), spoil, |directory| fs::remove_file(directory.join("filler")).unwrap());
+}

@@ -1,0 +1,14 @@
+//! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
+
+mod averages;
+mod buffers;
+mod checkpoint_errors;
+mod common;
+mod compressed;
+mod failures;
+mod joining;
+mod periodic;
+mod replicas;
+mod resume;
+mod skipped;
+mod worlds;

@@ -1,0 +1,139 @@
+//! Resuming in a world of another size.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use briquette::core::Communicator;
+use briquette::core::config::Config;
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
+use safetensors::SafeTensors;
+
+use crate::common::*;
+
+/// Trains a world for three steps and saves.
+fn train_and_save(world: usize, config: &Config, directory: &Path) {
+    ranks(world, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..3 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        optim.save(model, directory, &BTreeMap::new())
+    });
+}
+
+/// Loads into another world, saves at once, and trains on.
+fn load_and_save(world: usize, config: &Config, from: &Path, to: &Path, change: WorldChange) {
+    let replicas = ranks(world, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+        let model = optim.join(Mlp::new(999))?;
+        let model = optim.load(model, &Checkpoint::latest(from)?, change)?;
+        let mut model = optim.save(model, to, &BTreeMap::new())?;
+        for step in 3..6 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        Ok(bits(&model))
+    });
+    assert!(replicas.iter().all(|replica| *replica == replicas[0]));
+}
+
+/// A saved vector of every rank.
+fn saved(directory: &Path, name: &str) -> Vec<Vec<f32>> {
+    let checkpoint = Checkpoint::latest(directory).unwrap();
+    let file = |rank| std::fs::read(checkpoint.path().join(format!("rank-{rank}.safetensors"))).unwrap();
+    let vector = |rank| {
+        let bytes = file(rank);
+        let view = SafeTensors::deserialize(&bytes).unwrap();
+        let data = view.tensor(&format!("state/strategy/reducer/{name}")).unwrap().data().to_vec();
+        data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    (0..checkpoint.world()).map(vector).collect()
+}
+
+fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
+    let at = |i: usize| vectors.iter().map(|v| f64::from(v[i])).sum::<f64>() / vectors.len() as f64;
+    (0..vectors[0].len()).map(|i| at(i) as f32).collect()
+}
+
+#[test]
+fn another_world_is_refused_unless_asked_for_and_both_sizes_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    train_and_save(2, &top_k(), directory.path());
+    let refused = outcomes(3, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
+        let model = optim.join(Mlp::new(1))?;
+        optim.load(model, &Checkpoint::latest(directory.path())?, WorldChange::default())
+    });
+    for result in refused {
+        let error = result.expect_err("another world").to_string();
+        assert!(error.contains("saved by 2 ranks, this world has 3"), "{error}");
+        assert!(error.contains("DropResiduals") && error.contains("SpreadResiduals"), "{error}");
+    }
+}
+
+#[test]
+fn spread_residuals_keep_their_mean_over_ranks_in_larger_and_smaller_worlds() {
+    for (config, names) in [(top_k(), &["residual"][..]), (momentum_correction(), &["residual", "velocity"])] {
+        for (before, after) in [(2, 3), (3, 2)] {
+            let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            train_and_save(before, &config, from.path());
+            load_and_save(after, &config, from.path(), to.path(), WorldChange::SpreadResiduals);
+            for name in names {
+                let (old, new) = (saved(from.path(), name), saved(to.path(), name));
+                assert_eq!((old.len(), new.len()), (before, after));
+                assert!(old[0] != old[1] && mean(&old).iter().any(|v| *v != 0.0), "{name}: nothing to spread");
+                for rank in new {
+                    assert_eq!(rank, mean(&old), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dropped_residuals_start_at_zero() {
+    for (config, names) in [(top_k(), &["residual"][..]), (momentum_correction(), &["residual", "velocity"])] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        train_and_save(2, &config, from.path());
+        load_and_save(3, &config, from.path(), to.path(), WorldChange::DropResiduals);
+        for name in names {
+            let new = saved(to.path(), name);
+            assert_eq!(new.len(), 3);
+            assert!(new.iter().flatten().all(|v| *v == 0.0));
+        }
+    }
+}
+
+#[test]
+fn the_choice_for_another_world_changes_nothing_in_the_same_one() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    train_and_save(2, &top_k(), from.path());
+    load_and_save(2, &top_k(), from.path(), to.path(), WorldChange::DropResiduals);
+    assert_eq!(saved(from.path(), "residual"), saved(to.path(), "residual"));
+}
+
+#[test]
+fn only_the_two_newest_checkpoints_are_kept_and_notes_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..4 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+            let notes = BTreeMap::from([("epoch".to_owned(), step.to_string())]);
+            model = optim.save(model, directory.path(), &notes)?;
+        }
+        Ok::<_, Error>(())
+    });
+    let mut names: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["step-00000003", "step-00000004"]);
+    let latest = Checkpoint::latest(directory.path()).unwrap();
+    assert_eq!((latest.step(), latest.world(), latest.note("epoch")), (4, 2, Some("3")));
+}

@@ -1,0 +1,143 @@
+//! About a minute: four ranks train on generated images, dense and under the adaptive default, over a simulated 100 Mbit/s link.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use briquette::core::Key;
+use briquette_datasets::{Augment, ImageKind, ImageSource};
+use briquette_examples::cli::bytes;
+use briquette_examples::models::ImageModelKind;
+use briquette_examples::record::Summary;
+use briquette_examples::settings::{LrSchedule, Options, Settings};
+use briquette_examples::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
+use briquette_examples::task::ImageTask;
+use briquette_examples::train::{Control, train};
+use clap::Parser;
+use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
+
+/// Four ranks train on generated images, dense and under the adaptive default; about a minute on two cores
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// Directory for the two run folders
+    #[arg(long, default_value = "runs/quickstart")]
+    out: PathBuf,
+    /// The simulated link
+    #[arg(long, default_value = "100mbit,1ms")]
+    network: String,
+    /// Ranks
+    #[arg(long, default_value_t = 4)]
+    ranks: usize,
+    /// Optimizer steps of each run
+    #[arg(long, default_value_t = 96)]
+    steps: u64,
+    /// No progress bar
+    #[arg(long)]
+    plain: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(130),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Both runs and the table; false when interrupted.
+fn run(cli: &Cli) -> Result<bool> {
+    let control = Control { plain: cli.plain, quiet: false, resume: false, stop: Arc::new(AtomicBool::new(false)) };
+    let stop = Arc::clone(&control.stop);
+    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    let mut rows = Vec::new();
+    for (name, folder, adaptive) in [("dense", "dense", false), ("adaptive (GraVAC)", "adaptive", true)] {
+        let settings = settings(cli, folder, adaptive)?;
+        println!("{name}: {} ranks, {} steps, link {}", cli.ranks, cli.steps, cli.network);
+        rows.push((name, one(&settings, &control)?));
+        if control.stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+    }
+    print(cli, &rows);
+    Ok(true)
+}
+
+fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
+    let own = if adaptive {
+        Options {
+            momentum_correction: Some(Toggle::On),
+            compressor: Some("topk:10x:q8".into()),
+            controller: Some(ControllerSpec::Gravac(String::new())),
+            ..Options::default()
+        }
+    } else {
+        Options { reducer: Some(ReducerSpec::Dense), ..Options::default() }
+    };
+    let shared = Options {
+        dataset: Some("generated".into()),
+        model: Some("resnet8".into()),
+        ranks: Some(cli.ranks),
+        batch: Some(16),
+        epochs: Some(1000),
+        steps: Some(cli.steps),
+        lr: Some(0.1),
+        schedule: Some(LrSchedule::OneCycle),
+        network: Some(cli.network.clone()),
+        clock: Some(ClockSpec::Fixed(0.05)),
+        eval_every: Some(1000),
+        checkpoint_every: Some(0),
+        train_limit: Some(2048),
+        test_limit: Some(512),
+        out: Some(cli.out.join(folder)),
+        ..Options::default()
+    };
+    own.or(shared).resolve()
+}
+
+fn one(settings: &Settings, control: &Control) -> Result<Summary> {
+    let source = ImageSource {
+        train_limit: settings.train_limit,
+        test_limit: settings.test_limit,
+        seed: settings.seed,
+        ..ImageSource::new(ImageKind::Generated { classes: 10 })
+    };
+    let task = ImageTask {
+        images: source.load()?,
+        kind: ImageModelKind::ResNet8,
+        augment: Some(Augment::flip()),
+        key: Key::new(settings.seed),
+    };
+    train(settings, &task, control)
+}
+
+fn print(cli: &Cli, rows: &[(&str, Summary)]) {
+    let mut table = Table::new();
+    table.load_preset(UTF8_BORDERS_ONLY);
+    table.set_header(["what travels", "test accuracy", "bytes sent", "time on the simulated link", "time here"]);
+    for (name, summary) in rows {
+        table.add_row([
+            (*name).to_owned(),
+            format!("{:.1} %", 100.0 * summary.final_test_accuracy),
+            bytes(summary.bytes_sent),
+            format!("{:.1} s (simulated)", summary.simulated_seconds.unwrap_or_default()),
+            format!("{:.0} s", summary.wall_seconds),
+        ]);
+    }
+    println!("\n{table}");
+    if let [(_, dense), (_, adaptive)] = rows {
+        let (before, after) = (dense.simulated_seconds.unwrap_or(1.0), adaptive.simulated_seconds.unwrap_or(1.0));
+        println!(
+            "{:.0} times fewer bytes; on {} with 50 ms of computing a step, {:.1} times as fast as dense.",
+            dense.bytes_sent as f64 / adaptive.bytes_sent.max(1) as f64,
+            cli.network,
+            before / after.max(1e-9),
+        );
+    }
+    println!("Run folders: {}", cli.out.display());
+}

@@ -1,0 +1,278 @@
+//! Trainers as programs, each run with a time-out and on generated data, and a task small enough to be seen through.
+#![allow(dead_code)] // every test program uses its own part
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use briquette_examples::record::{StepRecord, Summary};
+use briquette_examples::settings::{Options, Settings};
+use briquette_examples::task::{Place, Score, Task};
+use briquette_examples::train::Control;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use tempfile::TempDir;
+
+/// The trainer of images.
+pub const CIFAR: &str = env!("CARGO_BIN_EXE_cifar");
+/// The trainer of texts.
+pub const AG_NEWS: &str = env!("CARGO_BIN_EXE_ag-news");
+
+/// What a program may take; more than ten times what it does take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A small reproducible run: eight steps an epoch.
+pub const SMALL: &str = "--dataset generated --train-limit 64 --test-limit 16 --batch 4 --ranks 2 --steps 6 \
+                         --schedule constant --clock fixed:50ms --network 100mbit,1ms --plain";
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; none when it was killed.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The run went well.
+    #[track_caller]
+    pub fn succeeds(self) -> Ended {
+        assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// The run was refused with one error that has all these words in it.
+    #[track_caller]
+    pub fn says(self, words: &[&str]) -> Ended {
+        let Ended { code, stderr, .. } = &self;
+        assert!(matches!(code, Some(1 | 2)), "exit code {code:?}\n{stderr}");
+        assert_eq!(stderr.matches("error: ").count(), 1, "one error: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        // Words may be broken over lines.
+        let text = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words {
+            assert!(text.contains(word), "no `{word}` in: {stderr}");
+        }
+        self
+    }
+}
+
+/// A directory for the runs of one test.
+#[derive(Debug)]
+pub struct Runs {
+    directory: TempDir,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs { directory: TempDir::new().unwrap() }
+    }
+}
+
+impl Runs {
+    /// A path inside.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts a program inside, with no data but what the flags name.
+    pub fn start(&self, program: &str, flags: &str) -> Running {
+        let (stdout, stderr) = (self.log("stdout"), self.log("stderr"));
+        let child = Command::new(program)
+            .args(flags.split_whitespace())
+            .current_dir(self.directory.path())
+            .env("RAYON_NUM_THREADS", "1")
+            .env("XDG_CACHE_HOME", self.directory.path())
+            .stdin(Stdio::null())
+            .stdout(File::create(&stdout).unwrap())
+            .stderr(File::create(&stderr).unwrap())
+            .spawn()
+            .unwrap();
+        Running { child, stdout, stderr, begin: Instant::now(), flags: flags.to_owned() }
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        (0..).map(|n| self.path(&format!("{name}-{n}"))).find(|path| !path.exists()).unwrap()
+    }
+
+    /// Runs a program inside to its end.
+    pub fn run(&self, program: &str, flags: &str) -> Ended {
+        self.start(program, flags).end()
+    }
+
+    /// A run of the image trainer in the directory `out`.
+    pub fn cifar(&self, out: &str, flags: &str) -> Ended {
+        self.run(CIFAR, &format!("{SMALL} --out {out} {}", flags))
+    }
+
+    /// The records of a run.
+    pub fn metrics(&self, out: &str) -> Vec<StepRecord> {
+        let text = self.text(out, "metrics.jsonl");
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
+    /// A file of a run.
+    pub fn text(&self, out: &str, file: &str) -> String {
+        let path = self.path(out).join(file);
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The summary of a run, but for what no two runs share.
+    pub fn summary(&self, out: &str) -> Summary {
+        let summary: Summary = serde_json::from_str(&self.text(out, "summary.json")).unwrap();
+        Summary { wall_seconds: 0.0, ..summary }
+    }
+
+    /// Steps of the complete checkpoints of a run, oldest first.
+    pub fn checkpoints(&self, out: &str) -> Vec<u64> {
+        let entries = fs::read_dir(self.path(out).join("checkpoints")).into_iter().flatten().flatten();
+        let complete = entries.filter(|entry| entry.path().join("manifest.json").is_file());
+        let step = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok();
+        let mut steps: Vec<u64> = complete.filter_map(step).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Every file of a run and what is in it.
+    pub fn contents(&self, out: &str) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        collect(&self.path(out), &mut found);
+        found.sort();
+        found
+    }
+}
+
+fn collect(directory: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        match entry.path() {
+            path if path.is_dir() => collect(&path, found),
+            path => found.push((path.clone(), fs::read(path).unwrap())),
+        }
+    }
+}
+
+/// A program that has not ended.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    begin: Instant,
+    flags: String,
+}
+
+impl Running {
+    /// Waits until `done`, which must come before the program ends.
+    pub fn wait_until(&mut self, done: impl Fn() -> bool) {
+        while !done() {
+            let ended = self.child.try_wait().unwrap();
+            let late = self.begin.elapsed() > LIMIT;
+            if late {
+                self.child.kill().unwrap();
+            }
+            assert!(ended.is_none() && !late, "{}: {ended:?}\n{}", self.flags, fs::read_to_string(&self.stderr).unwrap());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends the program a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for the end; a program that takes too long is killed, and the test fails.
+    pub fn end(mut self) -> Ended {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if self.begin.elapsed() > LIMIT {
+                self.child.kill().unwrap();
+                panic!("{} took too long\n{}", self.flags, fs::read_to_string(&self.stderr).unwrap());
+            }
+            sleep(Duration::from_millis(5));
+        };
+        let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        Ended { code: status.code(), stdout: read(&self.stdout), stderr: read(&self.stderr) }
+    }
+}
+
+/// What goes wrong in a [`Toy`], and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The loss of this rank and step is not a number.
+    Nan(usize, u64),
+    /// This rank panics at this step.
+    Panic(usize, u64),
+}
+
+/// Logistic regression on points of a plane.
+#[derive(Debug, Clone)]
+pub struct Toy {
+    labels: Vec<u8>,
+    fault: Option<Fault>,
+}
+
+impl Toy {
+    /// Points, and what goes wrong.
+    pub fn new(points: usize, fault: Option<Fault>) -> Toy {
+        Toy { labels: (0..points).map(|i| (i % 3 == 0) as u8).collect(), fault }
+    }
+
+    fn batch(&self, indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+        // Golden-ratio steps fill the square; class 1 is moved along the first axis.
+        let place = |i: usize, step: f64| (i as f64 * step).fract() as f32;
+        let points: Vec<f32> =
+            indices.iter().flat_map(|&i| [place(i, 0.618) + f32::from(self.labels[i]), place(i, 0.755)]).collect();
+        let labels: Vec<i64> = indices.iter().map(|&i| i64::from(self.labels[i])).collect();
+        let points = Tensor::from_data(TensorData::new(points, [indices.len(), 2]), device);
+        (points, Tensor::from_data(TensorData::new(labels, [indices.len()]), device))
+    }
+}
+
+impl Task for Toy {
+    type Model = Linear;
+
+    fn build(&self, device: &Device) -> Linear {
+        LinearConfig::new(2, 2).with_initializer(burn::nn::Initializer::Constant { value: 0.1 }).init(device)
+    }
+    fn train_labels(&self) -> &[u8] {
+        &self.labels
+    }
+    fn test_len(&self) -> usize {
+        self.labels.len()
+    }
+    fn loss(&self, model: &Linear, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
+        let (points, labels) = self.batch(indices, device);
+        let loss = CrossEntropyLossConfig::new().init(device).forward(model.forward(points), labels);
+        match self.fault {
+            Some(Fault::Nan(rank, step)) if (rank, step) == (place.rank, place.step) => loss * f32::NAN,
+            Some(Fault::Panic(rank, step)) if (rank, step) == (place.rank, place.step) => panic!("out of luck"),
+            _ => loss,
+        }
+    }
+    fn score(&self, model: &Linear, indices: &[usize], device: &Device) -> Score {
+        let (points, labels) = self.batch(indices, device);
+        let samples = indices.len() as f64;
+        let loss = CrossEntropyLossConfig::new().init(device).forward(model.forward(points), labels);
+        Score { loss: f64::from(loss.into_scalar::<f32>()) * samples, correct: 0.0, samples }
+    }
+}
+
+/// The settings of a toy run in `out`: flags as `key = value` lines of TOML.
+pub fn settings(out: &Path, toml: &str) -> Settings {
+    let options: Options = toml::from_str(toml).unwrap();
+    Options { out: Some(out.to_owned()), ..options }.resolve().unwrap()
+}
+
+/// Shows nothing.
+pub fn quiet() -> Control {
+    Control { plain: true, quiet: true, ..Control::default() }
+}

@@ -1,0 +1,305 @@
+//! The trainers as programs and as a library: what a run writes, that it replays, and that it goes on after a break.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use briquette_examples::record::Summary;
+use briquette_examples::train::train;
+use common::{AG_NEWS, CIFAR, Runs, SMALL, Toy, quiet, settings};
+use serde_json::Value;
+
+/// Momentum correction under GraVAC with checks every other step.
+const GRAVAC: &str = "--momentum-correction on --controller gravac:window=2,epsilon=0.3,min=4x,max=20x";
+
+fn keys(text: &str) -> BTreeSet<String> {
+    let value: Value = serde_json::from_str(text).unwrap();
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+fn names(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
+    let runs = Runs::default();
+    runs.cifar("run", "--compressor topk:0.05").succeeds();
+
+    let summary = names(
+        "final_test_accuracy best_test_accuracy final_test_loss steps bytes_sent bytes_received bytes_dense \
+         wall_seconds simulated_seconds compute_seconds compress_seconds exchange_seconds interrupted git_revision \
+         version burn_version",
+    );
+    assert_eq!(keys(&runs.text("run", "summary.json")), summary);
+    let step = names(
+        "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
+         exchange_seconds simulated_seconds",
+    );
+    let metrics = runs.text("run", "metrics.jsonl");
+    for (number, line) in metrics.lines().enumerate() {
+        let mut found = keys(line);
+        assert_eq!(found.remove("slots"), number == 0, "gain and bytes of every slot, every so many steps");
+        assert_eq!(found, step);
+    }
+
+    let records = runs.metrics("run");
+    assert_eq!(records.iter().map(|r| r.step).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert!(records.iter().all(|r| r.loss.is_some_and(f64::is_finite) && r.gain.is_some_and(|g| g > 0.0 && g < 1.0)));
+    assert!(records.iter().all(|r| r.factor == Some(20.0) && r.wire_factor > 5.0 && r.epoch == 0 && r.lr == 0.2));
+    let slots = &records[0].slots;
+    assert!(slots.iter().any(|s| s.path.contains("weight") && s.gain > 0.0 && s.bytes > 0));
+    assert!(slots.iter().map(|s| s.bytes).sum::<u64>() <= records[0].bytes_sent);
+
+    let summary: Summary = serde_json::from_str(&runs.text("run", "summary.json")).unwrap();
+    assert!((0.0..=1.0).contains(&summary.final_test_accuracy) && summary.final_test_loss.is_finite());
+    assert!(summary.best_test_accuracy >= summary.final_test_accuracy && !summary.interrupted);
+    assert_eq!((summary.steps, runs.checkpoints("run")), (6, vec![6]));
+    // Of two ranks, the other one sent what rank 0 received.
+    let sum = |bytes: fn(&briquette_examples::record::StepRecord) -> u64| records.iter().map(bytes).sum::<u64>();
+    assert_eq!(summary.bytes_sent, sum(|r| r.bytes_sent) + sum(|r| r.bytes_received));
+    assert_eq!(summary.bytes_received, summary.bytes_sent);
+    assert!(summary.bytes_dense > 5 * summary.bytes_sent);
+    assert!((summary.compute_seconds - 6.0 * 0.05).abs() < 1e-9, "a fixed clock: {}", summary.compute_seconds);
+    assert_eq!(summary.simulated_seconds, records[5].simulated_seconds, "evaluating and saving take no simulated time");
+}
+
+#[test]
+fn without_a_clock_or_network_no_time_is_simulated() {
+    let runs = Runs::default();
+    let flags = SMALL.replace("--clock fixed:50ms --network 100mbit,1ms", "");
+    runs.run(CIFAR, &format!("{flags} --out run")).succeeds();
+    assert!(runs.metrics("run").iter().all(|record| record.simulated_seconds.is_none()));
+    let summary = runs.summary("run");
+    assert!(summary.simulated_seconds.is_none() && summary.compute_seconds > 0.0);
+}
+
+#[test]
+fn a_dense_run_sends_what_the_dense_ring_would_and_its_step_headers() {
+    let runs = Runs::default();
+    runs.cifar("run", "--reducer dense").succeeds();
+    let summary = runs.summary("run");
+    assert!(summary.bytes_sent > summary.bytes_dense && summary.bytes_sent < summary.bytes_dense * 101 / 100);
+}
+
+#[test]
+fn config_toml_given_as_config_reproduces_a_run_to_the_bit() {
+    for (program, flags) in [(CIFAR, format!("--model resnet8 {GRAVAC}")), (AG_NEWS, "--model lstm --compressor qsgd:4".into())] {
+        let runs = Runs::default();
+        runs.run(program, &format!("{SMALL} --out first {flags}")).succeeds();
+        runs.run(program, "--config first/config.toml --out second --plain").succeeds();
+        assert_eq!(runs.text("first", "metrics.jsonl"), runs.text("second", "metrics.jsonl"));
+        // The test loss depends on all weights and running statistics.
+        assert_eq!(runs.summary("first"), runs.summary("second"));
+        let config = runs.text("second", "config.toml").replace("\"second\"", "\"first\"");
+        assert_eq!(config, runs.text("first", "config.toml"));
+    }
+}
+
+#[test]
+fn a_run_in_the_directory_of_another_replaces_it() {
+    let runs = Runs::default();
+    runs.cifar("run", "--compressor topk:0.1").succeeds();
+    let flags = SMALL.replace("--steps 6", "--steps 2");
+    runs.run(CIFAR, &format!("{flags} --out run --reducer dense")).succeeds();
+    assert_eq!((runs.metrics("run").len(), runs.checkpoints("run")), (2, vec![2]), "else it would resume at step 6");
+}
+
+/// A run of `steps` steps in `out`.
+fn run(runs: &Runs, out: &str, steps: u64, flags: &str) {
+    let small = SMALL.replace("--steps 6", &format!("--steps {steps}"));
+    runs.run(CIFAR, &format!("{small} --out {out} {flags}")).succeeds();
+}
+
+#[test]
+fn a_run_stopped_by_steps_and_resumed_equals_one_never_stopped() {
+    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC] {
+        let runs = Runs::default();
+        run(&runs, "whole", 6, flags);
+        run(&runs, "broken", 3, flags);
+        runs.run(CIFAR, "--resume broken --steps 6 --plain").succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        let (whole, broken) = (runs.summary("whole"), runs.summary("broken"));
+        // The pause averaged the running statistics of BatchNorm once more, which rounds.
+        assert!((whole.final_test_loss - broken.final_test_loss).abs() < 1e-4);
+        assert_eq!(whole, Summary { final_test_loss: whole.final_test_loss, ..broken });
+    }
+}
+
+#[test]
+fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
+    for flags in [
+        "--model lstm --compressor topk:0.05",
+        "--model lstm --reducer power-sgd:2",
+        "--model lstm --reducer shared-random-k:5x --controller schedule:from=2x",
+        "--model lstm --local-steps 2",
+    ] {
+        let runs = Runs::default();
+        let steps = |steps: u64| SMALL.replace("--steps 6", &format!("--steps {steps}"));
+        runs.run(AG_NEWS, &format!("{} --out whole {flags}", steps(5))).succeeds();
+        runs.run(AG_NEWS, &format!("{} --out broken {flags}", steps(3))).succeeds();
+        runs.run(AG_NEWS, "--resume broken --steps 5 --plain").succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        assert_eq!(runs.summary("whole"), runs.summary("broken"), "{flags}");
+    }
+}
+
+#[test]
+fn a_finished_run_resumed_stays_as_it_is() {
+    let runs = Runs::default();
+    run(&runs, "run", 3, "");
+    let (metrics, summary) = (runs.text("run", "metrics.jsonl"), runs.summary("run"));
+    runs.run(CIFAR, "--resume run --plain").succeeds();
+    assert_eq!((runs.text("run", "metrics.jsonl"), runs.summary("run")), (metrics, summary));
+}
+
+/// Starts a long run and waits for its fifth record.
+#[cfg(unix)]
+fn long_run(runs: &Runs, flags: &str) -> common::Running {
+    let small = SMALL.replace("--steps 6", "--epochs 500");
+    let mut running = runs.start(CIFAR, &format!("{small} --out broken {flags}"));
+    let metrics = runs.path("broken").join("metrics.jsonl");
+    running.wait_until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 5));
+    running
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_resumed_equals_one_never_killed() {
+    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC] {
+        let runs = Runs::default();
+        let flags = format!("--checkpoint-every 2 {flags}");
+        let running = long_run(&runs, &flags);
+        running.signal("KILL");
+        assert_eq!(running.end().code, None, "killed");
+        let kept = *runs.checkpoints("broken").last().expect("a checkpoint every other step");
+        // Half a record, as a kill may leave it.
+        let metrics = runs.path("broken").join("metrics.jsonl");
+        let text = fs::read_to_string(&metrics).unwrap();
+        fs::write(&metrics, text + "{\"step\":77,\"ep").unwrap();
+
+        let steps = kept + 3;
+        runs.run(CIFAR, &format!("--resume broken --steps {steps} --plain")).succeeds();
+        let small = SMALL.replace("--steps 6", &format!("--epochs 500 --steps {steps}"));
+        runs.run(CIFAR, &format!("{small} --out whole {flags}")).succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        assert_eq!(runs.summary("whole"), runs.summary("broken"), "{flags}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
+    // A link that is slower than the steps, so that nothing about it may be forgotten.
+    for network in ["100mbit,1ms", "2mbit,30ms"] {
+        let runs = Runs::default();
+        let flags = format!("--ranks 3 --compressor topk:0.05 --clock fixed:1ms --network {network}");
+        let small = ["--ranks 2", "--clock fixed:50ms --network 100mbit,1ms"].iter().fold(SMALL.to_owned(), |s, part| s.replace(part, ""));
+        let long = small.replace("--steps 6", "--epochs 500 --eval-every 400");
+        let mut running = runs.start(CIFAR, &format!("{long} --out broken {flags}"));
+        let metrics = runs.path("broken").join("metrics.jsonl");
+        running.wait_until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3));
+        running.signal("INT");
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        assert!(ended.stderr.contains("stopping after this step") && ended.stdout.contains("continue with --resume broken"));
+        let stopped = runs.summary("broken");
+        assert!(stopped.interrupted && stopped.final_test_accuracy.is_nan(), "nothing was evaluated");
+        assert_eq!(runs.checkpoints("broken").last(), Some(&stopped.steps));
+        assert_eq!(runs.metrics("broken").len() as u64, stopped.steps);
+
+        let steps = stopped.steps + 3;
+        runs.run(CIFAR, &format!("--resume broken --steps {steps} --plain")).succeeds();
+        let whole = long.replace("--epochs 500", &format!("--epochs 500 --steps {steps}"));
+        runs.run(CIFAR, &format!("{whole} --out whole {flags}")).succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{network}");
+        let (whole, broken) = (runs.summary("whole"), runs.summary("broken"));
+        assert!(!broken.interrupted && (whole.final_test_loss - broken.final_test_loss).abs() < 1e-4);
+        assert_eq!(whole.bytes_sent, broken.bytes_sent);
+        assert_eq!(whole.simulated_seconds, broken.simulated_seconds);
+    }
+}
+
+/// Three steps each; what is not said is the trainer's default.
+const KINDS: [(&str, &str); 12] = [
+    (CIFAR, "--momentum-correction on"),
+    (CIFAR, "--controller gravac:window=1,min=2x"),
+    (CIFAR, "--reducer power-sgd"),
+    (CIFAR, "--reducer shared-random-k:5x"),
+    (CIFAR, "--compressor qsgd:4 --feedback none"),
+    (CIFAR, "--compressor sign"),
+    (CIFAR, "--local-steps 2"),
+    (CIFAR, "--bucket-values 20000 --compressor topk:10x:f16"),
+    (CIFAR, "--non-iid 0.3"),
+    (CIFAR, "--optimizer adam --lr 0.001"),
+    (CIFAR, "--model vgg11 --compressor f16 --test-limit 4"),
+    (AG_NEWS, "--model bilstm --controller schedule:from=2x,epochs=0.5"),
+];
+
+fn every_kind_trains(ranks: usize) {
+    for (program, flags) in KINDS {
+        let runs = Runs::default();
+        let limit = if flags.contains("--test-limit") { "" } else { "--test-limit 6" };
+        let common = format!("--dataset generated --train-limit 24 {limit} --batch 2 --steps 3 --out run --plain");
+        runs.run(program, &format!("{common} --ranks {ranks} {flags}")).succeeds();
+        let records = runs.metrics("run");
+        assert_eq!(records.len(), 3, "{flags}");
+        // Under Local SGD the loss is known where ranks meet.
+        let expected = if flags.contains("--local-steps") { 1 } else { 3 };
+        let losses: Vec<f64> = records.iter().filter_map(|record| record.loss).collect();
+        assert!(losses.len() == expected && losses.iter().all(|loss| loss.is_finite()), "{flags}: {losses:?}");
+        assert!(runs.summary("run").final_test_loss.is_finite(), "{flags}");
+    }
+}
+
+#[test]
+fn every_kind_of_exchange_trains_on_one_rank() {
+    every_kind_trains(1);
+}
+
+#[test]
+fn every_kind_of_exchange_trains_on_two_ranks() {
+    every_kind_trains(2);
+}
+
+#[test]
+fn every_kind_of_exchange_trains_on_three_ranks() {
+    every_kind_trains(3);
+}
+
+#[test]
+fn three_dense_ranks_equal_one_with_three_times_the_batch() {
+    let runs = Runs::default();
+    let losses = |ranks: usize, batch: usize| {
+        let out = format!("ranks-{ranks}");
+        let toml = format!(
+            "ranks = {ranks}\nbatch = {batch}\nsteps = 6\nreducer = \"dense\"\noptimizer = \"adam\"\nlr = 0.05\nepochs = 2"
+        );
+        let summary = train(&settings(&runs.path(&out), &toml), &Toy::new(46, None), &quiet()).unwrap();
+        let losses = runs.metrics(&out).into_iter().filter_map(|record| record.loss);
+        losses.chain([summary.final_test_loss]).collect::<Vec<_>>()
+    };
+    // 46 samples: the fourth of four steps in an epoch is uneven.
+    let (three, one) = (losses(3, 4), losses(1, 12));
+    assert_eq!((three.len(), one.len()), (7, 7));
+    assert!(three.iter().zip(&one).all(|(a, b)| (a - b).abs() < 1e-5), "{three:?} {one:?}");
+    assert!(one[6] < one[0], "and it learns");
+}
+
+#[test]
+fn help_names_every_flag_and_shows_an_example() {
+    let runs = Runs::default();
+    for (program, example) in [(CIFAR, "cifar --dataset generated"), (AG_NEWS, "ag-news --dataset generated")] {
+        let help = runs.run(program, "--help").succeeds().stdout;
+        let flags = "dataset data model ranks epochs steps batch lr momentum weight-decay schedule seed reducer \
+                     momentum-correction compressor feedback controller network clock backend out resume train-limit \
+                     test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every";
+        for flag in names(flags) {
+            assert!(help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")), "no --{flag} in {help}");
+        }
+        for text in [example, "gather, dense, power-sgd", "topk:0.01", "gravac", "100mbit,1ms", "fixed:50ms", "--version"] {
+            assert!(help.contains(text), "no `{text}` in {help}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What must not depend on what (docs/architecture.md). Exits 1 and says where a rule is broken.
+set -u
+cd "$(dirname "$0")/.."
+failed=0
+
+# forbid RULE PATTERN PATH...: no code line (comments aside) of PATH matches PATTERN.
+forbid() {
+    local rule=$1 pattern=$2
+    shift 2
+    local hits
+    hits=$(grep -rnE "$pattern" "$@" --include='*.rs' | grep -vE '^[^:]+:[0-9]+:\s*//' || true)
+    if [ -n "$hits" ]; then
+        printf 'broken: %s\n%s\n\n' "$rule" "$hits"
+        failed=1
+    fi
+}
+
+core=crates/briquette-core/src
+forbid "briquette-core knows no framework, socket, clock or environment" \
+    '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core"
+forbid "briquette-core keeps nothing process-wide" \
+    'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core"
+# Threads: only comm/local.rs, and tests.
+threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" --include='*.rs' \
+    | grep -vE '/comm/local\.rs$|/tests\.rs$|/suite\.rs$' || true)
+for file in $threads; do
+    line=$(grep -nE 'thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
+    tests=$(grep -n '#\[cfg(test)\]' "$file" | head -1 | cut -d: -f1)
+    if [ -z "$tests" ] || [ "$line" -lt "$tests" ]; then
+        echo "broken: threads outside comm/local.rs: $file:$line"
+        failed=1
+    fi
+done
+forbid "compress, aggregate and control do not communicate" \
+    'crate::comm|Communicator' "$core/compress" "$core/aggregate" "$core/control"
+forbid "a message does not know compressors" 'crate::compress' "$core/message.rs" "$core/wire.rs"
+forbid "only the core names algorithms: the glue holds none" \
+    'impl.* (Compressor|Aggregator|Reducer|Controller|SyncStrategy) for' crates/briquette/src
+forbid "libraries read no environment variables" 'env::var' crates datasets/src
+forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette/src datasets/src examples/src
+
+if cargo tree -p briquette-core --edges normal --prefix none 2>/dev/null | grep -qE '^(burn|tokio)'; then
+    echo "broken: briquette-core depends on a framework or runtime"
+    failed=1
+fi
+[ "$failed" -eq 0 ] && echo "dependency rules hold"
+exit "$failed"
