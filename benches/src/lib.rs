@@ -1,3 +1,4 @@
 //! Experiments and benches; see `src/bin` and `benches`.
 
+pub mod overhead;
 pub mod paired;

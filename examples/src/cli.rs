@@ -33,11 +33,7 @@ pub struct Cli {
 }
 
 /// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130.
-pub fn main(
-    cli: Cli,
-    defaults: Options,
-    run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
-) -> ExitCode {
+pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let result = resolve(&cli, defaults).and_then(|settings| {
         let control = Control { plain: cli.plain, quiet: false, resume: cli.resume.is_some(), stop: Arc::clone(&stop) };
@@ -51,7 +47,7 @@ pub fn main(
         Ok(summary) if summary.interrupted => ExitCode::from(130),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", causes(&error));
             ExitCode::FAILURE
         }
     }
@@ -99,6 +95,17 @@ fn refuse_changes(saved: &Settings, now: &Settings) -> Result<()> {
         changed.join(", "),
         MAY_CHANGE.join(", --")
     )
+}
+
+/// An error and its causes, each said once: some repeat theirs.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+        }
+    }
+    text
 }
 
 /// The first Ctrl-C ends the run after the step; a second one ends the process.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
 use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
-use briquette::core::Layout;
 use briquette::core::layer::Momentum;
+use briquette::core::{CompressionFactor, Layout};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -268,7 +268,8 @@ impl Options {
 impl Settings {
     fn check(&self) -> Result<()> {
         let counts = [("ranks", Some(self.ranks)), ("batch", Some(self.batch)), ("epochs", Some(self.epochs))];
-        let limits = [("train-limit", self.train_limit), ("test-limit", self.test_limit), ("bucket-values", self.bucket_values)];
+        let limits =
+            [("train-limit", self.train_limit), ("test-limit", self.test_limit), ("bucket-values", self.bucket_values)];
         let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every)), ("local-steps", self.local_steps)];
         let steps = steps.map(|(flag, value)| (flag, value.map(|v| v as usize)));
         for (flag, _) in counts.into_iter().chain(limits).chain(steps).filter(|(_, value)| *value == Some(0)) {
@@ -324,6 +325,19 @@ impl Settings {
         self.network != "unlimited" || self.clock != ClockSpec::Wall
     }
 
+    /// The factor that reducer or compressor were set to, where it is one of a sparsifier.
+    ///
+    /// # Errors
+    /// What is wrong with the compressor.
+    pub fn full_factor(&self) -> Result<Option<CompressionFactor>> {
+        Ok(match (self.reducer, self.compressor.parse().context("--compressor")?) {
+            _ if self.local_steps.is_some() => None,
+            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.compression_factor()),
+            (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
+            _ => None,
+        })
+    }
+
     /// What Briquette is asked to do; schedules need to know the steps of an epoch.
     ///
     /// # Errors
@@ -334,11 +348,7 @@ impl Settings {
         }
         let compressor: CompressorConfig = self.compressor.parse().context("--compressor")?;
         let reducer = self.reducer.config(compressor);
-        let full = match (self.reducer, compressor) {
-            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.compression_factor()),
-            (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
-            _ => None,
-        };
+        let full = self.full_factor()?;
         let tunable = !matches!(self.reducer, ReducerSpec::Dense | ReducerSpec::PowerSgd(_));
         let controller = match &self.controller {
             ControllerSpec::Constant => ControllerConfig::None,

@@ -54,13 +54,18 @@ impl FromStr for ReducerSpec {
             ("dense", None) => ReducerSpec::Dense,
             ("power-sgd", rank) => ReducerSpec::PowerSgd(power_sgd_rank(rank.unwrap_or("2"))?),
             ("shared-random-k", factor) => ReducerSpec::SharedRandomK(factor.unwrap_or("10x").parse()?),
-            _ => bail!("unknown reducer `{text}`; valid are: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"),
+            _ => {
+                bail!("unknown reducer `{text}`; valid are: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]")
+            }
         })
     }
 }
 
 fn power_sgd_rank(text: &str) -> Result<usize> {
-    text.parse().ok().filter(|rank| *rank > 0).with_context(|| format!("power-sgd:RANK is a whole number of at least 1, got `{text}`"))
+    text.parse()
+        .ok()
+        .filter(|rank| *rank > 0)
+        .with_context(|| format!("power-sgd:RANK is a whole number of at least 1, got `{text}`"))
 }
 
 impl fmt::Display for ReducerSpec {

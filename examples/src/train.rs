@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use briquette::core::comm::{Communicator, Compute, Local, Simulated, run_ranks};
-use briquette::core::error::CommError;
-use briquette::core::sync::StopFlags;
 use briquette::core::Key;
+use briquette::core::comm::{Communicator, Compute, Local, Simulated, run_ranks};
+use briquette::core::error::{CommError, ReduceError, SyncError};
+use briquette::core::sync::StopFlags;
 use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
 use briquette_datasets::{EpochPlan, Shards};
 use burn::module::Module;
@@ -60,6 +60,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         key,
         steps_per_epoch,
         total: settings.steps.map_or(total, |steps| steps.min(total)),
+        nominal: settings.full_factor()?.map(|factor| factor.get()),
         checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
         begin: Instant::now(),
     };
@@ -69,7 +70,9 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
 
 fn newest(run: &Path) -> Result<Checkpoint> {
     let newest = Checkpoint::latest(&run.join("checkpoints"));
-    newest.with_context(|| format!("--resume {}: a run that saved nothing has to begin again, without --resume", run.display()))
+    newest.with_context(|| {
+        format!("--resume {}: a run that saved nothing has to begin again, without --resume", run.display())
+    })
 }
 
 /// One communicator a rank.
@@ -96,10 +99,19 @@ enum RankError {
 
 impl From<anyhow::Error> for RankError {
     fn from(error: anyhow::Error) -> Self {
-        let stopped = error.chain().any(|cause| {
-            matches!(cause.downcast_ref(), Some(CommError::Aborted { .. } | CommError::Lost { .. }))
-        });
+        let by_another = |cause: &CommError| matches!(cause, CommError::Aborted { .. } | CommError::Lost { .. });
+        let stopped = error.chain().filter_map(transport).any(by_another);
         if stopped { RankError::Stopped(error) } else { RankError::Own(error) }
+    }
+}
+
+/// The transport's part of an error: a transparent error hides it from the chain.
+fn transport<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
+    let reduce = |error: &'a ReduceError| if let ReduceError::Comm(error) = error { Some(error) } else { None };
+    match cause.downcast_ref() {
+        Some(briquette::Error::Comm(error)) => Some(error),
+        Some(briquette::Error::Sync(SyncError::Reduce { source, .. })) => reduce(source),
+        _ => cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(reduce)),
     }
 }
 
@@ -134,6 +146,8 @@ struct Run<'a, T: Task> {
     key: Key,
     steps_per_epoch: u64,
     total: u64,
+    /// The compressor's own factor, where it has one.
+    nominal: Option<f64>,
     checkpoint: Option<Checkpoint>,
     begin: Instant,
 }
@@ -181,6 +195,10 @@ impl<T: Task> Run<'_, T> {
             model = optim.load(model, checkpoint, WorldChange::Refuse)?;
             let notes = checkpoint.note("totals").context("the checkpoint was not written by this trainer")?;
             totals = serde_json::from_str(notes).context("totals in the checkpoint")?;
+            // They are sums over ranks: one rank takes them along.
+            if rank != 0 {
+                totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
+            }
         }
         let from = self.checkpoint.as_ref().map(Checkpoint::step);
         // Simulated time begins with the first step, not with the joining.
@@ -222,7 +240,9 @@ impl<T: Task> Rank<'_, T> {
                     self.save()?;
                     return Ok(true);
                 }
-                if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n)) && self.step() < end {
+                if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
+                    && self.step() < end
+                {
                     self.save()?;
                 }
             }
@@ -274,6 +294,7 @@ impl<T: Task> Rank<'_, T> {
         }
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut record = StepRecord::new(report, epoch, lr, self.run.settings.simulated());
+        record.factor = record.factor.or(self.run.nominal);
         if report.step.is_multiple_of(SLOTS_EVERY) {
             record = record.with_slots(report, self.optim.synchronizer().layout()?);
         }
@@ -330,7 +351,7 @@ impl<T: Task> Rank<'_, T> {
     }
 
     fn save(&mut self) -> Result<()> {
-        let totals = Totals { wall_seconds: self.wall_seconds(), ..self.totals.clone() };
+        let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
         let notes = BTreeMap::from([("totals".to_owned(), serde_json::to_string(&totals)?)]);
         let model = self.model.take().context("the model was lost with an earlier error")?;
         self.model = Some(self.optim.save(model, &self.run.settings.out.join("checkpoints"), &notes)?);

@@ -43,10 +43,11 @@ fn numbers_out_of_range_name_flag_range_and_value() {
 
 #[test]
 fn more_ranks_than_samples_says_how_many_would_do() {
-    refused(CIFAR, "--dataset generated --train-limit 3 --test-limit 8 --ranks 4", &[
-        "4 ranks cannot share 3 samples",
-        "at most 3 ranks or more data",
-    ]);
+    refused(
+        CIFAR,
+        "--dataset generated --train-limit 3 --test-limit 8 --ranks 4",
+        &["4 ranks cannot share 3 samples", "at most 3 ranks or more data"],
+    );
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
     refused_flags("--compressor topk:1.5", &["--compressor", "above 0 and at most 1, got 1.5"]);
     refused_flags("--compressor topk:-0.1", &["--compressor", "above 0 and at most 1, got -0.1"]);
     refused_flags("--compressor topk:few", &["--compressor", "few", "0.01"]);
-    refused_flags("--compressor qsgd:99", &["--compressor", "QSGD bits", "99"]);
+    refused_flags("--compressor qsgd:99", &["--compressor", "bits of QSGD must be 2 to 8, got 99"]);
     refused_flags("--reducer shared-random-k:0.5x", &["--reducer", "compression factor", "at least 1", "0.5"]);
     refused_flags("--reducer power-sgd:0", &["--reducer", "at least 1, got `0`"]);
     refused_flags("--controller schedule:from=0.5x", &["--controller", "at least 1", "0.5"]);
@@ -71,7 +72,10 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused(AG_NEWS, "--dataset generated --model resnet8", &["--model", "resnet8", "lstm, bilstm"]);
     refused(CIFAR, "--dataset mnist", &["unknown --dataset `mnist`; valid are: cifar10, cifar100, generated"]);
     refused(AG_NEWS, "--dataset cifar10", &["unknown --dataset `cifar10`; valid are: ag-news, generated"]);
-    refused_flags("--reducer ring", &["--reducer", "`ring`", "gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"]);
+    refused_flags(
+        "--reducer ring",
+        &["--reducer", "`ring`", "gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"],
+    );
     refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; topk", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
     refused_flags("--controller pid", &["--controller", "`pid`", "constant, schedule[:from=4x,epochs=1], gravac"]);
@@ -168,7 +172,8 @@ fn resuming_what_is_not_a_run_says_what_is_missing() {
     runs.run(CIFAR, "--resume nowhere").says(&["--resume nowhere", "no config.toml", "--out directory of a run"]);
     assert!(!runs.path("nowhere").exists());
     fs::create_dir(runs.path("young")).unwrap();
-    fs::write(runs.path("young/config.toml"), "dataset = \"generated\"\ntrain-limit = 8\ntest-limit = 8\nranks = 1\n").unwrap();
+    let young = "dataset = \"generated\"\nmodel = \"resnet8\"\ntrain-limit = 8\ntest-limit = 8\nranks = 1\n";
+    fs::write(runs.path("young/config.toml"), young).unwrap();
     runs.run(CIFAR, "--resume young --plain").says(&["--resume young", "no complete checkpoint", "without --resume"]);
     assert_eq!(runs.contents("young").len(), 1);
     runs.run(CIFAR, "--resume young --out other").says(&["--resume DIR takes everything from DIR", "--out"]);
@@ -195,7 +200,7 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
     let config = runs.text("run", "config.toml");
     for (from, to, words) in [
         ("ranks = 2", "ranks = 3", ["saved by 2 ranks, this world has 3", "resume with 2"]),
-        ("model = \"resnet8\"", "model = \"resnet20\"", ["saved by another model", "parameters"]),
+        ("model = \"resnet8\"", "model = \"resnet20\"", ["saved by another model", "77850 values in 25 slots"]),
         ("compressor = \"topk:0.1\"", "compressor = \"topk:0.2\"", ["saved by another configuration", "topk:10x"]),
         ("seed = 1", "seed = 2", ["saved by another seed", "1 there, 2 here"]),
     ] {
@@ -233,7 +238,9 @@ fn failure(ranks: usize, fault: Fault, more: &str) -> (String, Duration) {
 
 #[test]
 fn a_gradient_that_is_not_finite_stops_all_ranks_and_names_rank_slot_and_step() {
-    for more in ["reducer = \"dense\"", "compressor = \"topk:0.5\"", "clock = \"fixed:50ms\"\nmomentum-correction = \"on\""] {
+    for more in
+        ["reducer = \"dense\"", "compressor = \"topk:0.5\"", "clock = \"fixed:50ms\"\nmomentum-correction = \"on\""]
+    {
         let (error, took) = failure(3, Fault::Nan(1, 3), more);
         for word in ["step 3", "rank 1", "non-finite", "`weight`"] {
             assert!(error.contains(word), "no `{word}` in: {error}");

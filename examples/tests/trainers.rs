@@ -85,7 +85,9 @@ fn a_dense_run_sends_what_the_dense_ring_would_and_its_step_headers() {
 
 #[test]
 fn config_toml_given_as_config_reproduces_a_run_to_the_bit() {
-    for (program, flags) in [(CIFAR, format!("--model resnet8 {GRAVAC}")), (AG_NEWS, "--model lstm --compressor qsgd:4".into())] {
+    for (program, flags) in
+        [(CIFAR, format!("--model resnet8 {GRAVAC}")), (AG_NEWS, "--model lstm --compressor qsgd:4".into())]
+    {
         let runs = Runs::default();
         runs.run(program, &format!("{SMALL} --out first {flags}")).succeeds();
         runs.run(program, "--config first/config.toml --out second --plain").succeeds();
@@ -195,7 +197,9 @@ fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
     for network in ["100mbit,1ms", "2mbit,30ms"] {
         let runs = Runs::default();
         let flags = format!("--ranks 3 --compressor topk:0.05 --clock fixed:1ms --network {network}");
-        let small = ["--ranks 2", "--clock fixed:50ms --network 100mbit,1ms"].iter().fold(SMALL.to_owned(), |s, part| s.replace(part, ""));
+        let small = ["--ranks 2", "--clock fixed:50ms --network 100mbit,1ms"]
+            .iter()
+            .fold(SMALL.to_owned(), |s, part| s.replace(part, ""));
         let long = small.replace("--steps 6", "--epochs 500 --eval-every 400");
         let mut running = runs.start(CIFAR, &format!("{long} --out broken {flags}"));
         let metrics = runs.path("broken").join("metrics.jsonl");
@@ -203,7 +207,9 @@ fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
         running.signal("INT");
         let ended = running.end();
         assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-        assert!(ended.stderr.contains("stopping after this step") && ended.stdout.contains("continue with --resume broken"));
+        assert!(
+            ended.stderr.contains("stopping after this step") && ended.stdout.contains("continue with --resume broken")
+        );
         let stopped = runs.summary("broken");
         assert!(stopped.interrupted && stopped.final_test_accuracy.is_nan(), "nothing was evaluated");
         assert_eq!(runs.checkpoints("broken").last(), Some(&stopped.steps));
@@ -296,9 +302,14 @@ fn help_names_every_flag_and_shows_an_example() {
                      momentum-correction compressor feedback controller network clock backend out resume train-limit \
                      test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every";
         for flag in names(flags) {
-            assert!(help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")), "no --{flag} in {help}");
+            assert!(
+                help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")),
+                "no --{flag} in {help}"
+            );
         }
-        for text in [example, "gather, dense, power-sgd", "topk:0.01", "gravac", "100mbit,1ms", "fixed:50ms", "--version"] {
+        for text in
+            [example, "gather, dense, power-sgd", "topk:0.01", "gravac", "100mbit,1ms", "fixed:50ms", "--version"]
+        {
             assert!(help.contains(text), "no `{text}` in {help}");
         }
     }

@@ -58,8 +58,14 @@ const CIFAR: &[Row] = &[
     ("top-k 10x q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller schedule"),
     ("top-k 20x q8, momentum correction", "--compressor topk:20x:q8 --momentum-correction on --controller schedule"),
     ("top-k 50x q8, momentum correction", "--compressor topk:50x:q8 --momentum-correction on --controller schedule"),
-    ("GraVAC 0.7 q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.7"),
-    ("GraVAC 0.4 q8, momentum correction", "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.4"),
+    (
+        "GraVAC 0.7 q8, momentum correction",
+        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.7",
+    ),
+    (
+        "GraVAC 0.4 q8, momentum correction",
+        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:epsilon=0.4",
+    ),
 ];
 
 const AG_NEWS: &[Row] = &[

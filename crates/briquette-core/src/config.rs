@@ -234,7 +234,11 @@ impl Exchange {
         })
     }
 
-    fn bucketed<R: Stateless>(&self, layout: &Layout, make: impl FnMut(usize) -> R) -> Result<Bucketed<R>, ConfigError> {
+    fn bucketed<R: Stateless>(
+        &self,
+        layout: &Layout,
+        make: impl FnMut(usize) -> R,
+    ) -> Result<Bucketed<R>, ConfigError> {
         match self.bucket_values {
             Some(0) => Err(ConfigError::range("values a bucket holds", "at least 1", 0)),
             values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make)),
@@ -244,13 +248,16 @@ impl Exchange {
     /// Without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         let part: fn(&Self) -> Result<Box<dyn Stateless>, ConfigError> = match &self.reducer {
+            ReducerConfig::PowerSgd { .. } if self.bucket_values.is_some() => {
+                return Err(ConfigError::Conflict(
+                    "power-sgd exchanges all matrices at once: leave bucket values away".into(),
+                ));
+            }
             ReducerConfig::PowerSgd { rank } => return Ok(Box::new(PowerSgd::new(*rank)?)),
             ReducerConfig::Dense => |_| Ok(Box::new(Dense)),
             ReducerConfig::SharedRandomK { .. } => |config| Ok(Box::new(config.random_k()?)),
             ReducerConfig::Gather { .. } => |config| match &config.reducer {
-                ReducerConfig::Gather { compressor, per_slot } => {
-                    Ok(Box::new(gather(compressor.build(), *per_slot)))
-                }
+                ReducerConfig::Gather { compressor, per_slot } => Ok(Box::new(gather(compressor.build(), *per_slot))),
                 other => Err(ConfigError::Conflict(format!("{} is not a gather", other.name()))),
             },
         };
@@ -297,7 +304,8 @@ impl Exchange {
                 Ok(SharedRandomK::scaled(factor))
             }
             _ => Err(ConfigError::Conflict(
-                "scaled shared-random-k is not contractive: use it with feedback none, or unscaled with feedback".into(),
+                "scaled shared-random-k is not contractive: use it with feedback none, or unscaled with feedback"
+                    .into(),
             )),
         }
     }

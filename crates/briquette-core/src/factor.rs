@@ -64,9 +64,8 @@ impl std::str::FromStr for CompressionFactor {
     type Err = ConfigError;
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let number = text.strip_suffix('x').unwrap_or(text);
-        let factor = number
-            .parse()
-            .map_err(|_| ConfigError::range("compression factor", "a number such as 10 or 10x", text))?;
+        let factor =
+            number.parse().map_err(|_| ConfigError::range("compression factor", "a number such as 10 or 10x", text))?;
         CompressionFactor::new(factor)
     }
 }

@@ -67,9 +67,8 @@ impl Key {
     #[must_use]
     pub fn purpose(self, name: &str) -> Self {
         // FNV-1a: stable across builds, unlike the standard library's hasher.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash =
+            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         self.fold(Domain::Purpose, hash)
     }
 

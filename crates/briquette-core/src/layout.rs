@@ -108,9 +108,7 @@ impl Layout {
         for slot in &self.slots {
             text.push_str(&format!("{}{:?};", slot.path, slot.shape));
         }
-        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        })
+        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
     }
 }
 

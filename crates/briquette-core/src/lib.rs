@@ -63,7 +63,8 @@
 //!     }
 //!     Ok::<_, ReduceError>((averages, reducer.residual().to_vec(), comm.traffic().sent))
 //! });
-//! let [(averages, first, sent), (same, second, _)] = <[_; 2]>::try_from(ranks.into_iter().collect::<Result<Vec<_>, _>>()?).unwrap();
+//! let ranks: Vec<_> = ranks.into_iter().collect::<Result<_, _>>()?;
+//! let [(averages, first, sent), (same, second, _)] = ranks.try_into().expect("two ranks");
 //! assert_eq!(averages, [[2.0, 1.5], [4.0, 0.0]]);   // 4 and 3 are sent, then 4 and 2 + 2
 //! assert_eq!(averages, same);                       // law 1
 //! assert_eq!((first, second), (vec![0.0, 2.0], vec![0.0, 3.0]));
@@ -79,6 +80,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+mod bits;
 pub mod comm;
 pub mod compress;
 pub mod config;
@@ -89,7 +91,6 @@ mod key;
 pub mod layer;
 mod layout;
 mod math;
-mod bits;
 mod message;
 pub mod reduce;
 pub mod report;

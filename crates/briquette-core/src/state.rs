@@ -75,11 +75,8 @@ impl State {
     /// Whatever `part` finds missing or of another shape.
     pub fn load_part(&self, prefix: &str, part: &mut dyn Stateful) -> Result<(), StateError> {
         let start = format!("{prefix}/");
-        let entries = self
-            .entries
-            .iter()
-            .filter_map(|(k, v)| Some((k.strip_prefix(&start)?.to_owned(), v.clone())))
-            .collect();
+        let entries =
+            self.entries.iter().filter_map(|(k, v)| Some((k.strip_prefix(&start)?.to_owned(), v.clone()))).collect();
         part.load(&State { entries })
     }
 

@@ -267,6 +267,9 @@ impl Synchronizer {
     /// This rank's file, checked; nothing has changed yet.
     pub(crate) fn read_checkpoint(&self, checkpoint: &Checkpoint, change: WorldChange) -> Result<Saved, Error> {
         let (rank, world, saved) = (self.rank(), self.world(), checkpoint.world());
+        if self.joined.is_none() {
+            return Err(Error::NotJoined { rank });
+        }
         if saved != world && change == WorldChange::Refuse {
             let problem = format!(
                 "saved by {saved} ranks, this world has {world}: resume with {saved}, or choose what becomes of the residuals \

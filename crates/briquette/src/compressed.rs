@@ -52,7 +52,6 @@ impl<O: Optimizer> Compressed<O> {
     }
 }
 
-
 /// State of [`Compressed`] for one tensor.
 #[derive(Clone)]
 pub struct CompressedState<S, const D: usize> {

@@ -65,7 +65,8 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct StepError<M: std::fmt::Debug> {
-    /// The model, unchanged: checkpoint it, or go on with the next batch where the error allows.
+    /// The model, unchanged where gradients were due: checkpoint it, or go on with the next batch where the error allows.
+    /// Where parameters were due (Local SGD), the inner optimizer has stepped and only the averaging is missing.
     pub model: Box<M>,
     /// What failed.
     #[source]

@@ -172,13 +172,8 @@ impl Gradients {
     /// Hands the vector back as Burn's gradients: one transfer to the device. Slots that no rank had a gradient for stay
     /// absent, unless a residual spoke for them.
     pub(crate) fn restore<M: Module>(&self, module: &M, layout: &Layout) -> GradientsParams {
-        let mut walk = Restore {
-            gradients: self,
-            slots: layout.slots(),
-            next: 0,
-            whole: None,
-            out: GradientsParams::new(),
-        };
+        let mut walk =
+            Restore { gradients: self, slots: layout.slots(), next: 0, whole: None, out: GradientsParams::new() };
         module.visit(&mut walk);
         walk.out
     }

@@ -2,7 +2,7 @@
 //!
 //! Each rank trains a replica of the model on its share of the data. Between `backward` and the optimizer's step the ranks
 //! agree on an average of their gradients, and may compress what they tell each other. The algorithms are in
-//! [`briquette_core`], here as [`core`](mod@core); this crate is the glue to Burn 0.22.
+//! [`briquette_core`], here as `core`; this crate is the glue to Burn 0.22.
 //!
 //! # The difference to plain Burn
 //!
@@ -36,7 +36,7 @@
 //! | you have | use |
 //! |---|---|
 //! | a fast network, or a small model | [`Config::dense`]: compression would lose |
-//! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
+//! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](briquette_core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
 //! | no idea which factor | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |

@@ -1,7 +1,7 @@
 //! The optimizer a Burn user already has, on many ranks.
 
-use briquette_core::config::Config;
 use briquette_core::Communicator;
+use briquette_core::config::Config;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};

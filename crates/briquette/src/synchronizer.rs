@@ -344,10 +344,14 @@ impl Synchronizer {
                 let exchange_seconds = self.report.exchange.seconds.map_or(0.0, |s| s.exchange);
                 let compress_seconds = (now - self.start.now - exchange_seconds).max(0.0);
                 let traffic = self.comm.traffic() - self.start.traffic;
-                self.previous =
-                    Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
-                self.report =
-                    StepReport { traffic, compress_seconds, exchange_seconds, clock: now, ..std::mem::take(&mut self.report) };
+                self.previous = Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
+                self.report = StepReport {
+                    traffic,
+                    compress_seconds,
+                    exchange_seconds,
+                    clock: now,
+                    ..std::mem::take(&mut self.report)
+                };
             }
             // Every rank found the same fault: nothing to tell.
             Err(Error::Sync(SyncError::NonFinite { .. } | SyncError::OutOfStep { .. })) => {}
@@ -362,14 +366,13 @@ impl Synchronizer {
     /// [`Error::Comm`] when the transport fails.
     pub fn average_buffers<M: Module>(&mut self, module: M) -> Result<M, Error> {
         flat::drain(&module);
-        let rank = self.rank();
         let mut values = Vec::new();
         flat::read_values(&module, Part::Buffers, &mut values)?;
         self.comm.scope().operation = "average of buffers";
         self.comm.all_reduce_sum(&mut values)?;
         let weight = 1.0 / self.comm.world() as f32;
         values.iter_mut().for_each(|v| *v *= weight);
-        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank })?;
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
         let module = flat::write_values(module, Part::Buffers, &values, &joined.inventory);
         self.last_end = self.comm.now();
         Ok(module)

@@ -19,7 +19,8 @@ const EXAMPLES: &str = "Examples:
   ag-news --reducer dense --network 100mbit,1ms";
 
 fn main() -> ExitCode {
-    let command = Cli::command().name("ag-news").about("Trains AG-News or generated texts on many ranks").after_help(EXAMPLES);
+    let command =
+        Cli::command().name("ag-news").about("Trains AG-News or generated texts on many ranks").after_help(EXAMPLES);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
     let defaults = Options {
         dataset: Some("ag-news".into()),

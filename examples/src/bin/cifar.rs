@@ -19,7 +19,10 @@ const EXAMPLES: &str = "Examples:
   cifar --resume runs/latest --epochs 10";
 
 fn main() -> ExitCode {
-    let command = Cli::command().name("cifar").about("Trains CIFAR-10, CIFAR-100 or generated images on many ranks").after_help(EXAMPLES);
+    let command = Cli::command()
+        .name("cifar")
+        .about("Trains CIFAR-10, CIFAR-100 or generated images on many ranks")
+        .after_help(EXAMPLES);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
     let defaults = Options {
         dataset: Some("cifar10".into()),

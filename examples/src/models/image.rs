@@ -107,6 +107,7 @@ impl FromStr for ImageModelKind {
 
 /// An image classifier.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per rank, and Burn's derive does not see through a Box")]
 pub enum ImageModel {
     /// A residual network.
     ResNet(ResNet),

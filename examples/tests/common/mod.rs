@@ -17,39 +17,39 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use tempfile::TempDir;
 
 /// The trainer of images.
-pub const CIFAR: &str = env!("CARGO_BIN_EXE_cifar");
+pub(crate) const CIFAR: &str = env!("CARGO_BIN_EXE_cifar");
 /// The trainer of texts.
-pub const AG_NEWS: &str = env!("CARGO_BIN_EXE_ag-news");
+pub(crate) const AG_NEWS: &str = env!("CARGO_BIN_EXE_ag-news");
 
 /// What a program may take; more than ten times what it does take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A small reproducible run: eight steps an epoch.
-pub const SMALL: &str = "--dataset generated --train-limit 64 --test-limit 16 --batch 4 --ranks 2 --steps 6 \
+pub(crate) const SMALL: &str = "--dataset generated --train-limit 64 --test-limit 16 --batch 4 --ranks 2 --steps 6 \
                          --schedule constant --clock fixed:50ms --network 100mbit,1ms --plain";
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// Its exit code; none when it was killed.
-    pub code: Option<i32>,
+    pub(crate) code: Option<i32>,
     /// Standard output.
-    pub stdout: String,
+    pub(crate) stdout: String,
     /// Standard error.
-    pub stderr: String,
+    pub(crate) stderr: String,
 }
 
 impl Ended {
     /// The run went well.
     #[track_caller]
-    pub fn succeeds(self) -> Ended {
+    pub(crate) fn succeeds(self) -> Ended {
         assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
         self
     }
 
     /// The run was refused with one error that has all these words in it.
     #[track_caller]
-    pub fn says(self, words: &[&str]) -> Ended {
+    pub(crate) fn says(self, words: &[&str]) -> Ended {
         let Ended { code, stderr, .. } = &self;
         assert!(matches!(code, Some(1 | 2)), "exit code {code:?}\n{stderr}");
         assert_eq!(stderr.matches("error: ").count(), 1, "one error: {stderr}");
@@ -65,7 +65,7 @@ impl Ended {
 
 /// A directory for the runs of one test.
 #[derive(Debug)]
-pub struct Runs {
+pub(crate) struct Runs {
     directory: TempDir,
 }
 
@@ -77,12 +77,12 @@ impl Default for Runs {
 
 impl Runs {
     /// A path inside.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Starts a program inside, with no data but what the flags name.
-    pub fn start(&self, program: &str, flags: &str) -> Running {
+    pub(crate) fn start(&self, program: &str, flags: &str) -> Running {
         let (stdout, stderr) = (self.log("stdout"), self.log("stderr"));
         let child = Command::new(program)
             .args(flags.split_whitespace())
@@ -102,35 +102,35 @@ impl Runs {
     }
 
     /// Runs a program inside to its end.
-    pub fn run(&self, program: &str, flags: &str) -> Ended {
+    pub(crate) fn run(&self, program: &str, flags: &str) -> Ended {
         self.start(program, flags).end()
     }
 
     /// A run of the image trainer in the directory `out`.
-    pub fn cifar(&self, out: &str, flags: &str) -> Ended {
+    pub(crate) fn cifar(&self, out: &str, flags: &str) -> Ended {
         self.run(CIFAR, &format!("{SMALL} --out {out} {}", flags))
     }
 
     /// The records of a run.
-    pub fn metrics(&self, out: &str) -> Vec<StepRecord> {
+    pub(crate) fn metrics(&self, out: &str) -> Vec<StepRecord> {
         let text = self.text(out, "metrics.jsonl");
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
     /// A file of a run.
-    pub fn text(&self, out: &str, file: &str) -> String {
+    pub(crate) fn text(&self, out: &str, file: &str) -> String {
         let path = self.path(out).join(file);
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
     /// The summary of a run, but for what no two runs share.
-    pub fn summary(&self, out: &str) -> Summary {
+    pub(crate) fn summary(&self, out: &str) -> Summary {
         let summary: Summary = serde_json::from_str(&self.text(out, "summary.json")).unwrap();
         Summary { wall_seconds: 0.0, ..summary }
     }
 
     /// Steps of the complete checkpoints of a run, oldest first.
-    pub fn checkpoints(&self, out: &str) -> Vec<u64> {
+    pub(crate) fn checkpoints(&self, out: &str) -> Vec<u64> {
         let entries = fs::read_dir(self.path(out).join("checkpoints")).into_iter().flatten().flatten();
         let complete = entries.filter(|entry| entry.path().join("manifest.json").is_file());
         let step = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok();
@@ -140,7 +140,7 @@ impl Runs {
     }
 
     /// Every file of a run and what is in it.
-    pub fn contents(&self, out: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(crate) fn contents(&self, out: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         collect(&self.path(out), &mut found);
         found.sort();
@@ -159,7 +159,7 @@ fn collect(directory: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
 
 /// A program that has not ended.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
@@ -169,26 +169,31 @@ pub struct Running {
 
 impl Running {
     /// Waits until `done`, which must come before the program ends.
-    pub fn wait_until(&mut self, done: impl Fn() -> bool) {
+    pub(crate) fn wait_until(&mut self, done: impl Fn() -> bool) {
         while !done() {
             let ended = self.child.try_wait().unwrap();
             let late = self.begin.elapsed() > LIMIT;
             if late {
                 self.child.kill().unwrap();
             }
-            assert!(ended.is_none() && !late, "{}: {ended:?}\n{}", self.flags, fs::read_to_string(&self.stderr).unwrap());
+            assert!(
+                ended.is_none() && !late,
+                "{}: {ended:?}\n{}",
+                self.flags,
+                fs::read_to_string(&self.stderr).unwrap()
+            );
             sleep(Duration::from_millis(5));
         }
     }
 
     /// Sends the program a signal by its name.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     /// Waits for the end; a program that takes too long is killed, and the test fails.
-    pub fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
@@ -206,7 +211,7 @@ impl Running {
 
 /// What goes wrong in a [`Toy`], and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The loss of this rank and step is not a number.
     Nan(usize, u64),
     /// This rank panics at this step.
@@ -215,14 +220,14 @@ pub enum Fault {
 
 /// Logistic regression on points of a plane.
 #[derive(Debug, Clone)]
-pub struct Toy {
+pub(crate) struct Toy {
     labels: Vec<u8>,
     fault: Option<Fault>,
 }
 
 impl Toy {
     /// Points, and what goes wrong.
-    pub fn new(points: usize, fault: Option<Fault>) -> Toy {
+    pub(crate) fn new(points: usize, fault: Option<Fault>) -> Toy {
         Toy { labels: (0..points).map(|i| (i % 3 == 0) as u8).collect(), fault }
     }
 
@@ -267,12 +272,12 @@ impl Task for Toy {
 }
 
 /// The settings of a toy run in `out`: flags as `key = value` lines of TOML.
-pub fn settings(out: &Path, toml: &str) -> Settings {
+pub(crate) fn settings(out: &Path, toml: &str) -> Settings {
     let options: Options = toml::from_str(toml).unwrap();
     Options { out: Some(out.to_owned()), ..options }.resolve().unwrap()
 }
 
 /// Shows nothing.
-pub fn quiet() -> Control {
+pub(crate) fn quiet() -> Control {
     Control { plain: true, quiet: true, ..Control::default() }
 }

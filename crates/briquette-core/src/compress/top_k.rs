@@ -134,7 +134,7 @@ impl Compressor for TopK {
     }
 
     fn selects(&self) -> bool {
-        true
+        !self.factor.is_dense()
     }
 }
 

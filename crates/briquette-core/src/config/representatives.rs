@@ -45,7 +45,8 @@ impl Chain for ControllerConfig {
             Some(ControllerConfig::None) => Constant(Fixed { factor: factor(10.0) }),
             Some(Constant(_)) => Schedule(WarmUp { from: factor(2.0), to: factor(16.0), steps: 4 }),
             Some(Schedule(_)) => {
-                let settings = GraVacConfig { min: factor(4.0), max: factor(16.0), window: 2, ..GraVacConfig::default() };
+                let settings =
+                    GraVacConfig { min: factor(4.0), max: factor(16.0), window: 2, ..GraVacConfig::default() };
                 Gravac(GraVacConfig { epsilon: 0.5, ..settings })
             }
             Some(Gravac(_)) => return Option::None,
@@ -104,9 +105,12 @@ pub fn representatives() -> Vec<Config> {
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
     add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
-    add(Exchange { reducer: ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true }, ..Exchange::default() });
+    add(Exchange {
+        reducer: ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true },
+        ..Exchange::default()
+    });
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
-    all.push(Config::Periodic(Rhythm { every: 1 }));
+    all.extend([1, 3].map(|every| Config::Periodic(Rhythm { every })));
     all
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::CompressionFactor;
-use crate::compress::{Compressor, Dense, Half, Knobs, Qsgd, ScaledSign, Spec, TopK, TunableCompressor, ValueKind};
+use crate::compress::*;
 use crate::error::ConfigError;
 
 macro_rules! compressors {
@@ -131,7 +131,18 @@ mod tests {
 
     #[test]
     fn texts_round_trip() {
-        for text in ["dense", "f16", "bf16", "topk:100x", "topk:7x:f16", "topk:10x:q8", "qsgd:4:512:l2", "qsgd:8:64:max", "sign", "sign:64"] {
+        for text in [
+            "dense",
+            "f16",
+            "bf16",
+            "topk:100x",
+            "topk:7x:f16",
+            "topk:10x:q8",
+            "qsgd:4:512:l2",
+            "qsgd:8:64:max",
+            "sign",
+            "sign:64",
+        ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
         assert_eq!("topk:0.01".parse::<CompressorConfig>().unwrap().to_string(), "topk:100x");

@@ -70,7 +70,13 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
     }
 
     /// Measures what the controller asks for; afterwards `sums` holds `‖x‖²` and the gains, agreed.
-    fn measure(&mut self, x: &[f32], slots: &[crate::Slot], key: Key, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn measure(
+        &mut self,
+        x: &[f32],
+        slots: &[crate::Slot],
+        key: Key,
+        comm: &mut dyn Communicator,
+    ) -> Result<(), ReduceError> {
         self.probes.clear();
         self.probes.extend_from_slice(self.controller.probes());
         self.sums.clear();

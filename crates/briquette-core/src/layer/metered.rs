@@ -31,7 +31,14 @@ impl<R: Reducer> Metered<R> {
 
     /// Without gains, and without their cost: for reducers that send everything.
     pub fn seconds_only(inner: R) -> Self {
-        Metered { inner, gains: false, own_sent: Vec::new(), seconds: ExchangeSeconds::default(), gain: None, slots: Vec::new() }
+        Metered {
+            inner,
+            gains: false,
+            own_sent: Vec::new(),
+            seconds: ExchangeSeconds::default(),
+            gain: None,
+            slots: Vec::new(),
+        }
     }
 }
 

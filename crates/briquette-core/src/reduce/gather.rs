@@ -185,8 +185,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         let rank = comm.rank();
         self.encode(&round, rank);
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
-        let exchanged =
-            Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
+        let exchanged = Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
         self.aggregate(round.slots, rank, round.average)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {
@@ -230,9 +229,8 @@ impl<C: Compressor + Tunable, A: Aggregator> Probing for Gather<C, A> {
             let (before, now) = self.staged.messages.split_at_mut(i);
             let coarse = before.last().map(Vec::as_slice);
             compress(&mut self.compressor, place, x, coarse, &mut now[0]);
-            let kept = (now[0].iter().enumerate())
-                .map(|(p, m)| m.kept_energy(&x[self.grain.part(p, x.len(), slots)]))
-                .sum();
+            let kept =
+                (now[0].iter().enumerate()).map(|(p, m)| m.kept_energy(&x[self.grain.part(p, x.len(), slots)])).sum();
             out.kept.push(kept);
         }
         self.staged.key = Some(key);

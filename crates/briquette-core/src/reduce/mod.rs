@@ -149,7 +149,15 @@ pub fn gain(kept: f64, total: f64) -> f64 {
 /// is made from the one before where the compressor can ([`refine_into`](crate::compress::Compressor::refine_into)).
 pub trait Probing: Reducer + Tunable {
     /// Writes the energies of `x` and of each factor's message.
-    fn probe(&mut self, x: &[f32], slots: &[Slot], key: Key, factors: &[CompressionFactor], rank: usize, out: &mut Energies);
+    fn probe(
+        &mut self,
+        x: &[f32],
+        slots: &[Slot],
+        key: Key,
+        factors: &[CompressionFactor],
+        rank: usize,
+        out: &mut Energies,
+    );
 }
 
 macro_rules! forward_reducer {
@@ -189,7 +197,15 @@ impl Tunable for Box<dyn StatelessProbing> {
 }
 
 impl Probing for Box<dyn StatelessProbing> {
-    fn probe(&mut self, x: &[f32], slots: &[Slot], key: Key, factors: &[CompressionFactor], rank: usize, out: &mut Energies) {
+    fn probe(
+        &mut self,
+        x: &[f32],
+        slots: &[Slot],
+        key: Key,
+        factors: &[CompressionFactor],
+        rank: usize,
+        out: &mut Energies,
+    ) {
         (**self).probe(x, slots, key, factors, rank, out);
     }
 }

@@ -30,9 +30,9 @@ use rand::Rng;
 use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
 use crate::compress::Tunable;
 use crate::error::ReduceError;
+use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::math::norm2;
 use crate::{BLOCK, Communicator, CompressionFactor, Key, Slot};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
@@ -115,8 +115,7 @@ impl Reducer for SharedRandomK {
                 sent[i as usize] = v;
             }
         }
-        let exchanged =
-            Exchanged::count(comm, Selection::Some, |comm| Ok(comm.all_reduce_sum(&mut self.values)?))?;
+        let exchanged = Exchanged::count(comm, Selection::Some, |comm| Ok(comm.all_reduce_sum(&mut self.values)?))?;
         let weight = 1.0 / comm.world() as f32;
         average.fill(0.0);
         for (&i, &v) in self.indices.iter().zip(&self.values) {
@@ -146,7 +145,6 @@ mod tests {
         }
         // Mean 400, sd √(4000·0.1·0.9) = 19; five sd.
         assert!(counts.iter().all(|&c| (305..495).contains(&c)), "{counts:?}");
-
     }
 
     #[test]

@@ -39,16 +39,9 @@ pub(super) fn reduce_in_place<R: Reducer>(
     comm: &mut dyn Communicator,
 ) -> Result<Traffic, SyncError> {
     average.resize(local.len(), 0.0);
-    let round = Round {
-        key: cx.key.step(cx.facts.step),
-        slots: cx.slots,
-        facts: cx.facts,
-        input: local,
-        average,
-        sent: None,
-    };
-    let exchanged =
-        reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step: cx.facts.step, source })?;
+    let round =
+        Round { key: cx.key.step(cx.facts.step), slots: cx.slots, facts: cx.facts, input: local, average, sent: None };
+    let exchanged = reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step: cx.facts.step, source })?;
     local.copy_from_slice(average);
     Ok(exchanged.traffic)
 }

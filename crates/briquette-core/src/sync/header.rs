@@ -180,10 +180,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
         compute_seconds: before.compute_seconds,
         compress_seconds: mean(|p| p.compress_seconds),
         exchange_seconds: mean(|p| p.exchange_seconds),
-        traffic: all
-            .iter()
-            .filter_map(|h| h.previous.map(|p| p.traffic))
-            .fold(Traffic::default(), |sum, t| sum + t),
+        traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
     });
     Agreement {
         facts: Facts {

@@ -21,7 +21,7 @@ pub enum Due {
     Gradients,
     /// Exchange parameters after it.
     Parameters,
-    /// Nothing.
+    /// Nothing, the step header included: wishes to stop and values that are not finite are noticed when something is due.
     Nothing,
 }
 

@@ -13,7 +13,12 @@ use rand_distr::{Distribution, StandardNormal};
 
 /// Matrices, vectors and a lone number; 131 values.
 pub(crate) fn layout() -> Layout {
-    Layout::new([("conv.weight", vec![6, 3, 3, 1]), ("conv.bias", vec![17]), ("fc.weight", vec![8, 7]), ("scale", vec![4])])
+    Layout::new([
+        ("conv.weight", vec![6, 3, 3, 1]),
+        ("conv.bias", vec![17]),
+        ("fc.weight", vec![8, 7]),
+        ("scale", vec![4]),
+    ])
 }
 
 /// This rank's gradient of a step: heavy-tailed, with zeros.

@@ -1,7 +1,7 @@
 //! The laws: what every algorithm of this crate keeps, whatever it is.
 //!
-//! One table over `config::representatives()`, in worlds of 1, 2, 3 and 5 ranks. Law 6 (round trip) and the hostile half of
-//! law 8 stand beside the message; law 7's statistics beside each compressor.
+//! One table over `config::representatives()`, in worlds of 1, 2, 3 and 5 ranks. Law 6 (round trip, hostile bytes)
+//! stands beside the message and in `wire_format.rs`, the statistics of law 7 beside each compressor.
 //!
 //! 1 agreement · 2 honesty · 3 conservation · 4 failure leaves no trace · 5 resume · 7 declared class · 8 accounting ·
 //! 9 same observations, same decision · 10 non-finite input is refused everywhere
@@ -83,9 +83,14 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
                             (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
                         } else {
                             (f64::from(sent) + f64::from(residual) - f64::from(*owed)).abs()
-                                <= 4.0 * f64::from(f32::EPSILON) * f64::from(sent.abs().max(residual.abs()).max(owed.abs()))
+                                <= 4.0
+                                    * f64::from(f32::EPSILON)
+                                    * f64::from(sent.abs().max(residual.abs()).max(owed.abs()))
                         };
-                        assert!(ok, "{exchange:?}, rank {rank}/{world}, step {step}, value {i}: {owed} = {sent} + {residual}");
+                        assert!(
+                            ok,
+                            "{exchange:?}, rank {rank}/{world}, step {step}, value {i}: {owed} = {sent} + {residual}"
+                        );
                     }
                     before = after;
                 }
@@ -183,7 +188,11 @@ fn check_failure(config: &Config, world: usize, (failing, call): (usize, u64), c
         let before = state.save();
         if state.step(&mut comm).is_err() {
             comm.abort("the step failed");
-            assert_eq!(state.save(), before, "{config:?}: rank {rank} changed when rank {failing} failed at call {call}");
+            assert_eq!(
+                state.save(),
+                before,
+                "{config:?}: rank {rank} changed when rank {failing} failed at call {call}"
+            );
         }
         start
     });

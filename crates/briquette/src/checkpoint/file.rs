@@ -13,6 +13,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::{fail, ids};
 use crate::error::Error;
+use crate::flat;
 
 /// What Burn wants remembered, by name and in Burn's own bytes.
 pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
@@ -39,6 +40,8 @@ impl Saved {
     /// The saved values in `module`, and the optimizer's state for the ids that `module` has.
     pub(crate) fn load<M: Module>(&mut self, module: M) -> Result<(M, OptimizerRecord), Error> {
         let model = self.record("model", ModuleRecord::from_bytes)?;
+        // An update of BatchNorm that is pending would replace what is loaded.
+        flat::drain(&module);
         let local = ids::ids(&module);
         let module = module.try_load_record(model).map_err(|e| fail(&self.path, e))?;
         let (module, renamed) = ids::keep(module, &local);

@@ -33,7 +33,7 @@ pub struct ExchangeMetrics {
 }
 
 impl ExchangeMetrics {
-    /// The nominal compression factor in force; 1 when dense.
+    /// The nominal compression factor in force, where the configuration has one that is decided; 1 when dense.
     pub fn factor(&self) -> ExchangeMetric {
         self.metric("Compression Factor", None, |r| r.factor.map(|factor| (factor, 1)))
     }

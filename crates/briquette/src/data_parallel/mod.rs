@@ -29,8 +29,8 @@
 //!         .num_epochs(10)
 //!         .metric_train_numeric(LossMetric::new())
 //!         .metric_valid_numeric(LossMetric::new())
-//!         .metric_train_numeric(metrics.factor())
-//!         .metric_train_numeric(metrics.sent())
+//!         .metric_train_numeric(metrics.wire_factor())
+//!         .metric_train_numeric(metrics.gain())
 //!         .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)));
 //!     if rank == 0 {
 //!         training = training.with_default_checkpointers();  // Burn's files, for those who read them
@@ -205,7 +205,7 @@ impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
         learner.fork(&self.device);
         let (train, valid) = (train.to_device(&self.device), valid.to_device(&self.device.clone().inner()));
         let mut run = Run { own, learner, components, train, valid, metrics: self.metrics.clone() };
-        run.to_the_end(starting_epoch);
+        run.train_all(starting_epoch);
         (run.learner.model(), run.components.event_processor)
     }
 }

@@ -1,5 +1,6 @@
 //! One rank's run: joining, epochs, what happens between them.
 
+use briquette_core::error::SyncError;
 use burn::data::dataloader::Progress;
 use burn::data::dataset::DatasetError;
 use burn::train::{
@@ -28,6 +29,14 @@ pub(super) enum Failure {
     Loader(DatasetError),
 }
 
+impl Failure {
+    /// Every rank finds the same fault by itself, and an abort would only cut its finding short.
+    fn is_everyones(&self) -> bool {
+        use SyncError::{NonFinite, OutOfStep};
+        matches!(self, Failure::Exchange(Error::Mismatch { .. } | Error::Sync(NonFinite { .. } | OutOfStep { .. })))
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Exchange(error)
@@ -48,13 +57,15 @@ pub(super) fn training_error(rank: usize, message: impl ToString) -> TrainingErr
 
 impl<M: LearnerModel> Run<M> {
     /// Trains; a failure goes to the interrupter and stops the other ranks.
-    pub(super) fn to_the_end(&mut self, starting_epoch: usize) {
+    pub(super) fn train_all(&mut self, starting_epoch: usize) {
         let Err(failure) = self.join(starting_epoch).and_then(|()| self.epochs(starting_epoch)) else { return };
         let reason = match &failure {
             Failure::Exchange(error) => error.to_string(),
             Failure::Loader(error) => format!("its loader failed: {error}"),
         };
-        self.own.sync.communicator().abort(&reason);
+        if !failure.is_everyones() {
+            self.own.sync.communicator().abort(&reason);
+        }
         let rank = self.own.sync.rank();
         self.components.interrupter.fail(match failure {
             Failure::Exchange(_) => training_error(rank, reason),

@@ -1,0 +1,42 @@
+//! What a world of one costs over plain Burn: median step times, taken in turns, and their ratio.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use briquette_benches::overhead::{BiLstm, ResNet8, compare};
+use clap::Parser;
+
+/// What a world of one costs over plain Burn: median step times, taken in turns, and their ratio
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Steps of each
+    #[arg(long, default_value_t = 100)]
+    steps: usize,
+    /// Write the table here as CSV too
+    #[arg(long)]
+    csv: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
+    if let Some(csv) = &mut csv {
+        csv.write_record(["model", "steps", "plain_seconds", "wrapped_seconds", "median_ratio"])?;
+    }
+    for name in ["resnet8", "bilstm"] {
+        let (plain, wrapped, ratio) =
+            if name == "resnet8" { compare(ResNet8, cli.steps) } else { compare(BiLstm, cli.steps) };
+        println!("{name:8} plain {:.1} ms, wrapped {:.1} ms, ratio {ratio:.4}", plain * 1e3, wrapped * 1e3);
+        if let Some(csv) = &mut csv {
+            csv.write_record([
+                name,
+                &cli.steps.to_string(),
+                &plain.to_string(),
+                &wrapped.to_string(),
+                &ratio.to_string(),
+            ])?;
+        }
+    }
+    csv.map(|mut csv| csv.flush()).transpose()?;
+    Ok(())
+}
