@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
+use briquette::core::compress::Compressor;
 use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
 use briquette::core::layer::Momentum;
 use briquette::core::{CompressionFactor, Layout};
@@ -272,7 +273,7 @@ impl Settings {
             [("train-limit", self.train_limit), ("test-limit", self.test_limit), ("bucket-values", self.bucket_values)];
         let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every)), ("local-steps", self.local_steps)];
         let steps = steps.map(|(flag, value)| (flag, value.map(|v| v as usize)));
-        for (flag, _) in counts.into_iter().chain(limits).chain(steps).filter(|(_, value)| *value == Some(0)) {
+        if let Some((flag, _)) = counts.into_iter().chain(limits).chain(steps).find(|(_, value)| *value == Some(0)) {
             bail!("--{flag} must be at least 1, got 0");
         }
         if !(self.lr.is_finite() && self.lr > 0.0) {
@@ -332,7 +333,7 @@ impl Settings {
     pub fn full_factor(&self) -> Result<Option<CompressionFactor>> {
         Ok(match (self.reducer, self.compressor.parse().context("--compressor")?) {
             _ if self.local_steps.is_some() => None,
-            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.compression_factor()),
+            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.nominal()),
             (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
             _ => None,
         })

@@ -204,8 +204,9 @@ impl<T: Task> Run<'_, T> {
         // Simulated time begins with the first step, not with the joining.
         let sync = optim.synchronizer_mut();
         let clock = from.map_or(0.0, |_| sync.communicator().now());
+        // Nothing is written before every rank is ready, and no rank saves before an earlier run is out of the way.
+        sync.communicator().barrier()?;
         let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose()?;
-        // No rank saves before an earlier run is out of the way.
         sync.communicator().barrier()?;
         sync.set_clock(clock);
         let bar = self.progress_bar(rank);

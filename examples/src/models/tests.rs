@@ -1,4 +1,4 @@
-use briquette_core::Key;
+use briquette::core::Key;
 use burn::module::ModuleMapper;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{LinearConfig, PReluConfig};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use briquette_core::Key;
+use briquette::core::Key;
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};

@@ -7,7 +7,7 @@
 //! Reference: K. Simonyan, A. Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Recognition*,
 //! ICLR 2015, <https://arxiv.org/abs/1409.1556>, table 1.
 
-use briquette_core::Key;
+use briquette::core::Key;
 use burn::module::Module;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Initializer, Linear, LinearConfig};

@@ -22,13 +22,17 @@
 
 use super::{Class, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
-use crate::{Key, Message};
+use crate::{CompressionFactor, Key, Message};
 
 /// The identity; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Dense;
 
 impl Compressor for Dense {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::DENSE
+    }
+
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         out.dense(x.len()).extend_from_slice(x);
     }

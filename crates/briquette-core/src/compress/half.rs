@@ -33,7 +33,7 @@ use super::{Class, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
-use crate::{Key, Message};
+use crate::{CompressionFactor, Key, Message};
 
 const BLOCK: usize = 1024;
 
@@ -59,6 +59,10 @@ impl Half {
 }
 
 impl Compressor for Half {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(16)
+    }
+
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (limit, ..) = self.limits();
         let bits = out.half(x.len(), self.kind);

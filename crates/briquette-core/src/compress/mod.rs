@@ -55,6 +55,9 @@ pub trait Compressor: Send {
     /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
     fn class(&self, x: &[f32]) -> Class;
 
+    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers.
+    fn nominal(&self) -> CompressionFactor;
+
     /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
     /// and gives the same message. The default starts from `x`.
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
@@ -147,6 +150,9 @@ macro_rules! forward_compressor {
             }
             fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
                 (**self).refine_into(x, coarse, key, out);
+            }
+            fn nominal(&self) -> CompressionFactor {
+                (**self).nominal()
             }
             fn selects(&self) -> bool {
                 (**self).selects()

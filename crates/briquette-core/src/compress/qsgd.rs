@@ -118,6 +118,10 @@ impl Tunable for Qsgd {
 }
 
 impl Compressor for Qsgd {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(self.bits)
+    }
+
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let (scales, packed) = out.quantized(x.len(), self.bits, self.bucket);
         scales.extend(x.chunks(self.bucket as usize).map(|x| self.scale(x)));

@@ -36,7 +36,7 @@ use super::{Class, Compressor, Knobs, Spec, bucket_size};
 use crate::bits::pack;
 use crate::error::ConfigError;
 use crate::math::norm2;
-use crate::{Key, Message};
+use crate::{CompressionFactor, Key, Message};
 
 const BLOCK: usize = 1024;
 
@@ -62,6 +62,10 @@ impl ScaledSign {
 }
 
 impl Compressor for ScaledSign {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(1)
+    }
+
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let bucket = self.bucket.unwrap_or(x.len().max(1) as u32);
         let (scales, signs) = out.sign(x.len(), bucket);

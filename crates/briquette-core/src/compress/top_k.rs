@@ -78,11 +78,6 @@ impl TopK {
         TopK { factor, values: ValueKind::F32 }
     }
 
-    /// `d/k`.
-    pub fn compression_factor(&self) -> CompressionFactor {
-        self.factor
-    }
-
     /// How kept values are written.
     pub fn values(&self) -> ValueKind {
         self.values
@@ -103,6 +98,10 @@ impl Tunable for TopK {
 }
 
 impl Compressor for TopK {
+    fn nominal(&self) -> CompressionFactor {
+        self.factor
+    }
+
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (indices, values) = out.sparse(x.len(), self.values);
         select(x, self.factor.keep(x.len()), indices);

@@ -199,7 +199,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = self.factor.or(report.factor);
+        report.factor = Some(self.compressor.nominal());
     }
 }
 
