@@ -330,7 +330,7 @@ impl Settings {
     ///
     /// # Errors
     /// What is wrong with the compressor.
-    pub fn full_factor(&self) -> Result<Option<CompressionFactor>> {
+    fn full_factor(&self) -> Result<Option<CompressionFactor>> {
         Ok(match (self.reducer, self.compressor.parse().context("--compressor")?) {
             _ if self.local_steps.is_some() => None,
             (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.nominal()),
@@ -397,7 +397,7 @@ mod tests {
     fn impossible_settings_name_the_flag() {
         let wrong = |options: Options| format!("{:#}", options.resolve().unwrap_err());
         assert!(wrong(Options { ranks: Some(0), ..Options::default() }).contains("--ranks must be at least 1"));
-        assert!(wrong(Options { compressor: Some("topk:2".into()), ..Options::default() }).contains("in (0, 1]"));
+        assert!(wrong(Options { compressor: Some("topk:2".into()), ..Options::default() }).contains("at most 1"));
         assert!(wrong(Options { network: Some("fast".into()), ..Options::default() }).contains("--network"));
         let unknown = toml::from_str::<Options>("rank = 3").unwrap_err().to_string();
         assert!(unknown.contains("unknown field `rank`"), "{unknown}");

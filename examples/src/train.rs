@@ -60,7 +60,6 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         key,
         steps_per_epoch,
         total: settings.steps.map_or(total, |steps| steps.min(total)),
-        nominal: settings.full_factor()?.map(|factor| factor.get()),
         checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
         begin: Instant::now(),
     };
@@ -146,8 +145,6 @@ struct Run<'a, T: Task> {
     key: Key,
     steps_per_epoch: u64,
     total: u64,
-    /// The compressor's own factor, where it has one.
-    nominal: Option<f64>,
     checkpoint: Option<Checkpoint>,
     begin: Instant,
 }
@@ -295,7 +292,6 @@ impl<T: Task> Rank<'_, T> {
         }
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut record = StepRecord::new(report, epoch, lr, self.run.settings.simulated());
-        record.factor = record.factor.or(self.run.nominal);
         if report.step.is_multiple_of(SLOTS_EVERY) {
             record = record.with_slots(report, self.optim.synchronizer().layout()?);
         }

@@ -110,7 +110,7 @@ pub fn representatives() -> Vec<Config> {
         ..Exchange::default()
     });
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
-    all.extend([1, 3].map(|every| Config::Periodic(Rhythm { every })));
+    all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all
 }
 

@@ -16,7 +16,8 @@ fn fifty_steps_of_every_representative(world: usize) {
             for step in 0..50 {
                 let report;
                 (model, report) = train(&mut optim, model, step, rank)?;
-                losses.push(report.loss.expect("recorded on every rank"));
+                // Local SGD agrees on a loss only where it averages.
+                losses.extend(report.loss);
                 if step % 10 == 9 {
                     // Buffers follow each rank's own data.
                     let mut values = bits(&model);
@@ -28,7 +29,7 @@ fn fifty_steps_of_every_representative(world: usize) {
         });
         let (first, losses) = &replicas[0];
         assert!(first.first() != first.last(), "{config:?}: nothing was trained");
-        assert!(losses.iter().all(|loss| loss.is_finite() && *loss < 100.0), "{config:?}: {losses:?}");
+        assert!(losses.len() >= 10 && losses.iter().all(|loss| loss.is_finite() && *loss < 100.0), "{config:?}: {losses:?}");
         for (rank, (seen, theirs)) in replicas.iter().enumerate() {
             assert!(seen == first && theirs == losses, "{config:?}: rank {rank} differs from rank 0");
         }
