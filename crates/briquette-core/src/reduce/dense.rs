@@ -37,7 +37,9 @@ impl Reducer for Dense {
         let weight = 1.0 / comm.world() as f32;
         average.copy_from_slice(input);
         let exchanged = Exchanged::count(comm, Selection::All, |comm| Ok(comm.all_reduce_sum(average)?))?;
-        average.iter_mut().for_each(|v| *v *= weight);
+        if weight != 1.0 {
+            average.iter_mut().for_each(|v| *v *= weight);
+        }
         if let Some(sent) = sent {
             sent.copy_from_slice(input);
         }

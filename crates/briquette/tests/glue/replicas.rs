@@ -29,7 +29,10 @@ fn fifty_steps_of_every_representative(world: usize) {
         });
         let (first, losses) = &replicas[0];
         assert!(first.first() != first.last(), "{config:?}: nothing was trained");
-        assert!(losses.len() >= 10 && losses.iter().all(|loss| loss.is_finite() && *loss < 100.0), "{config:?}: {losses:?}");
+        assert!(
+            losses.len() >= 10 && losses.iter().all(|loss| loss.is_finite() && *loss < 100.0),
+            "{config:?}: {losses:?}"
+        );
         for (rank, (seen, theirs)) in replicas.iter().enumerate() {
             assert!(seen == first && theirs == losses, "{config:?}: rank {rank} differs from rank 0");
         }
