@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod cli;
+pub mod lr_schedule;
 pub mod models;
 pub mod record;
 pub mod settings;

@@ -15,6 +15,7 @@ use briquette::core::{CompressionFactor, Layout};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::lr_schedule::LrSchedule;
 use crate::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
 
 macro_rules! options {
@@ -111,39 +112,6 @@ pub enum OptimizerKind {
     Sgd,
     /// Adam.
     Adam,
-}
-
-/// Learning rate over the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum LrSchedule {
-    /// The same throughout.
-    Constant,
-    /// Down to 0 along half a cosine.
-    Cosine,
-    /// From 1/25 up over 30 % of the steps, down to 1/250 000, both along half a cosine.
-    OneCycle,
-}
-
-impl LrSchedule {
-    /// The learning rate of `step` of `total`.
-    pub fn at(self, peak: f64, step: u64, total: u64) -> f64 {
-        let ease = |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
-        let (step, last) = (step as f64, total.saturating_sub(1).max(1) as f64);
-        match self {
-            LrSchedule::Constant => peak,
-            LrSchedule::Cosine => ease(peak, 0.0, step / total.max(1) as f64),
-            LrSchedule::OneCycle => {
-                let top = (0.3 * total as f64 - 1.0).max(1.0);
-                let start = peak / 25.0;
-                if step <= top {
-                    ease(start, peak, step / top)
-                } else {
-                    ease(peak, start / 1e4, (step - top) / (last - top).max(1.0))
-                }
-            }
-        }
-    }
 }
 
 /// What becomes of what was not sent.
@@ -383,14 +351,6 @@ mod tests {
         let written = toml::to_string(&settings).unwrap();
         let again = toml::from_str::<Options>(&written).unwrap().resolve().unwrap();
         assert_eq!(again, settings, "config.toml is a valid --config");
-    }
-
-    #[test]
-    fn one_cycle_starts_low_peaks_and_ends_near_zero() {
-        let at = |step| LrSchedule::OneCycle.at(0.2, step, 390);
-        assert!((at(0) - 0.008).abs() < 1e-12);
-        assert!((at(116) - 0.2).abs() < 1e-12); // 0.3 · 390 − 1
-        assert!((at(389) - 0.2 / 25.0 / 1e4).abs() < 1e-12);
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod error;
 mod flat;
 mod hello;
 mod optimizer;
+mod step_report;
 mod synchronizer;
 
 pub use briquette_core as core;
@@ -69,4 +70,5 @@ pub use compressed::{Compressed, CompressedState};
 pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
-pub use synchronizer::{StepReport, Synchronizer};
+pub use step_report::StepReport;
+pub use synchronizer::Synchronizer;

@@ -7,7 +7,8 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::error::{Error, StepError};
-use crate::synchronizer::{StepReport, Synchronizer};
+use crate::step_report::StepReport;
+use crate::synchronizer::Synchronizer;
 
 /// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
 ///

@@ -13,38 +13,7 @@ use burn::optim::GradientsParams;
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::hello;
-
-/// What one step's exchange did, for metrics.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StepReport {
-    /// The step, counted from 0.
-    pub step: u64,
-    /// The mean loss over all ranks' samples, where it was recorded.
-    pub loss: Option<f64>,
-    /// Samples of all ranks together.
-    pub samples: u64,
-    /// Factor, gain, reason, gains per slot.
-    pub exchange: Report,
-    /// Bytes this rank moved, step header included.
-    pub traffic: Traffic,
-    /// Bytes the dense ring would have moved through this rank.
-    pub dense_traffic: Traffic,
-    /// Seconds computing since the last exchange, the slowest rank's.
-    pub compute_seconds: f64,
-    /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
-    pub compress_seconds: f64,
-    /// Seconds in communication, this rank's.
-    pub exchange_seconds: f64,
-    /// The communicator's clock when the exchange ended.
-    pub clock: f64,
-}
-
-impl StepReport {
-    /// Dense bytes over bytes really sent, headers included; 1 in a world of one.
-    pub fn wire_factor(&self) -> f64 {
-        if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
-    }
-}
+use crate::step_report::StepReport;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
