@@ -1,6 +1,6 @@
 //! Contributions in rank order to one vector. Pure: no communication, no state, the same bits on every rank.
 
-mod mean;
+pub mod mean;
 pub use mean::Mean;
 
 use crate::{Message, error::AggregateError};

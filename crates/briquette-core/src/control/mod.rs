@@ -3,9 +3,9 @@
 //! A [`Controller`] sees only agreed numbers ([`Agreed`], [`Outcome`]), so every rank's copy decides alike. It never
 //! communicates: [`Adaptive`](crate::layer::Adaptive) measures, agrees, and asks.
 
-mod constant;
-mod gravac;
-mod schedule;
+pub mod constant;
+pub mod gravac;
+pub mod schedule;
 
 pub use constant::Constant;
 pub use gravac::{GraVac, GraVacConfig, Policy};

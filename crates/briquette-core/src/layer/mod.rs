@@ -4,11 +4,11 @@
 //! [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector with its residual,
 //! and one decision holds for all buckets.
 
-mod adaptive;
-mod bucketed;
-mod error_feedback;
-mod metered;
-mod momentum_correction;
+pub mod adaptive;
+pub mod bucketed;
+pub mod error_feedback;
+pub mod metered;
+pub mod momentum_correction;
 
 pub use adaptive::Adaptive;
 pub use bucketed::Bucketed;

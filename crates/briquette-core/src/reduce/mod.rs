@@ -5,10 +5,10 @@
 //! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
 //! ([`layer`](crate::layer)) are reducers around reducers.
 
-mod dense;
-mod gather;
-mod power_sgd;
-mod shared_random_k;
+pub mod dense;
+pub mod gather;
+pub mod power_sgd;
+pub mod shared_random_k;
 
 pub use dense::Dense;
 pub use gather::{Gather, Grain};

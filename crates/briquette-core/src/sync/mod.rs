@@ -1,8 +1,8 @@
 //! When ranks exchange, and what: gradients or parameters.
 
-mod every_step;
-mod header;
-mod periodic;
+pub mod every_step;
+pub mod header;
+pub mod periodic;
 
 pub use every_step::EveryStep;
 pub use header::{Agreement, Header, StopFlags, agree};
