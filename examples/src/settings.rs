@@ -21,6 +21,8 @@ use crate::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
 macro_rules! options {
     ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident : $type:ty),* $(,)?) => {
         /// Every flag of the trainers; the same names (with dashes) are the keys of `--config`.
+        // The comments of the fields are the texts of `--help`, where brackets are not links.
+        #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub struct Options {

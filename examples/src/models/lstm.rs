@@ -6,7 +6,7 @@
 //!
 //! - both directions advance together as one batched product: `[2, batch, k] × [2, k, hidden]` per gate;
 //! - input, bias, padding and state are one row vector `[x, 1, padding, h]`, so a gate is a single product with
-//!   `[Wx; b; p; Wh]`, where the constant `p` is [`SHUT`] for the input and the forget gate and 0 otherwise;
+//!   `[Wx; b; p; Wh]`, where the constant `p` is `SHUT` for the input and the forget gate and 0 otherwise;
 //! - the sequence is cut into steps by halving, because the gradient of a cut is as long as what was cut:
 //!   `n log n` instead of `n²`;
 //! - gates are separate products, not slices of one: the same argument;
