@@ -5,6 +5,8 @@
 //! [`ParamId`], which is random in every process.
 
 use briquette_core::{Layout, Slot};
+#[cfg(feature = "flex")]
+use burn::backend::DispatchDevice;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -64,7 +66,8 @@ impl ModuleVisitor for Survey {
     }
 }
 
-/// Collects what a walk finds into one device-side vector, then reads it once.
+/// Collects what a walk finds, then reads it: where tensors live in this process's memory one by one, since each gives
+/// its memory away, and from a device as one concatenation and one transfer.
 #[derive(Default)]
 struct Pieces {
     tensors: Vec<Tensor<1>>,
@@ -79,16 +82,28 @@ impl Pieces {
         self.tensors.push(flat);
     }
 
-    fn read(self) -> Result<TensorData, Error> {
-        if self.tensors.is_empty() {
-            return Ok(TensorData::new(Vec::<f32>::new(), [0]));
-        }
-        Tensor::cat(self.tensors, 0).try_into_data().map_err(|e| Error::Device(format!("{e:?}")))
+    /// The values in the order of the walk, in one block or several.
+    fn read(self) -> Result<Vec<TensorData>, Error> {
+        let Some(first) = self.tensors.first() else { return Ok(Vec::new()) };
+        let tensors = if in_host_memory(&first.device()) { self.tensors } else { vec![Tensor::cat(self.tensors, 0)] };
+        let read = |tensor: Tensor<1>| tensor.try_into_data().map_err(|e| Error::Device(format!("{e:?}")));
+        tensors.into_iter().map(read).collect()
     }
 }
 
+/// Whether a tensor's data can be taken without a copy.
+fn in_host_memory(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    return matches!(device.as_dispatch(), DispatchDevice::Flex(_));
+    #[cfg(not(feature = "flex"))]
+    return {
+        let _ = device;
+        false
+    };
+}
+
 fn as_f32(data: &TensorData) -> Result<&[f32], Error> {
-    data.as_slice::<f32>().map_err(|e| Error::Device(format!("{e:?}")))
+    data.as_slice().map_err(|e| Error::Device(format!("{e:?}")))
 }
 
 /// Gradients on the host, and what is needed to put an average back.
@@ -99,6 +114,9 @@ pub(crate) struct Gradients {
     /// Which slots had one.
     pub(crate) present: Vec<bool>,
     targets: Vec<Target>,
+    /// What was read. An average goes back in the same memory: a fresh block of a model's size costs more in page faults
+    /// than filling it does.
+    blocks: Vec<TensorData>,
 }
 
 /// Where one slot's gradient belongs.
@@ -107,6 +125,8 @@ struct Target {
     id: ParamId,
     device: Device,
     dtype: DType,
+    /// Which block it was read to, and where in it; nothing for a slot without a gradient on this rank.
+    place: Option<(usize, usize)>,
 }
 
 struct Collect<'a> {
@@ -126,7 +146,7 @@ impl ModuleVisitor for Collect<'_> {
         self.out.present.push(grad.is_some());
         let value = value.inner();
         let target = grad.as_ref().unwrap_or(&value);
-        self.out.targets.push(Target { id: param.id, device: target.device(), dtype: target.dtype() });
+        self.out.targets.push(Target { id: param.id, device: target.device(), dtype: target.dtype(), place: None });
         if let Some(mut grad) = grad {
             if self.weight_decay != 0.0 {
                 grad = grad + value.mul_scalar(self.weight_decay);
@@ -137,7 +157,7 @@ impl ModuleVisitor for Collect<'_> {
 }
 
 impl Gradients {
-    /// Reads this rank's gradients: one concatenation on the device, one transfer.
+    /// Reads this rank's gradients.
     pub(crate) fn collect<M: Module>(
         &mut self,
         module: &M,
@@ -153,51 +173,67 @@ impl Gradients {
         if self.present.len() != layout.slots().len() {
             return Err(Error::Layout { expected: layout.slots().len(), got: self.present.len() });
         }
-        let data = pieces.read()?;
-        let mut values = as_f32(&data)?;
+        self.blocks = pieces.read()?;
         self.flat.resize(layout.len(), 0.0);
-        for (slot, present) in layout.slots().iter().zip(&self.present) {
+        let mut place = (0, 0);
+        for ((slot, target), present) in layout.slots().iter().zip(&mut self.targets).zip(&self.present) {
             let out = &mut self.flat[slot.range()];
-            if *present {
-                let (here, rest) = values.split_at(slot.len());
-                out.copy_from_slice(here);
-                values = rest;
-            } else {
+            if !present {
                 out.fill(0.0);
+                continue;
             }
+            out.copy_from_slice(&as_f32(&self.blocks[place.0])?[place.1..][..slot.len()]);
+            target.place = Some(place);
+            place = if self.blocks.len() == 1 { (0, place.1 + slot.len()) } else { (place.0 + 1, 0) };
         }
         Ok(())
     }
 
-    /// Hands the vector back as Burn's gradients: one transfer to the device. Slots that no rank had a gradient for stay
-    /// absent, unless a residual spoke for them.
-    pub(crate) fn restore<M: Module>(&self, module: &M, layout: &Layout) -> GradientsParams {
-        let mut walk =
-            Restore { gradients: self, slots: layout.slots(), next: 0, whole: None, out: GradientsParams::new() };
+    /// Hands the vector back as Burn's gradients, in the memory they were read to. Slots that no rank had a gradient for
+    /// stay absent, unless a residual spoke for them.
+    pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
+        for (slot, target) in layout.slots().iter().zip(&self.targets) {
+            if let Some((block, offset)) = target.place {
+                let values = self.blocks[block].as_mut_slice::<f32>().map_err(|e| Error::Device(format!("{e:?}")))?;
+                values[offset..][..slot.len()].copy_from_slice(&self.flat[slot.range()]);
+            }
+        }
+        let blocks = self.blocks.drain(..).map(Block::Host).collect();
+        let mut walk = Restore { gradients: self, slots: layout.slots(), next: 0, blocks, out: GradientsParams::new() };
         module.visit(&mut walk);
-        walk.out
+        Ok(walk.out)
     }
+}
+
+/// A block on its way back: sent when the first slot in it is met.
+enum Block {
+    Host(TensorData),
+    Sent(Tensor<1>),
+    Gone,
 }
 
 struct Restore<'a> {
     gradients: &'a Gradients,
     slots: &'a [Slot],
     next: usize,
-    whole: Option<(Device, Tensor<1>)>,
+    blocks: Vec<Block>,
     out: GradientsParams,
 }
 
 impl Restore<'_> {
-    /// The whole vector on `device`, sent there once; a model spread over devices sends it to each.
-    fn on(&mut self, device: &Device) -> Tensor<1> {
-        match &self.whole {
-            Some((d, tensor)) if d == device => tensor.clone(),
-            _ => {
-                let tensor = upload(&self.gradients.flat, device);
-                self.whole = Some((device.clone(), tensor.clone()));
-                tensor
-            }
+    fn take(&mut self, target: &Target, (block, offset): (usize, usize), len: usize) -> Tensor<1> {
+        let block = &mut self.blocks[block];
+        let whole = match std::mem::replace(block, Block::Gone) {
+            Block::Host(data) => Tensor::from_data(data, (&target.device, DType::F32)),
+            Block::Sent(tensor) => tensor,
+            Block::Gone => unreachable!("a block of one slot is asked for once"),
+        };
+        if whole.dims() == [len] {
+            // The only owner: the optimizer may work in place.
+            return whole;
         }
+        *block = Block::Sent(whole.clone());
+        whole.slice([offset..offset + len])
     }
 }
 
@@ -207,23 +243,22 @@ impl ModuleVisitor for Restore<'_> {
         if !value.is_require_grad() {
             return;
         }
-        let index = self.next;
+        let (gradients, index) = (self.gradients, self.next);
         self.next += 1;
-        let range = self.slots[index].range();
-        let absent = !self.gradients.present[index];
-        if absent && self.gradients.flat[range.clone()].iter().all(|v| *v == 0.0) {
-            return;
-        }
-        let target = self.gradients.targets[index].clone();
-        let flat = self.on(&target.device).slice([range]);
+        let (slot, target) = (&self.slots[index], &gradients.targets[index]);
+        let values = &gradients.flat[slot.range()];
+        let flat = match target.place {
+            Some(place) => self.take(target, place, slot.len()),
+            None if !gradients.present[index] && values.iter().all(|v| *v == 0.0) => return,
+            None => {
+                let data = TensorData::new(values.to_vec(), [values.len()]);
+                Tensor::from_data(data, (&target.device, DType::F32))
+            }
+        };
         let grad = flat.reshape(value.shape());
         let grad: Tensor<D> = if grad.dtype() == target.dtype { grad } else { grad.cast(target.dtype) };
         self.out.register(target.id, grad);
     }
-}
-
-fn upload(values: &[f32], device: &Device) -> Tensor<1> {
-    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), (device, DType::F32))
 }
 
 /// Reads parameters or buffers into `out`.
@@ -242,9 +277,10 @@ pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>)
     }
     let mut walk = Read { part, pieces: Pieces::default() };
     module.visit(&mut walk);
-    let data = walk.pieces.read()?;
     out.clear();
-    out.extend_from_slice(as_f32(&data)?);
+    for block in walk.pieces.read()? {
+        out.extend_from_slice(as_f32(&block)?);
+    }
     Ok(())
 }
 
@@ -296,7 +332,9 @@ pub(crate) fn drain<M: Module>(module: &M) {
 
 /// The first slot with a value that is not finite.
 pub(crate) fn first_bad_slot(flat: &[f32], layout: &Layout) -> Option<u32> {
-    let finite = |x: &[f32]| x.iter().fold(0, |worst, v| (v.to_bits() & 0x7fff_ffff).max(worst)) < 0x7f80_0000;
+    const EXPONENT: u32 = 0x7f80_0000;
+    // Without a branch or an early end, so that it runs at the speed of memory.
+    let finite = |x: &[f32]| x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0;
     if finite(flat) {
         return None;
     }

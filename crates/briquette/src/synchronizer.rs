@@ -223,7 +223,7 @@ impl Synchronizer {
         let Gradients { flat, present, .. } = gradients;
         self.exchange(flat, present, true)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
-        Ok(gradients.restore(module, layout))
+        gradients.restore(module, layout)
     }
 
     /// The header, then the strategy's exchange of `vector`.
