@@ -1,6 +1,6 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
-use briquette_core::comm::{Communicator, all_reduce_traffic};
+use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
 use briquette_core::config::Config;
 use briquette_core::error::SyncError;
 use briquette_core::reduce::{Facts, Previous};
@@ -142,6 +142,7 @@ impl Synchronizer {
         }
         self.joined = Some(Joined { inventory, strategy });
         self.last_end = self.comm.now();
+        self.computing();
         Ok(module)
     }
 
@@ -277,7 +278,13 @@ impl Synchronizer {
             self.loss = WeightedMean::default();
         }
         self.step += 1;
+        self.computing();
         Ok(module)
+    }
+
+    /// From here on this rank is computing: what its errors and its panic will say.
+    fn computing(&mut self) {
+        *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
     }
 
     fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {

@@ -1,8 +1,7 @@
 //! A test double that fails when told to.
 
-use super::{Communicator, Frame, FramePool, Scope};
+use super::{Communicator, Frame, forward};
 use crate::error::CommError;
-use crate::traffic::Traffic;
 
 /// Any communicator, failing at a chosen call of [`send`](Communicator::send) or [`recv`](Communicator::recv).
 ///
@@ -61,12 +60,8 @@ impl<C: Communicator> Faulty<C> {
 }
 
 impl<C: Communicator> Communicator for Faulty<C> {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
+    forward!(self => self.inner; rank world abort now set_clock traffic scope pool begin_step);
+
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.count()?;
         self.inner.send(to, frame)
@@ -74,27 +69,6 @@ impl<C: Communicator> Communicator for Faulty<C> {
     fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
         self.count()?;
         self.inner.recv(from)
-    }
-    fn abort(&mut self, reason: &str) {
-        self.inner.abort(reason);
-    }
-    fn now(&self) -> f64 {
-        self.inner.now()
-    }
-    fn set_clock(&mut self, seconds: f64) {
-        self.inner.set_clock(seconds);
-    }
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-    fn scope(&mut self) -> &mut Scope {
-        self.inner.scope()
-    }
-    fn pool(&mut self) -> &mut FramePool {
-        self.inner.pool()
-    }
-    fn begin_step(&mut self, step: u64) {
-        self.inner.begin_step(step);
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::run_ranks::{note_panic, run_ranks};
 use super::{Clock, Communicator, Frame, FramePool, Scope};
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -306,6 +306,7 @@ impl Communicator for Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if thread::panicking() {
+            note_panic(self.scope);
             self.abort("panicked");
         }
         self.shared.left[self.rank].store(true, Ordering::SeqCst);
@@ -356,41 +357,6 @@ impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<Frame>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Runs `body` once per rank, each in a thread of its own (`rank 0`, `rank 1`, …), and returns the results in order.
-///
-/// A panic becomes [`CommError::Aborted`] with the rank's number and the panic's message; the other ranks are stopped
-/// as its endpoint is dropped. A rank that returns early leaves, so ranks that wait for it fail instead of hanging;
-/// [`abort`](Communicator::abort) first to give them a better reason. Use
-/// `.into_iter().collect::<Result<Vec<_>, _>>()` where one failure is the failure of all.
-///
-/// # Panics
-/// When the system starts no more threads.
-pub fn run_ranks<C, T, E>(world: Vec<C>, body: impl Fn(C) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
-where
-    C: Communicator,
-    T: Send,
-    E: From<CommError> + Send,
-{
-    let body = &body;
-    let run = |mut comm: C| {
-        let (by, during) = (comm.rank(), *comm.scope());
-        catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            let reason = text.map_or("panicked".to_owned(), |text| format!("panicked: {text}"));
-            Err(CommError::Aborted { by, during, reason }.into())
-        })
-    };
-    thread::scope(|threads| {
-        let start = |comm: C| {
-            let thread = thread::Builder::new().name(format!("rank {}", comm.rank()));
-            thread.spawn_scoped(threads, move || run(comm)).expect("the system starts one thread per rank")
-        };
-        let ranks: Vec<_> = world.into_iter().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().expect("panics are caught inside")).collect()
-    })
 }
 
 #[cfg(test)]

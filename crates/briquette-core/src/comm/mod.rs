@@ -10,17 +10,21 @@
 
 mod collectives;
 mod faulty;
+mod forward;
 mod local;
 mod network;
 mod pool;
+mod run_ranks;
 mod simulated;
 mod turns;
 
 pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
-pub use local::{Local, LocalBuilder, run_ranks};
+pub(crate) use forward::forward;
+pub use local::{Local, LocalBuilder};
 pub use network::Network;
 pub use pool::FramePool;
+pub use run_ranks::run_ranks;
 pub use simulated::{Compute, Simulated};
 
 use crate::error::CommError;
@@ -153,54 +157,7 @@ pub trait Communicator: Send {
 
 /// A boxed communicator is one too, its own collectives included.
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
-    fn rank(&self) -> usize {
-        (**self).rank()
-    }
-    fn world(&self) -> usize {
-        (**self).world()
-    }
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        (**self).send(to, frame)
-    }
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        (**self).recv(from)
-    }
-    fn abort(&mut self, reason: &str) {
-        (**self).abort(reason);
-    }
-    fn now(&self) -> f64 {
-        (**self).now()
-    }
-    fn set_clock(&mut self, seconds: f64) {
-        (**self).set_clock(seconds);
-    }
-    fn traffic(&self) -> Traffic {
-        (**self).traffic()
-    }
-    fn scope(&mut self) -> &mut Scope {
-        (**self).scope()
-    }
-    fn pool(&mut self) -> &mut FramePool {
-        (**self).pool()
-    }
-    fn begin_step(&mut self, step: u64) {
-        (**self).begin_step(step);
-    }
-    fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
-        (**self).all_gather(mine, parts)
-    }
-    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
-        (**self).all_reduce_sum(x)
-    }
-    fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
-        (**self).all_reduce_sum_f64(x)
-    }
-    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
-        (**self).broadcast(root, bytes)
-    }
-    fn barrier(&mut self) -> Result<(), CommError> {
-        (**self).barrier()
-    }
+    forward!(self => (**self); rank world send recv abort now set_clock traffic scope pool begin_step collectives);
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::turns::Turns;
-use super::{Clock, Communicator, Frame, FramePool, Local, LocalBuilder, Network, Scope};
+use super::{Clock, Communicator, Frame, Local, LocalBuilder, Network, forward};
 use crate::error::CommError;
-use crate::traffic::Traffic;
 
 /// One rank of a world of threads whose clock shows **simulated** seconds.
 ///
@@ -195,13 +194,7 @@ impl Simulated {
 }
 
 impl Communicator for Simulated {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
+    forward!(self => self.inner; rank world traffic scope pool);
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.take_turn()?;
@@ -250,18 +243,6 @@ impl Communicator for Simulated {
         if self.since.is_some() {
             self.since = self.turns().map(Turns::seconds);
         }
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-
-    fn scope(&mut self) -> &mut Scope {
-        self.inner.scope()
-    }
-
-    fn pool(&mut self) -> &mut FramePool {
-        self.inner.pool()
     }
 
     fn begin_step(&mut self, step: u64) {

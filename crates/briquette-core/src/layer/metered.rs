@@ -4,13 +4,13 @@
 //! `send` and `recv` counts as exchange, the rest as compression. Costs one pass over the vector, and one vector where no
 //! layer above asks for `sent`.
 
-use crate::comm::{FramePool, Scope};
+use crate::comm::forward;
 use crate::error::{CommError, ReduceError, StateError};
 use crate::math::{distance2, norm2};
 use crate::reduce::{Exchanged, Reducer, Round, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
-use crate::{Communicator, Frame, Slot, Traffic};
+use crate::{Communicator, Frame, Slot};
 
 /// Measures what the reducer inside it does; see the [module](self).
 #[derive(Debug)]
@@ -92,6 +92,7 @@ fn measure(input: &[f32], sent: &[f32], slots: &[Slot], mut out: Vec<SlotReport>
     }
     (Some(gain(total - lost, total)), out)
 }
+
 /// A communicator that knows how long it was busy.
 struct Timed<'a> {
     inside: f64,
@@ -108,38 +109,13 @@ impl Timed<'_> {
 }
 
 impl Communicator for Timed<'_> {
-    fn rank(&self) -> usize {
-        self.comm.rank()
-    }
-    fn world(&self) -> usize {
-        self.comm.world()
-    }
+    forward!(self => self.comm; rank world abort now set_clock traffic scope pool begin_step);
+
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.timed(|comm| comm.send(to, frame))
     }
     fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
         self.timed(|comm| comm.recv(from))
-    }
-    fn abort(&mut self, reason: &str) {
-        self.comm.abort(reason);
-    }
-    fn now(&self) -> f64 {
-        self.comm.now()
-    }
-    fn set_clock(&mut self, seconds: f64) {
-        self.comm.set_clock(seconds);
-    }
-    fn traffic(&self) -> Traffic {
-        self.comm.traffic()
-    }
-    fn scope(&mut self) -> &mut Scope {
-        self.comm.scope()
-    }
-    fn pool(&mut self) -> &mut FramePool {
-        self.comm.pool()
-    }
-    fn begin_step(&mut self, step: u64) {
-        self.comm.begin_step(step);
     }
     fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
         self.timed(|comm| comm.all_gather(mine, parts))
