@@ -10,6 +10,7 @@
 //! before whole. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
 //! another size is an explicit [`WorldChange`].
 
+mod books;
 mod file;
 mod ids;
 
@@ -17,14 +18,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use briquette_core::Traffic;
-use briquette_core::reduce::{Facts, Previous};
 use briquette_core::state::State;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
 
+use self::books::Books;
 pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
 use crate::error::Error;
@@ -37,11 +37,15 @@ pub enum WorldChange {
     /// Another size is an error.
     #[default]
     Refuse,
-    /// Residuals start at zero: what they held is lost.
+    /// Residuals, and the velocities of momentum correction, start at zero: what they held is lost.
     DropResiduals,
-    /// Every rank starts with the mean of the saved residuals. Updates are means over ranks, so nothing is lost.
+    /// Every rank starts with the mean of the saved residuals (and velocities). Updates are means over ranks, so nothing is
+    /// lost.
     SpreadResiduals,
 }
+
+/// What makes a checkpoint complete.
+const MANIFEST: &str = "manifest.json";
 
 /// Checkpoints kept when a new one is complete.
 const KEEP: usize = 2;
@@ -69,7 +73,7 @@ pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
 }
 
 impl Checkpoint {
-    /// Finds the newest complete checkpoint in `directory`.
+    /// Finds the newest complete checkpoint in `directory`. Delete it to go back to the one before.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when there is none, or a manifest cannot be read.
@@ -82,8 +86,7 @@ impl Checkpoint {
 
     /// The complete checkpoint at `path`.
     pub(crate) fn open(path: PathBuf) -> Result<Checkpoint, Error> {
-        let text =
-            fs::read_to_string(path.join("manifest.json")).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
+        let text = fs::read_to_string(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         let manifest = serde_json::from_str(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         Ok(Checkpoint { path, manifest })
     }
@@ -112,22 +115,28 @@ impl Checkpoint {
         let path = self.path.join(file_name(rank));
         let bytes = fs::read(&path).map_err(|e| fail(&path, e))?;
         if Some(&crc32fast::hash(&bytes)) != self.manifest.checksums.get(rank) {
-            return Err(fail(&path, "damaged: its checksum is not the manifest's; use the checkpoint before"));
+            let problem =
+                "damaged: its checksum is not the manifest's; resume from the directory of an older checkpoint";
+            return Err(fail(&path, problem));
         }
         Ok(bytes)
     }
 }
 
-/// Complete checkpoints, oldest first.
-fn complete(directory: &Path) -> Vec<PathBuf> {
+/// Checkpoints, complete ones and others, oldest first.
+fn found(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
         .map(|e| e.path())
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("step-")))
-        .filter(|p| p.join("manifest.json").is_file())
         .collect();
     paths.sort();
-    paths
+    paths.into_iter()
+}
+
+/// Those that are complete.
+fn complete(directory: &Path) -> Vec<PathBuf> {
+    found(directory).filter(|p| p.join(MANIFEST).is_file()).collect()
 }
 
 fn file_name(rank: usize) -> String {
@@ -172,7 +181,7 @@ impl DistributedOptimizer {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when a file is damaged or was saved by another model, configuration or world (what differs is
-    /// named). On an error neither module nor optimizer has changed; the module is gone with the error.
+    /// named). On an error the optimizer has not changed; the module is gone with the error.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
         let mut saved = self.sync.read_checkpoint(checkpoint, change)?;
         let (module, optimizer) = saved.load(module)?;
@@ -217,7 +226,7 @@ impl Synchronizer {
     fn write_manifest(&self, path: &Path, checksums: Vec<u32>, notes: &BTreeMap<String, String>) -> Result<u32, Error> {
         let manifest = Manifest { step: self.step, world: self.world(), checksums, notes: notes.clone() };
         let text = serde_json::to_string_pretty(&manifest).map_err(|e| fail(path, e))?;
-        write_atomically(&path.join("manifest.json"), text.as_bytes())?;
+        write_atomically(&path.join(MANIFEST), text.as_bytes())?;
         Ok(crc32fast::hash(text.as_bytes()))
     }
 
@@ -248,20 +257,15 @@ impl Synchronizer {
         if let Some(joined) = &self.joined {
             state.put_part("strategy", &*joined.strategy);
         }
-        save_books(self, &mut state);
+        Books::of(self).save(&mut state);
         file::serialize(records, &state, self.metadata())
     }
 
+    /// The run's identity, and whose file it is.
     fn metadata(&self) -> HashMap<String, String> {
-        let layout = self.joined.as_ref().map(|j| j.inventory.layout.clone()).unwrap_or_default();
-        HashMap::from([
-            ("version".into(), env!("CARGO_PKG_VERSION").into()),
-            ("rank".into(), self.rank().to_string()),
-            ("world".into(), self.world().to_string()),
-            ("seed".into(), self.seed.to_string()),
-            ("layout".into(), format!("{layout} ({:016x})", layout.fingerprint())),
-            ("configuration".into(), serde_json::to_string(&self.config).unwrap_or_default()),
-        ])
+        let identity = self.joined.iter().flat_map(|j| j.identity.iter().cloned());
+        let rank = [("rank", self.rank().to_string()), ("world", self.world().to_string())];
+        identity.chain(rank).map(|(field, value)| (field.to_owned(), value)).collect()
     }
 
     /// This rank's file, checked; nothing has changed yet.
@@ -293,8 +297,10 @@ impl Synchronizer {
     pub(crate) fn restore(&mut self, state: &State) -> Result<(), Error> {
         let rank = self.rank();
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        let books = Books::read(state)?;
         state.load_part("strategy", &mut *joined.strategy)?;
-        load_books(self, state)
+        books.apply(self);
+        Ok(())
     }
 
     /// What differs between the run that saved and this one.
@@ -302,7 +308,7 @@ impl Synchronizer {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| fail(path, e))?;
         let saved = header.metadata().clone().unwrap_or_default();
         let ours = self.metadata();
-        let mut fields = vec!["version", "layout", "configuration", "seed"];
+        let mut fields: Vec<_> = self.joined.iter().flat_map(|j| j.identity.iter().map(|(field, _)| *field)).collect();
         if same_world {
             fields.extend(["rank", "world"]);
         }
@@ -318,48 +324,14 @@ impl Synchronizer {
     }
 }
 
+/// Leaves the newest [`KEEP`] complete checkpoints, and nothing that is older than they are.
 fn remove_old(directory: &Path) {
-    let mut paths = complete(directory);
-    paths.truncate(paths.len().saturating_sub(KEEP));
-    for path in paths {
+    let Some(oldest_kept) = complete(directory).into_iter().rev().take(KEEP).last() else { return };
+    for path in found(directory).take_while(|path| *path < oldest_kept) {
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());
         }
     }
-}
-
-/// Step, clock, and what the next step's header must repeat.
-fn save_books(sync: &Synchronizer, state: &mut State) {
-    state.put("step", sync.step);
-    state.put("clock", sync.comm.now());
-    if let (Some(facts), Some(previous)) = (sync.facts, sync.previous) {
-        state.put("facts/samples", facts.samples);
-        state.put("facts/compute_seconds", facts.compute_seconds);
-        state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
-        state.put("previous/sent", previous.traffic.sent);
-        state.put("previous/received", previous.traffic.received);
-    }
-}
-
-fn load_books(sync: &mut Synchronizer, state: &State) -> Result<(), Error> {
-    sync.step = state.u64("step")?;
-    sync.set_clock(state.f64("clock")?);
-    (sync.facts, sync.previous) = (None, None);
-    if state.contains("facts/samples") {
-        let seconds = state.f64s("previous/seconds")?;
-        sync.facts = Some(Facts {
-            samples: state.u64("facts/samples")?,
-            compute_seconds: state.f64("facts/compute_seconds")?,
-            ..Facts::default()
-        });
-        sync.previous = Some(Previous {
-            compress_seconds: seconds.first().copied().unwrap_or_default(),
-            exchange_seconds: seconds.get(1).copied().unwrap_or_default(),
-            traffic: Traffic { sent: state.u64("previous/sent")?, received: state.u64("previous/received")? },
-            ..Previous::default()
-        });
-    }
-    Ok(())
 }
 
 /// Residuals of a world of another size: zero, or the mean over the ranks that saved.

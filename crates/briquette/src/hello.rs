@@ -1,40 +1,38 @@
 //! What ranks compare when they join.
 
-use briquette_core::Communicator;
 use briquette_core::config::Config;
+use briquette_core::{Communicator, Layout};
 
 use crate::error::Error;
 use crate::flat::Inventory;
 
-/// Field names and values, in a fixed order. Text, so that a mismatch can be shown.
-fn fields(inventory: &Inventory, config: &Config, seed: u64) -> [(&'static str, String); 5] {
-    let layout = &inventory.layout;
-    [
+/// What every rank of a run has in common, and a checkpoint with the run that saved it: field names and values, in a
+/// fixed order. Text, so that a mismatch can be shown.
+pub(crate) type Identity = Vec<(&'static str, String)>;
+
+pub(crate) fn identity(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Identity {
+    let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
+    vec![
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("configuration", serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"))),
         ("seed", seed.to_string()),
-        ("layout", format!("{layout} ({:016x})", layout.fingerprint())),
-        ("buffers", format!("{} ({:016x})", inventory.buffers, inventory.buffers.fingerprint())),
+        ("local weight decay", local_weight_decay.to_string()),
+        ("layout", layout(&inventory.layout)),
+        ("buffers", layout(&inventory.buffers)),
     ]
 }
 
 /// Fails on every rank that sees another one differ.
-pub(crate) fn compare(
-    comm: &mut dyn Communicator,
-    inventory: &Inventory,
-    config: &Config,
-    seed: u64,
-) -> Result<(), Error> {
+pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity) -> Result<(), Error> {
     comm.scope().operation = "join";
     let this = comm.rank();
-    let mine = fields(inventory, config, seed);
     let text = mine.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n");
     let mut frames = Vec::new();
     comm.all_gather(text.as_bytes(), &mut frames)?;
     for (rank, frame) in frames.iter().enumerate().filter(|(rank, _)| *rank != this) {
         let theirs = String::from_utf8_lossy(frame);
         let mut theirs = theirs.split('\n');
-        for (field, ours) in &mine {
+        for (field, ours) in mine {
             let theirs = theirs.next().unwrap_or("absent");
             if theirs != ours {
                 let (ours, theirs) = (ours.clone(), theirs.to_owned());

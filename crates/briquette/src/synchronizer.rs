@@ -12,7 +12,7 @@ use burn::optim::GradientsParams;
 
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
-use crate::hello;
+use crate::hello::{self, Identity};
 use crate::step_report::StepReport;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
@@ -39,6 +39,7 @@ pub struct Synchronizer {
 pub(crate) struct Joined {
     pub(crate) inventory: Inventory,
     pub(crate) strategy: Box<dyn SyncStrategy>,
+    pub(crate) identity: Identity,
 }
 
 /// Loss and samples recorded since the last exchange; several times under gradient accumulation.
@@ -124,7 +125,8 @@ impl Synchronizer {
         &mut *self.comm
     }
 
-    /// Makes this rank one of the world: compares version, configuration, seed and layout with every rank, then gives the
+    /// Makes this rank one of the world: compares version, configuration, seed, local weight decay and layout with every
+    /// rank, then gives the
     /// module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups keep matching.
     ///
     /// # Errors
@@ -135,12 +137,13 @@ impl Synchronizer {
         let built = self.config.build(&inventory.layout, self.world());
         // The other ranks may have built theirs, and would wait for this one.
         let strategy = built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        hello::compare(&mut *self.comm, &inventory, &self.config, self.seed)?;
+        let identity = hello::identity(&inventory, &self.config, self.seed, self.weight_decay);
+        hello::compare(&mut *self.comm, &identity)?;
         let mut module = module;
         for part in [Part::Trainable, Part::Buffers] {
             module = self.broadcast(module, part, &inventory)?;
         }
-        self.joined = Some(Joined { inventory, strategy });
+        self.joined = Some(Joined { inventory, strategy, identity });
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
@@ -283,7 +286,7 @@ impl Synchronizer {
     }
 
     /// From here on this rank is computing: what its errors and its panic will say.
-    fn computing(&mut self) {
+    pub(crate) fn computing(&mut self) {
         *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
     }
 

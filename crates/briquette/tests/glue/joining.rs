@@ -103,6 +103,19 @@ fn what_differs_between_ranks_is_named_with_both_values_on_every_rank() {
 }
 
 #[test]
+fn a_rank_with_another_local_weight_decay_is_told_so() {
+    let results = outcomes(2, |comm| {
+        let weight_decay = [1e-4, 5e-4][comm.rank()];
+        let optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+        optim.with_local_weight_decay(weight_decay).join(Mlp::new(1)).map(drop)
+    });
+    for result in results {
+        let text = result.expect_err("they differ").to_string();
+        assert!(["local weight decay", "0.0001", "0.0005"].iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
 fn a_rank_whose_configuration_cannot_work_stops_the_others_while_they_join() {
     let impossible = config(r#"{"strategy": "periodic", "every": 0}"#);
     let results = outcomes(2, |comm| {
