@@ -301,9 +301,10 @@ impl Settings {
     /// # Errors
     /// What is wrong with the compressor.
     fn full_factor(&self) -> Result<Option<CompressionFactor>> {
-        Ok(match (self.reducer, self.compressor.parse().context("--compressor")?) {
+        let compressor = self.compressor.parse::<CompressorConfig>().context("--compressor")?.compressor();
+        Ok(match (self.reducer, compressor) {
             _ if self.local_steps.is_some() => None,
-            (ReducerSpec::Gather, CompressorConfig::TopK(top_k)) => Some(top_k.nominal()),
+            (ReducerSpec::Gather, sparsifier) if sparsifier.is_sparse() => Some(sparsifier.nominal()),
             (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
             _ => None,
         })

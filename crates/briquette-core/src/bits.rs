@@ -8,6 +8,10 @@
 //! Techniques*, 1979; R. G. Gallager, D. C. Van Voorhis, *Optimal Source Codes for Geometrically Distributed Integer
 //! Alphabets*, 1975).
 
+mod elias;
+
+pub(crate) use elias::{elias_bits, elias_decode, elias_encode};
+
 use crate::error::WireError;
 
 /// The largest Rice parameter.
@@ -206,6 +210,17 @@ fn pack_width<const B: usize>(codes: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&word(group).to_le_bytes()[..B]);
     }
     out.extend_from_slice(&word(rest).to_le_bytes()[..packed_len(rest.len(), B as u8)]);
+}
+
+/// Appends one bit a value, 1 where it is below 0 (and 0 for both zeros). All calls but the last must bring a multiple of
+/// eight values.
+pub(crate) fn pack_signs(x: &[f32], out: &mut Vec<u8>) {
+    let byte = |x: &[f32]| x.iter().enumerate().fold(0, |byte, (i, &v)| byte | (u8::from(v < 0.0) << i));
+    let (chunks, rest) = x.as_chunks::<8>();
+    out.extend(chunks.iter().map(|chunk| byte(chunk)));
+    if !rest.is_empty() {
+        out.push(byte(rest));
+    }
 }
 
 /// Reads codes `start .. start + out.len()`, which must lie in `bytes`.

@@ -20,7 +20,7 @@ mod representatives;
 mod spec;
 
 pub use representatives::representatives;
-pub use spec::CompressorConfig;
+pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::{Deserialize, Serialize};
 

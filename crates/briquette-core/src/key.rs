@@ -77,8 +77,63 @@ impl Key {
         KeyRng::seed_from_u64(self.fold(Domain::Block, index as u64).0)
     }
 
+    /// Many random bits fast: eight generators side by side for block `index`.
+    pub fn lanes(self, index: usize) -> Lanes {
+        let mut seeds = self.fold(Domain::Block, index as u64).0;
+        let mut next = || {
+            seeds = seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mix(seeds)
+        };
+        let mut state = [[0; LANES]; 4];
+        for lane in 0..LANES {
+            let [low, high] = [next(), next()];
+            // Never all zero, from which the generator could not get away.
+            let words = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32 | 1];
+            words.iter().zip(&mut state).for_each(|(word, row)| row[lane] = *word);
+        }
+        Lanes(state)
+    }
+
     fn fold(self, domain: Domain, value: u64) -> Self {
         Key(mix(mix(self.0 ^ (domain as u64).rotate_left(56)) ^ mix(value)))
+    }
+}
+
+const LANES: usize = 8;
+
+/// Eight xoshiro128++ generators (D. Blackman, S. Vigna, 2019) that step together, so that compilers vectorise them. Lane
+/// `i` serves values `i`, `i + 8`, `i + 16`, … of its block.
+#[derive(Debug, Clone)]
+pub struct Lanes([[u32; LANES]; 4]);
+
+impl Lanes {
+    /// 32 random bits a value.
+    pub fn fill(&mut self, out: &mut [u32]) {
+        let (chunks, rest) = out.as_chunks_mut::<LANES>();
+        for chunk in chunks {
+            *chunk = self.next();
+        }
+        if !rest.is_empty() {
+            let last = self.next();
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> [u32; LANES] {
+        let [a, b, c, d] = &mut self.0;
+        let mut out = [0; LANES];
+        for i in 0..LANES {
+            out[i] = a[i].wrapping_add(d[i]).rotate_left(7).wrapping_add(a[i]);
+            let shifted = b[i] << 9;
+            c[i] ^= a[i];
+            d[i] ^= b[i];
+            b[i] ^= c[i];
+            a[i] ^= d[i];
+            c[i] ^= shifted;
+            d[i] = d[i].rotate_left(11);
+        }
+        out
     }
 }
 
@@ -116,6 +171,30 @@ mod tests {
         assert_eq!(first, PINNED);
     }
     const PINNED: u64 = 3_055_498_562_126_258_532;
+
+    #[test]
+    fn lanes_are_xoshiro128_plus_plus_each_with_a_seed_of_its_own() {
+        let mut lanes = Key::new(3).lanes(2);
+        let mut twins: Vec<[u32; 4]> = (0..LANES).map(|i| lanes.0.map(|row| row[i])).collect();
+        assert_eq!(twins.iter().collect::<HashSet<_>>().len(), LANES);
+        let mut out = [0; 100];
+        lanes.fill(&mut out);
+        for (i, word) in out.iter().enumerate() {
+            let s = &mut twins[i % LANES];
+            // The reference code, one step.
+            assert_eq!(*word, s[0].wrapping_add(s[3]).rotate_left(7).wrapping_add(s[0]));
+            let t = s[1] << 9;
+            s[2] ^= s[0];
+            s[3] ^= s[1];
+            s[1] ^= s[2];
+            s[0] ^= s[3];
+            s[2] ^= t;
+            s[3] = s[3].rotate_left(11);
+        }
+        let mean = out.iter().map(|w| f64::from(*w)).sum::<f64>() / 100.0 / 2_f64.powi(32);
+        assert!((mean - 0.5).abs() < 0.15, "{mean}"); // sd of the mean is 0.029
+        assert_ne!(Key::new(3).lanes(2).next(), Key::new(3).lanes(3).next());
+    }
 
     #[test]
     fn uniform_draws_have_the_right_mean() {

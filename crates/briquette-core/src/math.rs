@@ -21,6 +21,11 @@ pub(crate) fn norm2(x: &[f32]) -> f64 {
     lanes(x, |_, v| v * v)
 }
 
+/// `‖x‖₁` in f64.
+pub(crate) fn norm1(x: &[f32]) -> f64 {
+    lanes(x, |_, v| v.abs())
+}
+
 /// `‖x − y‖²` in f64.
 pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
     let y = &y[..x.len()];
@@ -42,6 +47,7 @@ mod tests {
             // Integers: both sums are exact, whatever the order.
             let plain: f64 = x.iter().map(|v| f64::from(v * v)).sum();
             assert_eq!(norm2(&x), plain);
+            assert_eq!(norm1(&x), x.iter().map(|v| f64::from(v.abs())).sum());
             let plain: f64 = x.iter().zip(&y).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             assert_eq!(distance2(&x, &y), plain);
         }

@@ -1,6 +1,6 @@
 //! The wire form: golden bytes, round trips, documented lengths, and damage of every kind.
 
-use briquette_core::compress::{Compressor, Dense, Half, HalfKind, Norm, Qsgd, ScaledSign, TopK, ValueKind};
+use briquette_core::compress::*;
 use briquette_core::error::WireError;
 use briquette_core::{Key, Message};
 use proptest::prelude::*;
@@ -18,6 +18,17 @@ fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("qsgd 2", Box::new(Qsgd::new(2, 7, Norm::Max).unwrap())),
         ("qsgd 5", Box::new(Qsgd::new(5, 512, Norm::L2).unwrap())),
         ("qsgd 8", Box::new(Qsgd::new(8, 100, Norm::Max).unwrap())),
+        ("qsgd s5", Box::new(Qsgd::with_levels(5, 64, Norm::Max).unwrap())),
+        ("elias", Box::new(Qsgd::with_levels(31, 1000, Norm::L2).unwrap().elias())),
+        ("natural", Box::new(Natural)),
+        ("minmax", Box::new(MinMax::blocks(33).unwrap())),
+        ("dither", Box::new(ExponentialDithering::new(3.0, 6, 50, Norm::L2).unwrap())),
+        ("round", Box::new(Rounding::nearest(2.0).unwrap())),
+        ("terngrad", Box::new(TernGrad::new())),
+        ("one-bit", Box::new(OneBit::bucketed(9).unwrap())),
+        ("plain-sign", Box::new(PlainSign)),
+        ("top-k natural", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), Natural))),
+        ("top-k minmax", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), MinMax::new()))),
         ("sign", Box::new(ScaledSign::new())),
         ("signs", Box::new(ScaledSign::bucketed(9).unwrap())),
     ]
@@ -88,6 +99,26 @@ fn golden_bytes_of_every_kind() {
     // (1 + 3)/2 = 2 and 5; signs +, -, - : 0b110.
     let mut sign = ScaledSign::bucketed(2).unwrap();
     check(&mut sign, &[1.0, -3.0, -5.0], "07 03000000 02000000 00000040 0000a040 06");
+    // 5 levels take 4 bits: codes 5 and 8 + 1.
+    let mut qsgd = Qsgd::with_levels(5, 2, Norm::Max).unwrap();
+    check(&mut qsgd, &[5.0, -1.0], "06 02000000 05 02000000 0000a040 95");
+    // Exponent fields 127 and 128; signs 0b10.
+    check(&mut Natural, &[1.0, -2.0], "08 02000000 7f 80 02");
+    // Means of both signs, bucket by bucket: 1 and -3, 0 (there is none) and -5; bits 0b110.
+    let mut one_bit = OneBit::bucketed(2).unwrap();
+    check(&mut one_bit, &[1.0, -3.0, -5.0], "09 03000000 02000000 0000803f 000040c0 00000000 0000a0c0 06");
+    // Ranges [0, 1] and [2, 2].
+    let mut min_max = MinMax::blocks(2).unwrap();
+    check(&mut min_max, &[0.0, 1.0, 2.0], "0a 03000000 02000000 00000000 0000803f 00000040 00000040 00 ff 00");
+    // Base 2, scale 8: 8 is level 3 and 4 level 2, in 3 bits: 3 and 4 + 2 = 0b110_011.
+    let mut dither = ExponentialDithering::new(2.0, 3, 512, Norm::Max).unwrap();
+    check(&mut dither, &[8.0, -4.0], "0b 02000000 03 00000040 00020000 00000041 33");
+    // Levels 3, -1, 0: omega(4) = 10 100 0 and +, omega(2) = 10 0 and -, omega(1) = 0: 1010 0001 0010, lowest bit first.
+    let mut elias = Qsgd::new(3, 512, Norm::Max).unwrap().elias();
+    check(&mut elias, &[3.0, -1.0, 0.0], "0c 03000000 03 00020000 00004040 85 04");
+    // One index, 1, in one byte (01, r = 0), then kind 8 with one value: exponent 128, negative.
+    let mut coded = Coded::new(TopK::fraction(0.5).unwrap(), Natural);
+    check(&mut coded, &[0.0, -2.0], "0e 02000000 01000000 00 01000000 02 08 80 01");
 }
 
 #[test]
@@ -97,6 +128,19 @@ fn the_empty_vector_has_a_frame_of_every_kind() {
         assert_eq!(decode(&encode(&empty)), Ok(empty), "{name}");
     }
     assert_eq!(encode(&Message::default()).len(), 12);
+}
+
+/// Bits of the codes of one bucket with the L2 norm, from the values they stand for.
+fn elias_bits(message: &Message, x: &[f32], levels: usize) -> usize {
+    fn omega(k: usize) -> usize {
+        let digits = (k.ilog2() + 1) as usize;
+        if k == 1 { 1 } else { digits + omega(digits - 1) }
+    }
+    let norm = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let mut decoded = vec![0.0; x.len()];
+    message.decode_into(&mut decoded).unwrap();
+    let level = |v: &f32| (f64::from(v.abs()) / norm * levels as f64).round() as usize;
+    decoded.iter().map(level).map(|level| omega(level + 1) + usize::from(level > 0)).sum()
 }
 
 #[test]
@@ -115,7 +159,16 @@ fn lengths_follow_the_documented_formulas() {
             "qsgd 2" => 17 + 4 * n.div_ceil(7) + (2 * n).div_ceil(8),
             "qsgd 5" => 17 + 4 * n.div_ceil(512) + (5 * n).div_ceil(8),
             "qsgd 8" => 17 + 4 * n.div_ceil(100) + n,
-            "sign" => 16 + 4 + n.div_ceil(8),
+            "qsgd s5" => 17 + 4 * n.div_ceil(64) + (4 * n).div_ceil(8),
+            "natural" => 12 + n + n.div_ceil(8),
+            "minmax" => 16 + 8 * n.div_ceil(33) + n,
+            "dither" => 21 + 4 * n.div_ceil(50) + (4 * n).div_ceil(8),
+            "round" => 25 + n,
+            "terngrad" => 21 + n.div_ceil(4),
+            "one-bit" => 16 + 8 * n.div_ceil(9) + n.div_ceil(8),
+            "top-k natural" => sparse + 5 + k + k.div_ceil(8),
+            "top-k minmax" => sparse + 5 + 4 + 8 * k.div_ceil(256) + k,
+            "sign" | "plain-sign" => 16 + 4 + n.div_ceil(8),
             "signs" => 16 + 4 * n.div_ceil(9) + n.div_ceil(8),
             _ => unreachable!(),
         }
@@ -133,7 +186,11 @@ fn lengths_follow_the_documented_formulas() {
                 next = i + 1;
             }
         }
-        assert_eq!(bytes.len(), expected(name, r, unary), "{name}");
+        let length = match name {
+            "elias" => 17 + 4 + elias_bits(&message, &x, 31).div_ceil(8),
+            _ => expected(name, r, unary),
+        };
+        assert_eq!(bytes.len(), length, "{name}");
     }
 }
 
@@ -159,7 +216,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
     bad[9] ^= 1;
     assert!(matches!(decode(&bad), Err(WireError::Checksum { .. })));
     for (content, what, value) in [
-        ("08 00000000", "kind", 8),
+        ("0f 00000000", "kind", 15),
         ("00 01000000 0000807f", "value that must be finite", 0x7f80_0000),
         ("01 01000000 007c", "value", 0x7c00),
         ("02 01000000 c0ff", "value", 0xffc0),
@@ -174,9 +231,10 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("04 02000000 01000000 00 01 00 0078", "kept value", 0x7800),
         ("05 02000000 01000000 00 01 00000040 0000803f 00", "range", 0x4000_0000_3f80_0000),
         ("05 02000000 01000000 00 01 000080bf 0000803f 00", "range", 0xbf80_0000_3f80_0000),
-        ("05 02000000 01000000 00 01 0000803f 0000807f 00", "range", 0x3f80_0000_7f80_0000),
-        ("06 01000000 01 01000000 00000000 00", "bits per value", 1),
-        ("06 01000000 09 01000000 00000000 00", "bits per value", 9),
+        ("05 02000000 01000000 00 01 0000803f 0000807f 00", "value that must be finite", 0x7f80_0000),
+        ("06 01000000 00 01000000 00000000 00", "levels", 0),
+        ("06 01000000 80 01000000 00000000 00", "levels", 128),
+        ("06 01000000 05 01000000 0000803f 07", "level", 7),
         ("06 01000000 04 00000000 00000000 00", "bucket size", 0),
         ("06 01000000 04 01000000 000080bf 00", "scale", 0xbf80_0000),
         ("06 01000000 04 01000000 0000c07f 00", "value that must be finite", 0x7fc0_0000),
@@ -184,6 +242,14 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("07 01000000 00000000 0000803f 00", "bucket size", 0),
         ("07 01000000 01000000 00000080 00", "scale", 0x8000_0000),
         ("07 01000000 01000000 0000803f 02", "padding", 1),
+        ("08 01000000 ff 00", "exponent", 0xff),
+        ("09 01000000 00000000 0000803f 000080bf 00", "bucket size", 0),
+        ("09 01000000 01000000 0000807f 000080bf 00", "value that must be finite", 0x7f80_0000),
+        ("0a 01000000 01000000 0000803f 00000000 00", "range", 0x3f80_0000_0000_0000),
+        ("0b 01000000 03 0000803f 01000000 0000803f 00", "base", 0x3f80_0000),
+        ("0c 01000000 01 01000000 0000803f 05", "level", 3),
+        ("0c 01000000 01 01000000 0000803f 02", "padding", 1),
+        ("0e 01000000 01000000 00 01000000 01 03 0000803f", "kind of the kept values", 3),
     ] {
         assert_eq!(decode(&frame(content)), field(what, value), "{content}");
     }
@@ -199,6 +265,12 @@ fn counts_beyond_the_frame_are_refused() {
         "05 ffffffff ffffff7f 00 ff",
         "06 ffffffff 08 01000000 00",
         "07 ffffffff ffffffff 0000803f ff",
+        "08 ffffffff 7f",
+        "09 ffffffff 01000000 0000803f 0000803f",
+        "0a ffffffff ffffffff 0000803f 0000803f 00",
+        "0b ffffffff 7f 00000040 ffffffff 0000803f ff",
+        "0c ffffffff 7f ffffffff 0000803f ff",
+        "0e ffffffff 01000000 00 ffffffff 01",
     ] {
         assert!(matches!(decode(&frame(content)), Err(WireError::Truncated { .. })), "{content}");
     }

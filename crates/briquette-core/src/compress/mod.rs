@@ -9,19 +9,47 @@
 //! | [`Dense`] | identity | 1 | no |
 //! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16), 1 − 2⁻¹⁶ (bf16) | 2 | no |
 //! | [`TopK`] | contractive, δ = k/d (slightly less with short values) | d/k · 32/(value bits + ≈ index entropy) | yes |
+//! | [`Coded`] | of both parts | the sparsifier's | as the sparsifier |
+//! | [`MinMax`] | contractive, δ = 1 − n/(2·255²), n the block | 4 | no |
+//! | [`Natural`] | unbiased, ω = 1/8 | 3.6 | no |
 //! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
+//! | [`ExponentialDithering`] | unbiased, ω by base, level count and norm | 32/bits | no |
+//! | [`Rounding`] | nearest: contractive, δ = 4b/(b+1)²; random: unbiased, ω = (b+1/b+2)/4 − 1 | 4 | nearest |
+//! | [`TernGrad`] | unbiased for the clipped vector | 16 | no |
+//! | [`OneBit`] | contractive, δ = Σ n±·m±²/‖x‖₂² | 32 | yes |
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
+//! | [`PlainSign`] | biased, of no class | 32 | nothing helps |
 
+pub mod coded;
 pub mod dense;
+mod dither;
+pub mod exponential_dithering;
 pub mod half;
+pub mod min_max;
+pub mod natural;
+pub mod one_bit;
+pub mod plain_sign;
 pub mod qsgd;
+pub mod rounding;
 pub mod scaled_sign;
+pub mod tern_grad;
+#[cfg(test)]
+mod testkit;
 pub mod top_k;
 
+pub use coded::Coded;
 pub use dense::Dense;
+pub use dither::Norm;
+pub use exponential_dithering::ExponentialDithering;
 pub use half::Half;
-pub use qsgd::{Norm, Qsgd};
+pub use min_max::MinMax;
+pub use natural::Natural;
+pub use one_bit::OneBit;
+pub use plain_sign::PlainSign;
+pub use qsgd::Qsgd;
+pub use rounding::Rounding;
 pub use scaled_sign::ScaledSign;
+pub use tern_grad::TernGrad;
 pub use top_k::TopK;
 
 use crate::error::ConfigError;
@@ -41,6 +69,26 @@ pub enum Class {
         /// At least 0; 0 is the identity.
         omega: f64,
     },
+    /// `E‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, over draws; single ones may be worse.
+    MeanContractive {
+        /// In (0, 1].
+        delta: f64,
+    },
+    /// `E‖x − C(x)‖² ≤ omega·‖x‖²`, without any promise about the mean.
+    Biased {
+        /// At least 0; above 1 where the error may exceed the vector.
+        omega: f64,
+    },
+}
+
+impl Class {
+    /// The bound of `E‖x − C(x)‖²/‖x‖²`.
+    pub fn error(self) -> f64 {
+        match self {
+            Class::Contractive { delta } | Class::MeanContractive { delta } => 1.0 - delta,
+            Class::Unbiased { omega } | Class::Biased { omega } => omega,
+        }
+    }
 }
 
 /// Vector to message, into reused storage.
@@ -79,6 +127,9 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     /// Whether what it loses must be fed back.
     const NEEDS_FEEDBACK: bool;
 
+    /// Whether its messages are sparse, so that another compressor may write their values (`topk:0.01+natural`).
+    const SPARSE: bool = false;
+
     /// The compressor that `name` and its knobs say; `None` when the name is another's.
     ///
     /// # Errors
@@ -88,8 +139,8 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     /// The value that the laws are tried on.
     fn representative() -> Self;
 
-    /// Itself with its knob, when controllers can turn one.
-    fn tunable(self) -> Option<Box<dyn TunableCompressor>> {
+    /// The knob, when controllers can turn one.
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
         None
     }
 }

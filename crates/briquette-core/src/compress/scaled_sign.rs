@@ -33,12 +33,10 @@
 //! ```
 
 use super::{Class, Compressor, Knobs, Spec, bucket_size};
-use crate::bits::pack;
+use crate::bits::pack_signs;
 use crate::error::ConfigError;
-use crate::math::norm2;
+use crate::math::{norm1, norm2};
 use crate::{CompressionFactor, Key, Message};
-
-const BLOCK: usize = 1024;
 
 /// Sign times mean magnitude; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -70,14 +68,7 @@ impl Compressor for ScaledSign {
         let bucket = self.bucket.unwrap_or(x.len().max(1) as u32);
         let (scales, signs) = out.sign(x.len(), bucket);
         scales.extend(x.chunks(bucket as usize).map(|x| (norm1(x) / x.len() as f64) as f32));
-        let mut block = [0; BLOCK];
-        for x in x.chunks(BLOCK) {
-            let block = &mut block[..x.len()];
-            for (negative, &x) in block.iter_mut().zip(x) {
-                *negative = u8::from(x < 0.0);
-            }
-            pack(block, 1, signs);
-        }
+        pack_signs(x, signs);
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -96,18 +87,6 @@ impl Compressor for ScaledSign {
         // The margin covers the order of the sums.
         Class::Contractive { delta: (kept / total - 1e-12).clamp(0.0, 1.0) }
     }
-}
-
-/// `‖x‖₁` in f64, in a fixed order.
-fn norm1(x: &[f32]) -> f64 {
-    let (chunks, rest) = x.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for chunk in chunks {
-        for (sum, &v) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(v.abs());
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
 }
 
 impl std::fmt::Display for ScaledSign {

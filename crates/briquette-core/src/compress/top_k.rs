@@ -48,7 +48,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::{Class, Compressor, Knobs, Spec, Tunable, TunableCompressor};
+use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
 use crate::wire::F16_LIMIT;
@@ -269,6 +269,7 @@ fn write_values(x: &[f32], indices: &[u32], values: &mut Values) {
                 codes.extend(block.iter().map(|i| q8_code([low, high], kept(i))));
             }
         }
+        Values::Coded(_) => unreachable!("top-k asks for plain values"),
     }
 }
 
@@ -292,6 +293,7 @@ impl std::fmt::Display for TopK {
 impl Spec for TopK {
     const SYNTAX: &'static str = "topk[:FRACTION|FACTORx[:f32|f16|q8]]";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "topk" {
@@ -313,8 +315,8 @@ impl Spec for TopK {
         TopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
     }
 
-    fn tunable(self) -> Option<Box<dyn TunableCompressor>> {
-        Some(Box::new(self))
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
     }
 }
 

@@ -29,7 +29,7 @@ impl Chain for ReducerConfig {
         use ReducerConfig::*;
         Some(match current {
             None => Dense,
-            Some(Dense) => Gather { compressor: CompressorConfig::Dense(DenseCompressor), per_slot: false },
+            Some(Dense) => Gather { compressor: DenseCompressor.into(), per_slot: false },
             Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
             Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
             Some(PowerSgd { .. }) => return None,
@@ -77,7 +77,7 @@ fn feedback_of(reducer: &ReducerConfig) -> Feedback {
 
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
-    let top_k = |values| ReducerConfig::gather(CompressorConfig::TopK(TopK::factor(factor(8.0)).with_values(values)));
+    let top_k = |values| ReducerConfig::gather(TopK::factor(factor(8.0)).with_values(values).into());
     let mut exchanges = Vec::new();
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {

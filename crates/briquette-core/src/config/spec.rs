@@ -3,66 +3,48 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::CompressionFactor;
 use crate::compress::*;
 use crate::error::ConfigError;
+use crate::{CompressionFactor, Key, Message};
 
 macro_rules! compressors {
     ($($name:ident),* $(,)?) => {
-        /// What a message is. Written as text, in TOML too.
-        ///
-        /// | text | meaning |
-        /// |---|---|
-        /// | `dense` | every value in f32 |
-        /// | `f16`, `bf16` | every value in 16 bits |
-        /// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
-        /// | `qsgd:4` | 4 bits a value; `:512` the bucket, then `:max` or `:l2` the norm |
-        /// | `sign` | one bit a value and one magnitude; `:512` the bucket |
-        ///
-        /// ```
-        /// use briquette_core::config::CompressorConfig;
-        /// let spec: CompressorConfig = "topk:20x:q8".parse()?;
-        /// assert_eq!(spec.to_string(), "topk:20x:q8");
-        /// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
-        /// assert!(error.contains("valid are: dense; f16, bf16; topk"), "{error}");
-        /// # Ok::<(), briquette_core::error::ConfigError>(())
-        /// ```
-        #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub enum CompressorConfig {
+        /// One compressor, of any kind. It is one itself: what it holds does the work.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub enum CompressorKind {
             $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
         }
 
-        impl CompressorConfig {
+        impl CompressorKind {
             /// One of each, for the laws.
-            pub(super) fn all() -> Vec<CompressorConfig> {
-                vec![$(CompressorConfig::$name($name::representative())),*]
+            fn all() -> Vec<CompressorKind> {
+                vec![$(CompressorKind::$name($name::representative())),*]
             }
 
-            /// The compressor.
-            pub fn build(&self) -> Box<dyn Compressor> {
-                match *self { $(CompressorConfig::$name(compressor) => Box::new(compressor)),* }
+            fn get(&self) -> &dyn Compressor {
+                match self { $(CompressorKind::$name(compressor) => compressor),* }
             }
 
-            /// The compressor with its knob.
-            ///
-            /// # Errors
-            /// [`ConfigError::Conflict`] when it has none.
-            pub fn build_tunable(&self) -> Result<Box<dyn TunableCompressor>, ConfigError> {
-                let tunable = match *self { $(CompressorConfig::$name(compressor) => compressor.tunable()),* };
-                tunable.ok_or_else(|| ConfigError::Conflict(format!(
-                    "a controller turns the compression factor, but compressor {self} has none; use topk or qsgd"
-                )))
+            fn get_mut(&mut self) -> &mut dyn Compressor {
+                match self { $(CompressorKind::$name(compressor) => compressor),* }
             }
 
-            /// Whether what it loses must be fed back.
-            pub fn needs_feedback(&self) -> bool {
-                match self { $(CompressorConfig::$name(_) => $name::NEEDS_FEEDBACK),* }
+            fn knob(&mut self) -> Option<&mut dyn Tunable> {
+                match self { $(CompressorKind::$name(compressor) => compressor.knob()),* }
             }
 
-            fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<CompressorConfig>, ConfigError> {
+            fn needs_feedback(&self) -> bool {
+                match self { $(CompressorKind::$name(_) => $name::NEEDS_FEEDBACK),* }
+            }
+
+            /// Whether it chooses coordinates.
+            pub fn is_sparse(&self) -> bool {
+                match self { $(CompressorKind::$name(_) => $name::SPARSE),* }
+            }
+
+            fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<CompressorKind>, ConfigError> {
                 $(if let Some(compressor) = $name::parse(name, knobs)? {
-                    return Ok(Some(CompressorConfig::$name(compressor)));
+                    return Ok(Some(CompressorKind::$name(compressor)));
                 })*
                 Ok(None)
             }
@@ -70,11 +52,17 @@ macro_rules! compressors {
             const SYNTAX: &'static [&'static str] = &[$($name::SYNTAX),*];
         }
 
-        impl fmt::Display for CompressorConfig {
+        impl fmt::Display for CompressorKind {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(CompressorConfig::$name(compressor) => compressor.fmt(f)),* }
+                match self { $(CompressorKind::$name(compressor) => compressor.fmt(f)),* }
             }
         }
+
+        $(impl From<$name> for CompressorConfig {
+            fn from(compressor: $name) -> Self {
+                CompressorConfig { compressor: CompressorKind::$name(compressor), values: None }
+            }
+        })*
     };
 }
 
@@ -82,15 +70,167 @@ macro_rules! compressors {
 compressors! {
     Dense,
     Half,
-    TopK,
+    MinMax,
+    Natural,
     Qsgd,
+    ExponentialDithering,
+    Rounding,
+    TernGrad,
+    OneBit,
     ScaledSign,
+    PlainSign,
+    TopK,
+}
+
+impl Compressor for CompressorKind {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        self.get_mut().compress_into(x, key, out);
+    }
+    fn class(&self, x: &[f32]) -> Class {
+        self.get().class(x)
+    }
+    fn nominal(&self) -> CompressionFactor {
+        self.get().nominal()
+    }
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        self.get_mut().refine_into(x, coarse, key, out);
+    }
+    fn selects(&self) -> bool {
+        self.get().selects()
+    }
+}
+
+impl Tunable for CompressorKind {
+    /// Does nothing where there is no knob: [`CompressorConfig::build_tunable`] refuses those.
+    fn tune(&mut self, factor: CompressionFactor) {
+        if let Some(knob) = self.knob() {
+            knob.tune(factor);
+        }
+    }
+}
+
+/// What a message is. Written as text, in TOML too.
+///
+/// | text | meaning |
+/// |---|---|
+/// | `dense` | every value in f32 |
+/// | `f16`, `bf16` | every value in 16 bits |
+/// | `minmax` | 8 bits between the ends of each block; `:256` the block |
+/// | `natural` | 9 bits: sign and exponent |
+/// | `qsgd:4` | 4 bits a value (or `qsgd:s5`: 5 levels); `:512` the bucket, then `:max` or `:l2` the norm, `:elias` codes |
+/// | `dither:2:7` | levels that shrink by 2, 7 of them; then bucket and norm |
+/// | `round:2` | to the nearest power of 2; `:random` to one at random |
+/// | `terngrad` | −s, 0 or s; `:2.5` where to clip, `:none` |
+/// | `one-bit` | one bit a value and the means of both halves; `:512` the bucket |
+/// | `sign` | one bit a value and one magnitude; `:512` the bucket |
+/// | `plain-sign` | one bit a value |
+/// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
+/// | `topk:0.01+natural` | the kept values of a sparsifier, written by another compressor |
+///
+/// ```
+/// use briquette_core::config::CompressorConfig;
+/// let spec: CompressorConfig = "topk:20x+dither:2:7".parse()?;
+/// assert_eq!(spec.to_string(), "topk:20x+dither:2:7:512:max");
+/// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
+/// assert!(error.contains("valid are: dense; f16, bf16; minmax"), "{error}");
+/// # Ok::<(), briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CompressorConfig {
+    compressor: CompressorKind,
+    values: Option<CompressorKind>,
 }
 
 impl CompressorConfig {
     /// Top-k with 8-bit values.
     pub fn top_k_q8(factor: CompressionFactor) -> Self {
-        CompressorConfig::TopK(TopK::factor(factor).with_values(ValueKind::Q8))
+        TopK::factor(factor).with_values(ValueKind::Q8).into()
+    }
+
+    /// What compresses, or chooses coordinates.
+    pub fn compressor(&self) -> CompressorKind {
+        self.compressor
+    }
+
+    /// What writes the values that were kept, where that is another compressor.
+    pub fn values(&self) -> Option<CompressorKind> {
+        self.values
+    }
+
+    /// One of each, for the laws, and every sparsifier with coded values.
+    pub(super) fn all() -> Vec<CompressorConfig> {
+        let kinds = CompressorKind::all();
+        let alone = kinds.iter().map(|&compressor| CompressorConfig { compressor, values: None });
+        let sparse = kinds.iter().filter(|kind| kind.is_sparse());
+        let coded = sparse.flat_map(|sparsifier| {
+            let values = ["natural", "minmax:20", "dither:2:7:64:l2"].map(|v| format!("{sparsifier}+{v}").parse());
+            values.into_iter().map(|config| config.expect("a sparsifier's representative has f32 values"))
+        });
+        alone.chain(coded).collect()
+    }
+
+    /// The compressor.
+    pub fn build(&self) -> Box<dyn Compressor> {
+        match self.values {
+            None => Box::new(self.compressor),
+            Some(values) => Box::new(Coded::new(self.compressor, values)),
+        }
+    }
+
+    /// The compressor with its knob.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] when it has none.
+    pub fn build_tunable(&self) -> Result<Box<dyn TunableCompressor>, ConfigError> {
+        if { self.compressor }.knob().is_none() {
+            let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
+            let names: Vec<String> = with.map(|kind| name_of(&kind)).collect();
+            return Err(ConfigError::Conflict(format!(
+                "a controller turns the compression factor, but compressor {self} has none; use one of {}",
+                names.join(", ")
+            )));
+        }
+        Ok(match self.values {
+            None => Box::new(self.compressor),
+            Some(values) => Box::new(Coded::new(self.compressor, values)),
+        })
+    }
+
+    /// Whether what it loses must be fed back.
+    pub fn needs_feedback(&self) -> bool {
+        self.compressor.needs_feedback()
+    }
+}
+
+fn name_of(kind: &CompressorKind) -> String {
+    kind.to_string().split(':').next().unwrap_or_default().to_owned()
+}
+
+impl fmt::Display for CompressorConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.values {
+            None => self.compressor.fmt(f),
+            Some(values) => write!(f, "{}+{values}", self.compressor),
+        }
+    }
+}
+
+impl FromStr for CompressorKind {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let mut knobs = Knobs(parts);
+        let Some(kind) = CompressorKind::parse(name, &mut knobs)? else {
+            let valid = CompressorKind::SYNTAX.join("; ");
+            return Err(ConfigError::Unknown { what: "compressor", got: text.to_owned(), valid });
+        };
+        match knobs.text() {
+            None => Ok(kind),
+            Some(extra) => Err(ConfigError::Conflict(format!("compressor `{text}`: `{extra}` is one part too many"))),
+        }
     }
 }
 
@@ -98,16 +238,18 @@ impl FromStr for CompressorConfig {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let mut parts = text.split(':');
-        let name = parts.next().unwrap_or_default();
-        let mut knobs = Knobs(parts);
-        let Some(config) = CompressorConfig::parse(name, &mut knobs)? else {
-            let valid = CompressorConfig::SYNTAX.join("; ");
-            return Err(ConfigError::Unknown { what: "compressor", got: text.to_owned(), valid });
+        let Some((sparsifier, values)) = text.split_once('+') else {
+            return Ok(CompressorConfig { compressor: text.parse()?, values: None });
         };
-        match knobs.text() {
-            None => Ok(config),
-            Some(extra) => Err(ConfigError::Conflict(format!("compressor `{text}`: `{extra}` is one part too many"))),
+        let (compressor, values): (CompressorKind, CompressorKind) = (sparsifier.parse()?, values.parse()?);
+        let conflict = |why: &str| Err(ConfigError::Conflict(format!("compressor `{text}`: {why}")));
+        match compressor {
+            CompressorKind::TopK(top_k) if top_k.values() != ValueKind::F32 => {
+                conflict("its values are written twice; leave the type of topk away")
+            }
+            _ if !compressor.is_sparse() => conflict("what stands before the + must be a sparsifier"),
+            _ if values.is_sparse() => conflict("what stands behind the + must keep all values"),
+            _ => Ok(CompressorConfig { compressor, values: Some(values) }),
         }
     }
 }
@@ -142,6 +284,11 @@ mod tests {
             "qsgd:8:64:max",
             "sign",
             "sign:64",
+            "qsgd:s5:512:l2:elias",
+            "dither:3:15:64:l1",
+            "round:2:random",
+            "terngrad:none",
+            "topk:100x+minmax:64",
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
@@ -161,6 +308,11 @@ mod tests {
             ("zip", "valid are"),
             ("sign:0", "bucket"),
             ("f16:1", "one part too many"),
+            ("sign+natural", "must be a sparsifier"),
+            ("topk+topk", "must keep all values"),
+            ("topk:0.1:q8+natural", "written twice"),
+            ("qsgd:s0", "1 to 127"),
+            ("terngrad:much", "a number or none"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

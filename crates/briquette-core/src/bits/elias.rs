@@ -1,0 +1,142 @@
+//! Elias' omega code: an integer `k ≥ 1` as its binary digits, preceded by how many there are, written the same way, …,
+//! and ended by a zero bit.
+//!
+//! Groups are written highest bit first, as the paper has them (P. Elias, *Universal Codeword Sets and Representations of
+//! the Integers*, 1975). Quantized codes use the dense regime of QSGD: `omega(level + 1)` for every coordinate, and a sign
+//! bit where the level is not 0.
+
+use super::{Writer, padding, window};
+use crate::error::WireError;
+
+/// The code of `k ≥ 1` in stream order, the first bit lowest, and its length.
+pub(crate) fn omega(k: u32) -> (u64, u32) {
+    let (mut code, mut length, mut group) = (0_u64, 1, k);
+    while group > 1 {
+        let digits = 32 - group.leading_zeros();
+        code = (code << digits) | u64::from(group.reverse_bits() >> (32 - digits));
+        length += digits;
+        group = digits - 1;
+    }
+    (code, length)
+}
+
+/// Codes of every sign and level, `levels` at most 127: the sign stands in bit 7.
+struct Table([(u64, u32); 256]);
+
+impl Table {
+    fn new() -> Table {
+        Table(std::array::from_fn(|code| {
+            let (word, length) = omega((code as u32 & 0x7f) + 1);
+            if code & 0x7f == 0 { (word, length) } else { (word | ((code as u64 >> 7) << length), length + 1) }
+        }))
+    }
+}
+
+/// Brings the sign of a code of `bits` bits to bit 7.
+fn widen(code: u8, bits: u8) -> usize {
+    let sign = code >> (bits - 1);
+    usize::from((code & ((1 << (bits - 1)) - 1)) | (sign << 7))
+}
+
+/// Bits of the stream of codes of `bits` bits.
+pub(crate) fn elias_bits(blocks: impl Iterator<Item = impl AsRef<[u8]>>, bits: u8) -> u64 {
+    let table = Table::new();
+    let length = |code: &u8| u64::from(table.0[widen(*code, bits)].1);
+    blocks.map(|block| block.as_ref().iter().map(length).sum::<u64>()).sum()
+}
+
+/// Appends the stream of codes of `bits` bits, none of them a negative zero; the last byte is filled with zero bits.
+pub(crate) fn elias_encode(blocks: impl Iterator<Item = impl AsRef<[u8]>>, bits: u8, out: &mut Vec<u8>) {
+    let table = Table::new();
+    let mut writer = Writer { out, window: 0, used: 0 };
+    blocks.for_each(|block| {
+        for &code in block.as_ref() {
+            let (word, length) = table.0[widen(code, bits)];
+            writer.put(word, length);
+        }
+    });
+    writer.finish();
+}
+
+/// Reads `count` codes with levels up to `levels` that fill `bytes` to the last, and hands them on one by one.
+///
+/// # Errors
+/// When the stream ends early or late, a level is too high, or a padding bit is set.
+pub(crate) fn elias_decode(
+    bytes: &[u8],
+    (count, levels, bits): (usize, u8, u8),
+    mut each: impl FnMut(u8),
+) -> Result<(), WireError> {
+    let end = bytes.len() as u64 * 8;
+    let mut at = 0;
+    for _ in 0..count {
+        let word = window(bytes, at);
+        let (mut value, mut used) = (1_u32, 0);
+        while (word >> used) & 1 == 1 {
+            // A group of `value + 1` digits, this one bit the first of them.
+            let digits = value + 1;
+            if digits > 8 {
+                return Err(WireError::Field { what: "level", value: u64::from(value) });
+            }
+            value = ((word >> used) as u32).reverse_bits() >> (32 - digits);
+            used += digits;
+        }
+        used += 1;
+        let level = value - 1;
+        if level > u32::from(levels) {
+            return Err(WireError::Field { what: "level", value: u64::from(level) });
+        }
+        let negative = level > 0 && (word >> used) & 1 == 1;
+        at += u64::from(used) + u64::from(level > 0);
+        if at > end {
+            return Err(WireError::Truncated { what: "codes", needed: bytes.len() + 1, left: bytes.len() });
+        }
+        each(level as u8 | (u8::from(negative) << (bits - 1)));
+    }
+    let needed = at.div_ceil(8) as usize;
+    if needed < bytes.len() {
+        return Err(WireError::Trailing { extra: bytes.len() - needed });
+    }
+    padding(bytes, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lengths_and_digits_are_those_of_the_code() {
+        for (k, length) in [(1, 1), (2, 3), (3, 3), (4, 6), (7, 6), (8, 7), (15, 7), (16, 11), (31, 11), (32, 12)] {
+            assert_eq!(omega(k).1, length, "{k}");
+        }
+        assert_eq!([100, 1000].map(|k| omega(k).1), [13, 17]);
+        // 17 = 10001, preceded by its 5 digits less one as 100, preceded by 3 digits less one as 10: 10 100 10001 0,
+        // the first bit lowest.
+        assert_eq!(omega(17), (0b0_10001_001_01, 11));
+    }
+
+    proptest! {
+        #[test]
+        fn streams_survive(values in proptest::collection::vec(any::<u8>(), 0..300), bits in 2..=8_u8) {
+            let levels = (1_u16 << (bits - 1)) as u8 - 1;
+            let codes: Vec<u8> = values.iter().map(|v| v & ((1_u16 << bits) - 1) as u8)
+                .map(|c| if c & levels == 0 { 0 } else { c }).collect();
+            let mut bytes = Vec::new();
+            elias_encode(codes.chunks(7), bits, &mut bytes);
+            prop_assert_eq!(bytes.len() as u64, elias_bits(codes.chunks(9), bits).div_ceil(8));
+            let mut back = Vec::new();
+            elias_decode(&bytes, (codes.len(), levels, bits), |code| back.push(code)).unwrap();
+            prop_assert_eq!(back, codes);
+        }
+
+        #[test]
+        fn any_bytes_give_an_error_or_codes_in_range(bytes in proptest::collection::vec(any::<u8>(), 0..40), count in 0..90_usize, levels in 1..=127_u8) {
+            let mut back = Vec::new();
+            let bits = 1 + (8 - levels.leading_zeros() as u8);
+            let _ = elias_decode(&bytes, (count, levels, bits), |code| back.push(code));
+            prop_assert!(back.iter().all(|c| c & ((1 << (bits - 1)) - 1) <= levels));
+            prop_assert!(back.len() <= bytes.len() * 8);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A sparsifier whose kept values another compressor writes: top-k with natural compression, with 8-bit blocks, ….
+//!
+//! **Why, and when not.** After a sparsifier, values are most of the bytes; few bits each are enough, and error feedback, which
+//! the sparsifier needs anyway, returns what they lose. Written `topk:0.01+natural`.
+//!
+//! **Method.** `C = C₂ ∘ C₁`: the sparsifier `C₁` chooses coordinates, the compressor `C₂` sees the vector of their values.
+//!
+//! *Random bits.* `C₁` uses the key, `C₂` its purpose `"values"`.
+//!
+//! **On the wire.** `22 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉` bytes, the gaps `gⱼ` coded as for every sparse message, and what `C₂` needs
+//! for `k` values beyond its 12 bytes of frame.
+//!
+//! **Properties.** With `C₁` contractive (δ₁): contractive with `δ₁·δ₂`, or in the mean with `δ₁·(1 − ω₂)` where `C₂` is
+//! unbiased. Both unbiased: `ω₁ω₂ + ω₁ + ω₂`. Errors of the two parts are orthogonal, since the sparsifier's lies where
+//! nothing was kept. Needs error feedback as `C₁` does.
+//!
+//! **Reference.** S. Horváth et al., *Natural Compression for Distributed Deep Learning*, 2019 (arXiv 1905.10988), theorem 3;
+//! A. Beznosikov et al., *On Biased Compression for Distributed Learning*, JMLR 2023 (arXiv 2002.12410), top-k combined
+//! with exponential dithering.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Coded, Compressor, Rounding, TopK}};
+//! let mut message = Message::default();
+//! let mut coded = Coded::new(TopK::fraction(0.4)?, Rounding::nearest(2.0)?);
+//! coded.compress_into(&[1.0, -5.0, 2.0, 3.5, 0.0], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 5];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [0.0, -4.0, 0.0, 4.0, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{Class, Compressor, Tunable};
+use crate::{CompressionFactor, Key, Message};
+
+/// A compressor for the values that a sparsifier keeps; see the [module](self).
+#[derive(Debug, Clone)]
+pub struct Coded<S, C> {
+    sparsifier: S,
+    values: C,
+    chosen: Message,
+}
+
+impl<S, C> Coded<S, C> {
+    /// `sparsifier` must write its values in f32, and `values` must keep all it is given.
+    pub fn new(sparsifier: S, values: C) -> Self {
+        Coded { sparsifier, values, chosen: Message::default() }
+    }
+}
+
+/// The message `chosen` with its values written by `values`.
+fn encode<C: Compressor>(values: &mut C, chosen: &Message, key: Key, out: &mut Message) {
+    let (indices, kept) = chosen.sparse_f32().expect("a sparsifier with values in f32");
+    let (out, message) = out.coded(chosen.len());
+    out.extend_from_slice(indices);
+    values.compress_into(kept, key.purpose("values"), message);
+    assert!(message.sparse_indices().is_none(), "values are kept, all of them");
+}
+
+impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        self.sparsifier.compress_into(x, key, &mut self.chosen);
+        encode(&mut self.values, &self.chosen, key, out);
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let mut chosen = Message::default();
+        self.sparsifier.clone().compress_into(x, Key::new(0), &mut chosen);
+        let (_, kept) = chosen.sparse_f32().expect("a sparsifier with values in f32");
+        match (self.sparsifier.class(x), self.values.class(kept)) {
+            (Class::Unbiased { omega: a }, Class::Unbiased { omega: b }) => Class::Unbiased { omega: a * b + a + b },
+            (Class::Contractive { delta: a }, Class::Contractive { delta: b }) => Class::Contractive { delta: a * b },
+            (
+                Class::Contractive { delta: a } | Class::MeanContractive { delta: a },
+                Class::Contractive { delta: b } | Class::MeanContractive { delta: b },
+            ) => Class::MeanContractive { delta: a * b },
+            (Class::Contractive { delta } | Class::MeanContractive { delta }, Class::Unbiased { omega }) => {
+                if omega < 1.0 {
+                    Class::MeanContractive { delta: delta * (1.0 - omega) }
+                } else {
+                    // The lost part and the noise of the kept part.
+                    Class::Biased { omega: 1.0 - delta + omega }
+                }
+            }
+            (first, second) => {
+                // ‖x − C₂C₁x‖ ≤ ‖x − C₁x‖ + ‖C₁x − C₂C₁x‖, and ‖C₁x‖ ≤ ‖x‖ + ‖x − C₁x‖.
+                let (a, b) = (first.error().sqrt(), second.error().sqrt());
+                Class::Biased { omega: (a + b * (1.0 + a)).powi(2) }
+            }
+        }
+    }
+
+    fn nominal(&self) -> CompressionFactor {
+        self.sparsifier.nominal()
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        self.sparsifier.refine_into(x, coarse, key, &mut self.chosen);
+        encode(&mut self.values, &self.chosen, key, out);
+    }
+
+    fn selects(&self) -> bool {
+        self.sparsifier.selects()
+    }
+}
+
+impl<S: Tunable, C> Tunable for Coded<S, C> {
+    fn tune(&mut self, factor: CompressionFactor) {
+        self.sparsifier.tune(factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::testkit::{assert_edges, decoded};
+    use crate::compress::{Dense, MinMax, Natural, TopK, ValueKind};
+    use crate::math::{distance2, norm2};
+
+    fn wave(n: usize) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 * 1.7).sin() * (1.0 + (i % 13) as f32)).collect()
+    }
+
+    #[test]
+    fn with_dense_values_it_is_the_sparsifier() {
+        let (x, top_k) = (wave(1000), TopK::fraction(0.1).unwrap());
+        let expected = decoded(&mut { top_k }, &x, Key::new(1));
+        assert_eq!(decoded(&mut Coded::new(top_k, Dense), &x, Key::new(1)), expected);
+    }
+
+    #[test]
+    fn kept_values_are_what_the_second_compressor_makes_of_them() {
+        let (x, top_k, key) = (wave(500), TopK::fraction(0.1).unwrap(), Key::new(1));
+        let kept: Vec<f32> = decoded(&mut { top_k }, &x, key).into_iter().filter(|v| *v != 0.0).collect();
+        let expected = decoded(&mut MinMax::new(), &kept, key);
+        let coded: Vec<f32> =
+            decoded(&mut Coded::new(top_k, MinMax::new()), &x, key).into_iter().filter(|v| *v != 0.0).collect();
+        assert_eq!(coded, expected);
+    }
+
+    #[test]
+    fn refining_gives_the_message_that_starting_over_gives() {
+        let (x, key) = (wave(5000), Key::new(3));
+        let mut coded = Coded::new(TopK::fraction(0.1).unwrap(), Natural);
+        let (mut coarse, mut refined, mut fresh) = (Message::default(), Message::default(), Message::default());
+        coded.compress_into(&x, key, &mut coarse);
+        coded.tune(CompressionFactor::new(50.0).unwrap());
+        coded.refine_into(&x, &coarse, key, &mut refined);
+        coded.compress_into(&x, key, &mut fresh);
+        assert_eq!(refined, fresh);
+    }
+
+    #[test]
+    fn the_composed_constant_holds_in_the_mean() {
+        let x = wave(400);
+        let mut coded = Coded::new(TopK::fraction(0.2).unwrap(), Natural);
+        let mean: f64 =
+            (0..2000).map(|step| distance2(&x, &decoded(&mut coded, &x, Key::new(5).step(step)))).sum::<f64>() / 2000.0;
+        let Class::MeanContractive { delta } = coded.class(&x) else { panic!() };
+        assert_eq!(delta, 0.2 * (1.0 - 0.125));
+        assert!(mean <= (1.0 - delta) * norm2(&x));
+    }
+
+    #[test]
+    fn edges_stay_finite_and_long_messages_decode_from_anywhere() {
+        assert_edges(&mut Coded::new(TopK::fraction(0.5).unwrap(), Natural));
+        assert_edges(&mut Coded::new(TopK::fraction(0.5).unwrap(), MinMax::new()));
+        let (x, mut message) = (wave(9000), Message::default());
+        Coded::new(TopK::fraction(0.5).unwrap(), MinMax::new()).compress_into(&x, Key::new(2), &mut message);
+        let (mut whole, mut part) = (vec![0.0; 9000], vec![0.0; 4000]);
+        message.decode_into(&mut whole).unwrap();
+        message.add_range(3000, 1.0, &mut part).unwrap();
+        assert_eq!(part, whole[3000..7000]);
+    }
+
+    #[test]
+    #[should_panic(expected = "values in f32")]
+    fn values_that_are_coded_already_are_refused() {
+        let top_k = TopK::fraction(0.5).unwrap().with_values(ValueKind::Q8);
+        Coded::new(top_k, Natural).compress_into(&[1.0, 2.0], Key::new(0), &mut Message::default());
+    }
+}

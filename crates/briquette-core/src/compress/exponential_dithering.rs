@@ -1,0 +1,222 @@
+//! Stochastic rounding to levels that shrink by a factor: many orders of magnitude in few bits.
+//!
+//! **Why, and when not.** With `s` levels the smallest is `b^(1−s)` of the scale, so even at 4 bits a bucket of 512 loses
+//! little to zeros: at equal bits less noise than evenly spaced levels ([`Qsgd`](super::Qsgd)) where values differ by
+//! orders of magnitude. From about 6 bits on even levels are finer where the energy is.
+//!
+//! **Method.** Per bucket with scale `‖x‖_p` the levels are `b^(j−s)`, `j = 1 … s`, and 0. With `a = |xᵢ|/scale` between the
+//! neighbours `l ≤ a < u`: the level is `u` with probability `(a − l)/(u − l)`, else `l`. Base 2 is natural dithering.
+//!
+//! | paper | here |
+//! |---|---|
+//! | `s`, `b` | `levels`, `base` |
+//! | `p` | `norm`: 1, 2 or ∞ |
+//!
+//! *Random bits.* As [`Qsgd`](super::Qsgd).
+//!
+//! **On the wire.** `21 + 4·⌈d/bucket⌉ + ⌈d·bits/8⌉` bytes, `bits = 1 + ⌈log₂(s + 1)⌉`.
+//!
+//! **Properties.** Unbiased, with `n = min(bucket, d)`, `r = min(p, 2)` and `t = n^(1/r)·b^(1−s)`:
+//! ω = `(b + 1/b + 2)/4 − 1 + t·min(1, t)`. The exact variance is `Σ scale²·(a − l)(u − a)`:
+//! [`ExponentialDithering::variance`]. With base 2 and all 127 levels it makes the decisions of
+//! [`Natural`](super::Natural) on a vector whose scale is a power of two.
+//!
+//! **Knobs.** `base` 1.01 to 65536 (default 2), `levels` 1 to 127 (default 7, that is 4 bits), `bucket` in values (default
+//! 512), `norm` (default max).
+//!
+//! **Deviations.** Buckets, and codes of fixed width.
+//!
+//! **Reference.** A. Beznosikov, S. Horváth, P. Richtárik, M. Safaryan, *On Biased Compression for Distributed Learning*,
+//! JMLR 2023 (arXiv 2002.12410), exponential dithering; S. Horváth et al., *Natural Compression for Distributed Deep
+//! Learning*, 2019 (arXiv 1905.10988), natural dithering, theorem 7.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, ExponentialDithering, Norm}};
+//! let mut message = Message::default();
+//! // Levels 8, 4, 2 and 0: all four are on one, so nothing is random.
+//! let mut dither = ExponentialDithering::new(2.0, 3, 512, Norm::Max)?;
+//! dither.compress_into(&[8.0, -4.0, 2.0, 0.0], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 4];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [8.0, -4.0, 2.0, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::dither::{Levels, draw};
+use super::{Class, Compressor, Knobs, Norm, Spec, Tunable, bucket_size};
+use crate::bits::pack;
+use crate::error::ConfigError;
+use crate::message::{Coding, Grid, for_buckets};
+use crate::{BLOCK, CompressionFactor, Key, Message};
+
+/// Stochastic rounding to powers of a base; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExponentialDithering {
+    base: f32,
+    levels: u8,
+    bucket: u32,
+    norm: Norm,
+}
+
+impl ExponentialDithering {
+    /// `levels` of each sign, each `base` times the one below; one scale for every `bucket` values.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] when `base` is not in 1.01 to 65536, `levels` not in 1 to 127, or `bucket` is 0 or has more
+    /// than 32 bits.
+    pub fn new(base: f32, levels: u8, bucket: usize, norm: Norm) -> Result<Self, ConfigError> {
+        if !Grid::BASES.contains(&base) {
+            return Err(ConfigError::range("base of exponential dithering", "1.01 to 65536", base));
+        }
+        if !(1..=Grid::MAX_LEVELS).contains(&levels) {
+            return Err(ConfigError::range("levels of exponential dithering", "1 to 127", levels));
+        }
+        Ok(ExponentialDithering { base, levels, bucket: bucket_size(bucket)?, norm })
+    }
+
+    fn grid(self) -> Grid {
+        Grid::Exponential { base: self.base, levels: self.levels }
+    }
+
+    /// `E‖x − C(x)‖²`, exactly.
+    pub fn variance(&self, x: &[f32]) -> f64 {
+        let levels = Levels::new(self.base, self.levels);
+        let bucket = |x: &[f32]| {
+            let scale = self.norm.of(x);
+            let of = |v: &f32| levels.variance(v.abs() / scale) * f64::from(scale).powi(2);
+            if scale == 0.0 { 0.0 } else { x.iter().map(of).sum() }
+        };
+        x.chunks(self.bucket as usize).map(bucket).sum()
+    }
+}
+
+impl Tunable for ExponentialDithering {
+    /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
+    fn tune(&mut self, factor: CompressionFactor) {
+        let bits = (32.0 / factor.get()).round().clamp(2.0, 8.0) as u8;
+        self.levels = (1 << (bits - 1)) - 1;
+    }
+}
+
+impl Compressor for ExponentialDithering {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(self.grid().bits())
+    }
+
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        let (bits, levels) = (self.grid().bits(), Levels::new(self.base, self.levels));
+        let (scales, packed) = out.quantized(x.len(), (self.grid(), Coding::Fixed), self.bucket);
+        scales.extend(x.chunks(self.bucket as usize).map(|x| self.norm.of(x)));
+        let (mut uniforms, mut codes) = ([0.0; BLOCK], [0; BLOCK]);
+        for (index, x) in x.chunks(BLOCK).enumerate() {
+            let codes = &mut codes[..x.len()];
+            draw(key, index, &mut uniforms[..x.len()]);
+            for_buckets(self.bucket, index * BLOCK, x.len(), |b, range| {
+                let scale = scales[b];
+                for ((code, &x), &u) in codes[range.clone()].iter_mut().zip(&x[range.clone()]).zip(&uniforms[range]) {
+                    let a = if scale == 0.0 { 0.0 } else { x.abs() / scale };
+                    let (level, low, high) = levels.below(a);
+                    // Above the last level there is none to round up to.
+                    let up = u * (high - low) < a - low;
+                    *code = (level + u8::from(up)).min(self.levels) | ((x.to_bits() >> 31) as u8) << (bits - 1);
+                }
+            });
+            pack(codes, bits, packed);
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let (b, n) = (f64::from(self.base), x.len().min(self.bucket as usize) as f64);
+        let root = if self.norm == Norm::L1 { n } else { n.sqrt() };
+        let t = root * b.powi(1 - i32::from(self.levels));
+        Class::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + t * t.min(1.0) }
+    }
+}
+
+impl std::fmt::Display for ExponentialDithering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "dither:{}:{}:{}:{}", self.base, self.levels, self.bucket, self.norm)
+    }
+}
+
+impl Spec for ExponentialDithering {
+    const SYNTAX: &'static str = "dither[:BASE[:LEVELS[:BUCKET[:max|l2|l1]]]]";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "dither" {
+            return Ok(None);
+        }
+        let base = knobs.number("base of exponential dithering", 2.0)?;
+        let levels = knobs.number("levels of exponential dithering", 7)?;
+        let bucket = knobs.number("bucket of exponential dithering", 512)?;
+        let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
+        ExponentialDithering::new(base, levels, bucket, norm).map(Some)
+    }
+
+    fn representative() -> Self {
+        ExponentialDithering { base: 2.0, levels: 7, bucket: 64, norm: Norm::L2 }
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::Natural;
+    use crate::compress::testkit::{assert_edges, assert_unbiased, decoded};
+    use crate::math::norm2;
+
+    fn dither(base: f32, levels: u8, norm: Norm) -> ExponentialDithering {
+        ExponentialDithering::new(base, levels, 20, norm).unwrap()
+    }
+
+    #[test]
+    fn one_value_by_hand() {
+        // Scale 8, base 2: 3 lies between 2 and 4, halfway, so it goes up where u < 1/2: a first random bit of 0.
+        for step in 0..20 {
+            let key = Key::new(2).step(step);
+            let mut words = [0; 2];
+            key.lanes(0).fill(&mut words);
+            let expected = if words[1] >> 31 == 0 { -4.0 } else { -2.0 };
+            assert_eq!(decoded(&mut dither(2.0, 5, Norm::Max), &[8.0, -3.0], key), [8.0, expected]);
+        }
+    }
+
+    #[test]
+    fn edges_stay_finite_and_settings_are_checked() {
+        for (base, levels) in [(2.0, 3), (1.01, 127), (65536.0, 127), (4.0, 1)] {
+            for norm in [Norm::Max, Norm::L2, Norm::L1] {
+                assert_edges(&mut dither(base, levels, norm));
+            }
+        }
+        for (base, levels, bucket) in [(1.0, 3, 1), (f32::NAN, 3, 1), (2.0, 0, 1), (2.0, 128, 1), (2.0, 3, 0)] {
+            assert!(ExponentialDithering::new(base, levels, bucket, Norm::Max).is_err());
+        }
+    }
+
+    #[test]
+    fn draws_are_unbiased_with_the_exact_variance_below_the_declared_one() {
+        let x: Vec<f32> = (0..40).map(|i| (i as f32 * 1.7).sin() * 10_f32.powi(i % 5 - 2)).collect();
+        for (base, levels) in [(2.0, 3), (2.0, 15), (3.0, 7), (1.3, 30)] {
+            for norm in [Norm::Max, Norm::L2, Norm::L1] {
+                let mut dither = dither(base, levels, norm);
+                let exact = dither.variance(&x);
+                assert_unbiased(&mut dither, &x, exact);
+                let Class::Unbiased { omega } = dither.class(&x) else { panic!() };
+                assert!(exact <= omega * norm2(&x), "{dither:?}: {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn base_2_with_all_levels_makes_the_decisions_of_natural_compression() {
+        let mut x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * 1e-3).collect();
+        x[17] = 4.0;
+        let mut all = ExponentialDithering::new(2.0, 127, x.len(), Norm::Max).unwrap();
+        assert_eq!(decoded(&mut all, &x, Key::new(6)), decoded(&mut Natural, &x, Key::new(6)));
+    }
+}

@@ -1,0 +1,183 @@
+//! Eight bits a value, evenly spaced between the smallest and the largest of its block.
+//!
+//! **Why, and when not.** A quarter of the bytes for almost no loss, nearly as fast as copying: the compressor to use when
+//! the network is only somewhat too slow. Needs no error feedback in practice.
+//!
+//! **Method.** Per block with range `[low, high]`: `code = round(255·(x − low)/(high − low))`, and
+//! `C(x) = low·(1 − code/255) + high·(code/255)`. Both ends and a block of equal values are exact.
+//!
+//! **On the wire.** `16 + 8·⌈d/block⌉ + d` bytes.
+//!
+//! **Properties.** Contractive with `δ = 1 − n/(2·255²)`, `n = min(block, d)`: an error is at most half a step, and
+//! `‖x‖² ≥ low² + high² ≥ (high − low)²/2`. That is 0.998 at the default block.
+//!
+//! **Knobs.** `block` in values, default 256.
+//!
+//! **Reference.** The usual per-block affine quantization; T. Dettmers, *8-Bit Approximations for Parallelism in Deep
+//! Learning*, ICLR 2016 (arXiv 1511.04561), compares it with other 8-bit types.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, MinMax}};
+//! let mut message = Message::default();
+//! MinMax::new().compress_into(&[0.0, 255.0, 100.4, -0.0], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 4];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded.map(f32::round), [0.0, 255.0, 100.0, 0.0]);
+//! # Ok::<(), briquette_core::error::WireError>(())
+//! ```
+
+use super::{Class, Compressor, Knobs, Spec, bucket_size};
+use crate::error::ConfigError;
+use crate::{CompressionFactor, Key, Message};
+
+/// 8-bit codes in blocks; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MinMax {
+    block: u32,
+}
+
+impl Default for MinMax {
+    fn default() -> Self {
+        MinMax { block: 256 }
+    }
+}
+
+impl MinMax {
+    /// Blocks of 256 values.
+    pub fn new() -> Self {
+        MinMax::default()
+    }
+
+    /// Blocks of `block` values.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] when `block` is 0 or has more than 32 bits.
+    pub fn blocks(block: usize) -> Result<Self, ConfigError> {
+        Ok(MinMax { block: bucket_size(block)? })
+    }
+}
+
+/// The smallest and the largest value.
+fn range(x: &[f32]) -> [f32; 2] {
+    let (mut low, mut high) = ([f32::MAX; 16], [f32::MIN; 16]);
+    let (chunks, rest) = x.as_chunks::<16>();
+    let mut widen = |lane: usize, v: f32| {
+        low[lane] = if v < low[lane] { v } else { low[lane] };
+        high[lane] = if v > high[lane] { v } else { high[lane] };
+    };
+    for chunk in chunks {
+        (0..16).for_each(|lane| widen(lane, chunk[lane]));
+    }
+    rest.iter().for_each(|&v| widen(0, v));
+    let (low, high) = (low.into_iter().reduce(f32::min), high.into_iter().reduce(f32::max));
+    [low.unwrap_or_default(), high.unwrap_or_default()]
+}
+
+/// Codes of one block.
+fn encode(x: &[f32], [low, high]: [f32; 2], codes: &mut [u8]) {
+    // Halves, because the whole range may be more than f32 holds.
+    let (half_low, half_range) = (low * 0.5, high * 0.5 - low * 0.5);
+    let per_step = 255.0 / half_range;
+    if half_range < f32::MIN_POSITIVE || !per_step.is_normal() {
+        return encode_extreme(x, [low, high], codes);
+    }
+    for (code, x) in codes.iter_mut().zip(x) {
+        // Adding 1.5·2²³ leaves the nearest integer in the lowest bits: no conversion is as fast.
+        let rounded = (x * 0.5 - half_low) * per_step + 12_582_912.0;
+        *code = rounded.to_bits() as u8;
+    }
+}
+
+/// Ranges too small or too large for f32 arithmetic.
+fn encode_extreme(x: &[f32], ends: [f32; 2], codes: &mut [u8]) {
+    let [low, high] = ends.map(f64::from);
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = if high > low { ((f64::from(*x) - low) / (high - low) * 255.0).round() as u8 } else { 0 };
+    }
+}
+
+impl Compressor for MinMax {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(8)
+    }
+
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        let (ranges, codes) = out.affine(x.len(), self.block);
+        codes.resize(x.len(), 0);
+        let block = self.block as usize;
+        for (x, codes) in x.chunks(block).zip(codes.chunks_mut(block)) {
+            let range = range(x);
+            encode(x, range, codes);
+            ranges.push(range);
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let n = x.len().min(self.block as usize) as f64;
+        // A thousandth for the step, and the rounding of the decoded value, relative to the largest of its block.
+        let lost = 1.001 * n / (2.0 * 255.0 * 255.0) + n * 2_f64.powi(-44);
+        Class::Contractive { delta: (1.0 - lost).max(0.0) }
+    }
+}
+
+impl std::fmt::Display for MinMax {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "minmax:{}", self.block)
+    }
+}
+
+impl Spec for MinMax {
+    const SYNTAX: &'static str = "minmax[:BLOCK]";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "minmax" {
+            return Ok(None);
+        }
+        MinMax::blocks(knobs.number("block of 8-bit values", 256)?).map(Some)
+    }
+
+    fn representative() -> Self {
+        MinMax { block: 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::testkit::{assert_edges, decoded};
+    use proptest::prelude::*;
+
+    #[test]
+    fn blocks_by_hand() {
+        // Blocks of 3: range [−1, 1], a step is 2/255; 0.5 is 1.5/2·255 = 191.25 steps up: code 191. Then [5, 5].
+        let mut message = Message::default();
+        MinMax::blocks(3).unwrap().compress_into(&[-1.0, 0.5, 1.0, 5.0, 5.0], Key::new(0), &mut message);
+        let mut out = [0.0; 5];
+        message.decode_into(&mut out).unwrap();
+        assert_eq!(out, [-1.0, -(1.0 - 191.0 / 255.0) + 191.0 / 255.0, 1.0, 5.0, 5.0]);
+        assert_eq!(message.encoded_len(), 16 + 8 * 2 + 5);
+    }
+
+    #[test]
+    fn edges_stay_finite_and_settings_are_checked() {
+        assert_edges(&mut MinMax::new());
+        assert!(MinMax::blocks(0).is_err());
+        let widest = [f32::MAX, -f32::MAX, 0.0];
+        assert_eq!(decoded(&mut MinMax::new(), &widest, Key::new(0))[..2], widest[..2]);
+        let narrow = [1e-45, 0.0, 3e-45];
+        assert_eq!(decoded(&mut MinMax::new(), &narrow, Key::new(0)), narrow);
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_is_further_than_half_a_step_away(x in proptest::collection::vec(-1e3_f32..1e3, 1..300), block in 1..80_usize) {
+            let out = decoded(&mut MinMax::blocks(block).unwrap(), &x, Key::new(0));
+            for (x, out) in x.chunks(block).zip(out.chunks(block)) {
+                let [low, high] = range(x);
+                prop_assert_eq!([low, high], [x.iter().copied().fold(f32::MAX, f32::min), x.iter().copied().fold(f32::MIN, f32::max)]);
+                prop_assert!(x.iter().zip(out).all(|(a, b)| (a - b).abs() <= (high - low) / 510.0 * 1.001 + 1e-3));
+            }
+        }
+    }
+}

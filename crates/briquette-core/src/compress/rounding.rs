@@ -1,0 +1,236 @@
+//! Every value to a power of a base: the nearest one, or one of both neighbours at random.
+//!
+//! **Why, and when not.** The plain case of quantizing on a logarithmic scale: 8 bits, no buckets, relative error bounded
+//! for every single value. The nearest power loses less than the random one but is biased; with error feedback that does
+//! no harm.
+//!
+//! **Method.** Levels `±b^k` for integer `k`, and 0. *Nearest*: the level with the smaller distance. *Random*: between neighbours `l ≤ |xᵢ| < u`, `u` with probability `(|xᵢ| − l)/(u − l)`.
+//!
+//! *Random bits.* As [`Qsgd`](super::Qsgd).
+//!
+//! **On the wire.** `25 + d` bytes: one scale, the lowest power that is at least the largest magnitude, and for every value
+//! a sign and how many powers below it lies.
+//!
+//! **Properties.** Nearest: contractive with δ = `4b/(b + 1)²` (8/9 at base 2), reached by values in the middle. Random:
+//! unbiased with ω = `(b + 1/b + 2)/4 − 1` (1/8 at base 2). Both up to what lies more than 126 powers below the largest
+//! magnitude and counts as between 0 and the lowest level (its energy is below `d·b⁻²⁵²` of the whole).
+//!
+//! **Knobs.** `base` 1.25 to 16 (default 2), nearest or random.
+//!
+//! **Deviations.** 127 levels instead of all; a largest magnitude above the largest finite power of the base rounds down.
+//!
+//! **Reference.** A. Beznosikov, S. Horváth, P. Richtárik, M. Safaryan, *On Biased Compression for Distributed Learning*,
+//! JMLR 2023 (arXiv 2002.12410): general biased rounding, general unbiased rounding.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, Rounding}};
+//! let mut message = Message::default();
+//! Rounding::nearest(2.0)?.compress_into(&[5.0, -6.5, 0.3, 0.0], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 4];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [4.0, -8.0, 0.25, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::dither::{Levels, draw, largest};
+use super::{Class, Compressor, Knobs, Spec};
+use crate::error::ConfigError;
+use crate::math::norm2;
+use crate::message::{Coding, Grid};
+use crate::{BLOCK, CompressionFactor, Key, Message};
+
+/// Rounding to powers of a base; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounding {
+    base: f32,
+    random: bool,
+}
+
+impl Rounding {
+    /// To the nearest power of `base`: biased.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] when `base` is not in 1.25 to 16.
+    pub fn nearest(base: f32) -> Result<Self, ConfigError> {
+        if !(1.25..=16.0).contains(&base) {
+            return Err(ConfigError::range("base of rounding", "1.25 to 16", base));
+        }
+        Ok(Rounding { base, random: false })
+    }
+
+    /// To one of the neighbouring powers of `base` at random: unbiased.
+    ///
+    /// # Errors
+    /// As for [`nearest`](Rounding::nearest).
+    pub fn random(base: f32) -> Result<Self, ConfigError> {
+        Ok(Rounding { random: true, ..Rounding::nearest(base)? })
+    }
+
+    /// The lowest finite power of the base that is at least the largest magnitude; 0 for a zero vector.
+    fn scale(self, x: &[f32]) -> f32 {
+        let (base, largest) = (f64::from(self.base), f64::from(largest(x)));
+        if largest == 0.0 {
+            return 0.0;
+        }
+        let mut power = 1.0_f64;
+        while power < largest && power * base <= f64::from(f32::MAX) {
+            power *= base;
+        }
+        // Not below the normal range: a scale must be exact.
+        while power / base >= largest && power / base >= f64::from(f32::MIN_POSITIVE) {
+            power /= base;
+        }
+        power as f32
+    }
+
+    /// `E‖x − C(x)‖²`, exactly.
+    pub fn variance(&self, x: &[f32]) -> f64 {
+        let (scale, levels) = (self.scale(x), Levels::new(self.base, Grid::MAX_LEVELS));
+        let of = |v: &f32| {
+            let a = (v.abs() / scale).min(1.0);
+            let (_, low, high) = levels.below(a);
+            let (below, above) = (f64::from(a - low), f64::from(high - a));
+            let squared = if self.random { below * above } else { below.min(above).powi(2) };
+            squared * f64::from(scale).powi(2)
+        };
+        if scale == 0.0 { 0.0 } else { x.iter().map(of).sum() }
+    }
+}
+
+impl Compressor for Rounding {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(8)
+    }
+
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        let (scale, levels) = (self.scale(x), Levels::new(self.base, Grid::MAX_LEVELS));
+        let grid = Grid::Exponential { base: self.base, levels: Grid::MAX_LEVELS };
+        let (scales, codes) = out.quantized(x.len(), (grid, Coding::Fixed), x.len().max(1) as u32);
+        if x.is_empty() {
+            return;
+        }
+        scales.push(scale);
+        codes.resize(x.len(), 0);
+        if scale == 0.0 {
+            return;
+        }
+        let mut uniforms = [0.5; BLOCK];
+        for ((index, x), codes) in x.chunks(BLOCK).enumerate().zip(codes.chunks_mut(BLOCK)) {
+            if self.random {
+                draw(key, index, &mut uniforms[..x.len()]);
+            }
+            for ((code, &x), &u) in codes.iter_mut().zip(x).zip(&uniforms) {
+                let a = (x.abs() / scale).min(1.0);
+                let (level, low, high) = levels.below(a);
+                // Up where (a − l)/(u − l) exceeds a random number, or one half.
+                let up = u * (high - low) < a - low;
+                *code = (level + u8::from(up)).min(Grid::MAX_LEVELS) | ((x.to_bits() >> 31) as u8) << 7;
+            }
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let (b, energy) = (f64::from(self.base), norm2(x));
+        if energy == 0.0 {
+            return if self.random { Class::Unbiased { omega: 0.0 } } else { Class::Contractive { delta: 1.0 } };
+        }
+        let scale = f64::from(self.scale(x));
+        let above = x.iter().map(|v| (f64::from(v.abs()) - scale).max(0.0).powi(2)).sum::<f64>();
+        // What lies below the lowest level, and the rounding of levels to f32.
+        let below = x.len() as f64 * (scale * b.powi(1 - i32::from(Grid::MAX_LEVELS))).powi(2).max(2_f64.powi(-298));
+        let lost = (above + below) / energy + 1e-6;
+        if self.random {
+            Class::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + lost }
+        } else {
+            Class::Contractive { delta: (4.0 * b / (b + 1.0).powi(2) - lost).max(0.0) }
+        }
+    }
+}
+
+impl std::fmt::Display for Rounding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "round:{}:{}", self.base, if self.random { "random" } else { "nearest" })
+    }
+}
+
+impl Spec for Rounding {
+    const SYNTAX: &'static str = "round[:BASE[:nearest|random]]";
+    const NEEDS_FEEDBACK: bool = true;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "round" {
+            return Ok(None);
+        }
+        let nearest = Rounding::nearest(knobs.number("base of rounding", 2.0)?)?;
+        let random = knobs.word("way of rounding", &[("nearest", false), ("random", true)])?;
+        Ok(Some(Rounding { random, ..nearest }))
+    }
+
+    fn representative() -> Self {
+        Rounding { base: 2.0, random: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::testkit::{assert_edges, assert_unbiased, decoded};
+    use crate::math::distance2;
+    use proptest::prelude::*;
+
+    #[test]
+    fn thirds_by_hand() {
+        // Base 3: 9, 3, 1, 1/3. 6 is the middle of 3 and 9: 5.9 goes down, 6.1 up.
+        let mut nearest = Rounding::nearest(3.0).unwrap();
+        let out = decoded(&mut nearest, &[5.9, -6.1, 1.0, 0.5], Key::new(0));
+        assert_eq!(out, [3.0, -9.0, 1.0, 1.0 / 3.0]);
+    }
+
+    #[test]
+    fn edges_stay_finite_and_settings_are_checked() {
+        for base in [1.25, 2.0, 16.0] {
+            assert_edges(&mut Rounding::nearest(base).unwrap());
+            assert_edges(&mut Rounding::random(base).unwrap());
+        }
+        assert!(Rounding::nearest(1.2).is_err() && Rounding::random(17.0).is_err());
+        assert!(Rounding::nearest(f32::NAN).is_err());
+    }
+
+    #[test]
+    fn the_declared_constants_are_reached() {
+        for base in [1.5_f32, 2.0, 4.0] {
+            // The middle of two levels, the worst for the nearest; √b of the lower, the worst at random.
+            let middle = [base; 9].map(|b| (1.0 + b) / 2.0);
+            let nearest = Rounding::nearest(base).unwrap();
+            let Class::Contractive { delta } = nearest.class(&middle) else { panic!() };
+            assert!((1.0 - nearest.variance(&middle) / norm2(&middle) - delta).abs() < 1e-5);
+            let random = Rounding::random(base).unwrap();
+            let worst = [2.0 * base / (1.0 + base); 9];
+            let Class::Unbiased { omega } = random.class(&worst) else { panic!() };
+            assert!((random.variance(&worst) / norm2(&worst) - omega).abs() < 1e-5, "{base}");
+        }
+    }
+
+    #[test]
+    fn random_draws_are_unbiased_with_the_exact_variance() {
+        let x: Vec<f32> = (0..40).map(|i| (i as f32 * 1.7).sin() * 10_f32.powi(i % 5 - 2)).collect();
+        for base in [1.3, 2.0, 5.0] {
+            let mut random = Rounding::random(base).unwrap();
+            let exact = random.variance(&x);
+            assert_unbiased(&mut random, &x, exact);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nearest_is_what_a_search_over_all_powers_finds(x in proptest::collection::vec(-1e6_f32..1e6, 1..50), base in 1.25_f32..16.0) {
+            let mut nearest = Rounding::nearest(base).unwrap();
+            let out = decoded(&mut nearest, &x, Key::new(0));
+            let naive: f64 = x.iter().map(|v| {
+                let v = f64::from(v.abs());
+                (-300..300).map(|k| (v - f64::from(base).powi(k)).powi(2)).fold(v * v, f64::min)
+            }).sum();
+            prop_assert!((distance2(&x, &out) - naive).abs() <= 1e-5 * norm2(&x));
+        }
+    }
+}

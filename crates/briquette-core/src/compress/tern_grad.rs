@@ -1,0 +1,208 @@
+//! Three values: minus the scale, zero, plus the scale.
+//!
+//! **Why, and when not.** Two bits a value, unbiased, no memory. Its noise is large (`‖x‖∞‖x‖₁ − ‖x‖²`, often several times
+//! `‖x‖²`), which is why outliers are clipped first; with error feedback [`ScaledSign`](super::ScaledSign) does better in half
+//! the bits.
+//!
+//! **Method.** Clip to `±c·σ`, `σ² = ‖x‖²/d`; with `s = max|xᵢ|` of what is left, `C(x)ᵢ = s·sign(xᵢ)` with probability
+//! `|xᵢ|/s`, else 0. Use [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale a layer, as the paper has it.
+//!
+//! *Random bits.* As [`Qsgd`](super::Qsgd), which this is with one level and the max norm, but for clipping.
+//!
+//! **On the wire.** `21 + ⌈d/4⌉` bytes.
+//!
+//! **Properties.** Unbiased for the clipped vector, with the exact variance `s‖x‖₁ − ‖x‖²` of that. Without clipping
+//! unbiased with ω at most `(√d − 1)/2`; with it biased, and the class gives the error on the vector at hand.
+//!
+//! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's), or none.
+//!
+//! **Deviations.** `σ` is taken around zero, not around the mean: a layer of equal values would be clipped to nothing. Scales
+//! are each rank's own: the paper shares the largest of all ranks so that codes can be summed, and here they are gathered.
+//!
+//! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
+//! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), equations 1 to 3 and § 4.
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, TernGrad}};
+//! let mut message = Message::default();
+//! // ±4 is the scale, 0 is 0: nothing is random.
+//! TernGrad::unclipped().compress_into(&[4.0, 0.0, -4.0], Key::new(0), &mut message);
+//! let mut decoded = [1.0; 3];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [4.0, 0.0, -4.0]);
+//! # Ok::<(), briquette_core::error::WireError>(())
+//! ```
+
+use super::dither::{draw, largest};
+use super::qsgd::quantize;
+use super::{Class, Compressor, Knobs, Spec};
+use crate::bits::pack;
+use crate::error::ConfigError;
+use crate::math::norm2;
+use crate::message::{Coding, Grid};
+use crate::{BLOCK, CompressionFactor, Key, Message};
+
+/// Stochastic ternary values; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TernGrad {
+    clip: Option<f32>,
+}
+
+impl Default for TernGrad {
+    fn default() -> Self {
+        TernGrad { clip: Some(2.5) }
+    }
+}
+
+impl TernGrad {
+    /// Clips at 2.5 standard deviations.
+    pub fn new() -> Self {
+        TernGrad::default()
+    }
+
+    /// Clips at `deviations` standard deviations.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] when that is not finite and above 0.
+    pub fn clipped(deviations: f32) -> Result<Self, ConfigError> {
+        if !(deviations > 0.0 && deviations.is_finite()) {
+            return Err(ConfigError::range("clip of TernGrad", "above 0 and finite", deviations));
+        }
+        Ok(TernGrad { clip: Some(deviations) })
+    }
+
+    /// Does not clip: unbiased.
+    pub fn unclipped() -> Self {
+        TernGrad { clip: None }
+    }
+
+    /// The scale: the largest magnitude after clipping.
+    fn scale(self, x: &[f32]) -> f32 {
+        let limit = self.clip.map_or(f64::INFINITY, |c| f64::from(c) * (norm2(x) / x.len().max(1) as f64).sqrt());
+        largest(x).min(limit as f32)
+    }
+
+    /// `E‖x − C(x)‖²`, exactly: what clipping takes away, and the variance.
+    pub fn error(&self, x: &[f32]) -> f64 {
+        let scale = f64::from(self.scale(x));
+        let of = |v: &f32| {
+            let (v, clipped) = (f64::from(v.abs()), f64::from(v.abs()).min(scale));
+            (v - clipped).powi(2) + clipped * (scale - clipped)
+        };
+        x.iter().map(of).sum()
+    }
+}
+
+impl Compressor for TernGrad {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::of_bits(2)
+    }
+
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        let scale = self.scale(x);
+        let bucket = x.len().max(1) as u32;
+        let (scales, packed) = out.quantized(x.len(), (Grid::Linear { levels: 1 }, Coding::Fixed), bucket);
+        if !x.is_empty() {
+            scales.push(scale);
+        }
+        let (mut uniforms, mut clipped, mut codes) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
+        for (index, x) in x.chunks(BLOCK).enumerate() {
+            let (clipped, codes, uniforms) = (&mut clipped[..x.len()], &mut codes[..x.len()], &mut uniforms[..x.len()]);
+            clipped.iter_mut().zip(x).for_each(|(clipped, x)| *clipped = x.clamp(-scale, scale));
+            draw(key, index, uniforms);
+            quantize(clipped, (scale, 1, 2), uniforms, codes);
+            pack(codes, 2, packed);
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let energy = norm2(x);
+        if self.clip.is_some() {
+            return Class::Biased { omega: if energy > 0.0 { self.error(x) / energy } else { 0.0 } };
+        }
+        // The supremum over vectors of this length: one value of 1, the others of t.
+        Class::Unbiased { omega: ((x.len().max(1) as f64).sqrt() - 1.0) / 2.0 }
+    }
+}
+
+impl std::fmt::Display for TernGrad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.clip {
+            Some(clip) => write!(f, "terngrad:{clip}"),
+            None => f.write_str("terngrad:none"),
+        }
+    }
+}
+
+impl Spec for TernGrad {
+    const SYNTAX: &'static str = "terngrad[:CLIP or none]";
+    const NEEDS_FEEDBACK: bool = false;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "terngrad" {
+            return Ok(None);
+        }
+        match knobs.text() {
+            None => Ok(Some(TernGrad::new())),
+            Some("none") => Ok(Some(TernGrad::unclipped())),
+            Some(text) => {
+                let clip =
+                    text.parse().map_err(|_| ConfigError::range("clip of TernGrad", "a number or none", text))?;
+                TernGrad::clipped(clip).map(Some)
+            }
+        }
+    }
+
+    fn representative() -> Self {
+        TernGrad::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::testkit::{assert_edges, assert_unbiased, decoded};
+    use crate::compress::{Norm, Qsgd};
+
+    #[test]
+    fn clipping_by_hand() {
+        // ‖x‖² = 100 + 24·1 = 124, σ = √(124/25) = 2.227, limit 2.5·σ = 5.568: the only outlier becomes the scale.
+        let mut x = vec![1.0; 25];
+        x[3] = -10.0;
+        let limit = (2.5 * (124.0_f64 / 25.0).sqrt()) as f32;
+        let out = decoded(&mut TernGrad::new(), &x, Key::new(1));
+        assert_eq!(out[3], -limit);
+        assert!(out.iter().all(|v| [-limit, 0.0, limit].contains(v)));
+        // (10 − 5.568)² + 24·1·(5.568 − 1)
+        assert!((TernGrad::new().error(&x) - (4.4322_f64.powi(2) + 24.0 * 4.5678)).abs() < 0.01);
+    }
+
+    #[test]
+    fn without_clipping_it_is_qsgd_with_one_level_and_the_max_norm() {
+        let x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin()).collect();
+        let mut qsgd = Qsgd::with_levels(1, x.len(), Norm::Max).unwrap();
+        assert_eq!(decoded(&mut TernGrad::unclipped(), &x, Key::new(3)), decoded(&mut qsgd, &x, Key::new(3)));
+        assert!((TernGrad::unclipped().error(&x) / qsgd.variance(&x) - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn edges_stay_finite_and_settings_are_checked() {
+        assert_edges(&mut TernGrad::new());
+        assert_edges(&mut TernGrad::unclipped());
+        assert!(TernGrad::clipped(0.0).is_err() && TernGrad::clipped(f32::NAN).is_err());
+        // A layer of equal values is not clipped.
+        assert_eq!(decoded(&mut TernGrad::new(), &[0.7; 9], Key::new(0)), [0.7; 9]);
+    }
+
+    #[test]
+    fn draws_are_unbiased_with_the_exact_variance_and_the_bound_is_reached() {
+        let x: Vec<f32> = (0..40).map(|i| (i as f32 * 1.7).sin()).collect();
+        let exact = TernGrad::unclipped().error(&x);
+        assert_unbiased(&mut TernGrad::unclipped(), &x, exact);
+        // One 1 and m = d − 1 values t = 1/(√d + 1): m·t(1 − t)/(1 + m·t²) = (√d − 1)/2.
+        let mut worst = vec![1.0 / (20.0 + 1.0); 400];
+        worst[7] = 1.0;
+        let Class::Unbiased { omega } = TernGrad::unclipped().class(&worst) else { panic!() };
+        assert!((TernGrad::unclipped().error(&worst) / norm2(&worst) / omega - 1.0).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,268 @@
+//! The shapes that serve every compressor, and their storage.
+
+use super::{HalfKind, MAX_LEN, Message, Q8_BLOCK, ValueKind};
+
+/// Invariant: lengths agree with `Message::len`, indices ascend below it, and every decoded value is finite.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Payload {
+    /// Every value, exactly.
+    Dense(Vec<f32>),
+    /// Every value in 16 bits.
+    Half { kind: HalfKind, bits: Vec<u16> },
+    /// Some values; the rest is zero.
+    Sparse { indices: Vec<u32>, values: Values },
+    /// Sign-and-level codes of `grid.bits()` bits, bit-packed; one scale per bucket of `bucket` values.
+    Quantized { grid: Grid, coding: Coding, bucket: u32, scales: Vec<f32>, codes: Vec<u8> },
+    /// One bit each, one magnitude per bucket of `bucket` values.
+    Sign { bucket: u32, scales: Vec<f32>, signs: Vec<u8> },
+    /// One bit each, and what 0 and 1 stand for per bucket of `bucket` values.
+    TwoLevel { bucket: u32, levels: Vec<[f32; 2]>, bits: Vec<u8> },
+    /// A power of two each: the exponent field of an `f32`, and the signs bit-packed.
+    Natural { exponents: Vec<u8>, signs: Vec<u8> },
+    /// 8 bits each, between the smallest and the largest value of a block of `block` values.
+    Affine { block: u32, ranges: Vec<[f32; 2]>, codes: Vec<u8> },
+}
+
+/// The values of a sparse message.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Values {
+    F32(Vec<f32>),
+    /// Binary16 numbers times `2^exponent`.
+    F16 {
+        exponent: i8,
+        bits: Vec<u16>,
+    },
+    /// Sign in bit 7, level in bits 0 to 6; `[low, high]` per [`Q8_BLOCK`] values.
+    Q8 {
+        ranges: Vec<[f32; 2]>,
+        codes: Vec<u8>,
+    },
+    /// What another compressor made of them, in any shape but a sparse one.
+    Coded(Box<Message>),
+}
+
+/// Which levels a code can name, as shares of its bucket's scale. Level 0 is zero, the highest is the scale itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Grid {
+    /// `ℓ/s`.
+    Linear { levels: u8 },
+    /// `b^(ℓ−s)`, and 0 at `ℓ = 0`.
+    Exponential { base: f32, levels: u8 },
+}
+
+/// How a quantized message writes its codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// All of one width.
+    Fixed,
+    /// Elias codes, of the non-zero ones or of all, whichever is shorter. No code is a negative zero.
+    Elias,
+}
+
+impl Grid {
+    /// The most levels beside zero: a code has at most 8 bits.
+    pub(crate) const MAX_LEVELS: u8 = 127;
+    /// Bases of exponential grids: at 1 there would be no levels.
+    pub(crate) const BASES: std::ops::RangeInclusive<f32> = 1.01..=65536.0;
+
+    pub(crate) fn levels(self) -> u8 {
+        match self {
+            Grid::Linear { levels } | Grid::Exponential { levels, .. } => levels,
+        }
+    }
+
+    /// Bits of a code: the sign in the highest, the level in the others.
+    pub(crate) fn bits(self) -> u8 {
+        1 + (8 - self.levels().leading_zeros() as u8)
+    }
+
+    /// The share of the scale that each level is.
+    pub(crate) fn shares(self) -> [f32; 128] {
+        let mut shares = [0.0; 128];
+        let levels = usize::from(self.levels());
+        match self {
+            Grid::Linear { .. } => (1..=levels).for_each(|l| shares[l] = l as f32 / levels as f32),
+            Grid::Exponential { base, .. } => {
+                // By repeated division in f64: the same bits on every machine, unlike a power function.
+                let mut share = 1.0_f64;
+                for level in (1..=levels).rev() {
+                    shares[level] = share as f32;
+                    share /= f64::from(base);
+                }
+            }
+        }
+        shares
+    }
+}
+
+impl Values {
+    pub(crate) fn empty(kind: ValueKind) -> Values {
+        match kind {
+            ValueKind::F32 => Values::F32(Vec::new()),
+            ValueKind::F16 => Values::F16 { exponent: 0, bits: Vec::new() },
+            ValueKind::Q8 => Values::Q8 { ranges: Vec::new(), codes: Vec::new() },
+        }
+    }
+
+    /// `None` for what another compressor made.
+    pub(crate) fn kind(&self) -> Option<ValueKind> {
+        match self {
+            Values::F32(_) => Some(ValueKind::F32),
+            Values::F16 { .. } => Some(ValueKind::F16),
+            Values::Q8 { .. } => Some(ValueKind::Q8),
+            Values::Coded(_) => None,
+        }
+    }
+
+    /// Calls `each` with the places `from .. to` among the kept values and their values.
+    pub(super) fn for_each(&self, from: usize, to: usize, mut each: impl FnMut(usize, f32)) {
+        match self {
+            Values::F32(values) => (from..to).zip(&values[from..to]).for_each(|(j, &v)| each(j, v)),
+            Values::F16 { exponent, bits } => {
+                let unit = power_of_two(*exponent);
+                (from..to).zip(&bits[from..to]).for_each(|(j, &b)| each(j, half::f16::from_bits(b).to_f32() * unit));
+            }
+            Values::Q8 { ranges, codes } => {
+                (from..to).zip(&codes[from..to]).for_each(|(j, &code)| each(j, q8_value(ranges[j / Q8_BLOCK], code)));
+            }
+            Values::Coded(message) => message.for_each_block(from, to, |start, values| {
+                (start..).zip(values).for_each(|(j, &v)| each(j, v));
+            }),
+        }
+    }
+}
+
+/// `2^exponent`, for exponents from −126 on.
+pub(crate) fn power_of_two(exponent: i8) -> f32 {
+    f32::from_bits(((i32::from(exponent) + 127) as u32) << 23)
+}
+
+/// What a [`ValueKind::Q8`] code stands for. Never beyond `high`, so that it stays finite.
+fn q8_value([low, high]: [f32; 2], code: u8) -> f32 {
+    let magnitude = (low + f32::from(code & 0x7f) / 127.0 * (high - low)).min(high);
+    f32::from_bits(magnitude.to_bits() | (u32::from(code >> 7) << 31))
+}
+
+/// Buckets of a vector of `len` values.
+pub(crate) fn bucket_count(len: usize, bucket: u32) -> usize {
+    len.div_ceil(bucket as usize)
+}
+
+/// Cuts `start .. start + len` at bucket borders: calls `each` with the bucket and the range relative to `start`.
+pub(crate) fn for_buckets(bucket: u32, start: usize, len: usize, mut each: impl FnMut(usize, std::ops::Range<usize>)) {
+    let (bucket, end) = (bucket as usize, start + len);
+    let mut at = start;
+    while at < end {
+        let stop = (at / bucket * bucket).saturating_add(bucket).min(end);
+        each(at / bucket, at - start..stop - start);
+        at = stop;
+    }
+}
+
+/// The vectors of the shape `$pattern`, emptied: those of the earlier message where it had this shape, else of `$fresh`.
+/// `$set` writes the shape's other fields.
+macro_rules! storage {
+    ($message:expr, $len:expr, $pattern:pat, $fresh:expr, $set:stmt, $($vector:ident),+) => {{
+        $message.start($len);
+        #[allow(unused_variables, clippy::match_like_matches_macro)]
+        let same = match &$message.payload { $pattern => true, _ => false };
+        if !same {
+            $message.payload = $fresh;
+        }
+        #[allow(unused_variables)]
+        let $pattern = &mut $message.payload else { unreachable!("just made so") };
+        $set
+        $($vector.clear();)+
+        ($($vector),+)
+    }};
+}
+
+/// Empty storage of a shape.
+impl Message {
+    /// # Panics
+    /// When `len` is 2³² or more: an index and the wire form have 32 bits.
+    fn start(&mut self, len: usize) {
+        assert!(len <= MAX_LEN, "a message holds fewer than 2^32 values, got {len}: exchange in buckets");
+        self.len = len;
+    }
+
+    pub(crate) fn dense(&mut self, len: usize) -> &mut Vec<f32> {
+        storage!(self, len, Payload::Dense(values), Payload::Dense(Vec::new()), (), values)
+    }
+
+    pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> &mut Vec<u16> {
+        let fresh = Payload::Half { kind: want, bits: Vec::new() };
+        storage!(self, len, Payload::Half { kind, bits }, fresh, *kind = want, bits)
+    }
+
+    pub(crate) fn sparse(&mut self, len: usize, kind: ValueKind) -> (&mut Vec<u32>, &mut Values) {
+        self.start(len);
+        if !matches!(&self.payload, Payload::Sparse { values, .. } if values.kind() == Some(kind)) {
+            self.payload = Payload::Sparse { indices: Vec::new(), values: Values::empty(kind) };
+        }
+        let Payload::Sparse { indices, values } = &mut self.payload else { unreachable!("just made so") };
+        indices.clear();
+        match values {
+            Values::F32(values) => values.clear(),
+            Values::F16 { bits, .. } => bits.clear(),
+            Values::Q8 { ranges, codes } => {
+                ranges.clear();
+                codes.clear();
+            }
+            Values::Coded(_) => unreachable!("no kind asks for it"),
+        }
+        (indices, values)
+    }
+
+    /// A sparse message whose values are to be another compressor's message.
+    pub(crate) fn coded(&mut self, len: usize) -> (&mut Vec<u32>, &mut Message) {
+        self.start(len);
+        if !matches!(&self.payload, Payload::Sparse { values: Values::Coded(_), .. }) {
+            self.payload = Payload::Sparse { indices: Vec::new(), values: Values::Coded(Box::default()) };
+        }
+        let Payload::Sparse { indices, values: Values::Coded(message) } = &mut self.payload else {
+            unreachable!("just made so")
+        };
+        indices.clear();
+        (indices, message)
+    }
+
+    pub(crate) fn quantized(
+        &mut self,
+        len: usize,
+        (on, with): (Grid, Coding),
+        size: u32,
+    ) -> (&mut Vec<f32>, &mut Vec<u8>) {
+        let fresh = Payload::Quantized { grid: on, coding: with, bucket: size, scales: Vec::new(), codes: Vec::new() };
+        let set = (on, with, size);
+        storage!(
+            self,
+            len,
+            Payload::Quantized { grid, coding, bucket, scales, codes },
+            fresh,
+            (*grid, *coding, *bucket) = set,
+            scales,
+            codes
+        )
+    }
+
+    pub(crate) fn sign(&mut self, len: usize, size: u32) -> (&mut Vec<f32>, &mut Vec<u8>) {
+        let fresh = Payload::Sign { bucket: size, scales: Vec::new(), signs: Vec::new() };
+        storage!(self, len, Payload::Sign { bucket, scales, signs }, fresh, *bucket = size, scales, signs)
+    }
+
+    pub(crate) fn two_level(&mut self, len: usize, size: u32) -> (&mut Vec<[f32; 2]>, &mut Vec<u8>) {
+        let fresh = Payload::TwoLevel { bucket: size, levels: Vec::new(), bits: Vec::new() };
+        storage!(self, len, Payload::TwoLevel { bucket, levels, bits }, fresh, *bucket = size, levels, bits)
+    }
+
+    pub(crate) fn natural(&mut self, len: usize) -> (&mut Vec<u8>, &mut Vec<u8>) {
+        let fresh = Payload::Natural { exponents: Vec::new(), signs: Vec::new() };
+        storage!(self, len, Payload::Natural { exponents, signs }, fresh, (), exponents, signs)
+    }
+
+    pub(crate) fn affine(&mut self, len: usize, size: u32) -> (&mut Vec<[f32; 2]>, &mut Vec<u8>) {
+        let fresh = Payload::Affine { block: size, ranges: Vec::new(), codes: Vec::new() };
+        storage!(self, len, Payload::Affine { block, ranges, codes }, fresh, *block = size, ranges, codes)
+    }
+}
