@@ -326,7 +326,7 @@ impl Synchronizer {
 
 /// Leaves the newest [`KEEP`] complete checkpoints, and nothing that is older than they are.
 fn remove_old(directory: &Path) {
-    let Some(oldest_kept) = complete(directory).into_iter().rev().take(KEEP).last() else { return };
+    let Some(oldest_kept) = complete(directory).into_iter().rev().take(KEEP).next_back() else { return };
     for path in found(directory).take_while(|path| *path < oldest_kept) {
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());

@@ -37,6 +37,21 @@ pub enum Error {
         /// This rank.
         rank: usize,
     },
+    /// The two halves of a step were not called in turn.
+    #[error(
+        "rank {rank}, step {step}: `{called}` without `{first}` before it: a step is `sync_gradients`, the optimizer's \
+         step, `sync_parameters`"
+    )]
+    Order {
+        /// This rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// What was called.
+        called: &'static str,
+        /// What comes before it.
+        first: &'static str,
+    },
     /// The module is not the one that joined.
     #[error("the module has {got} trainable tensors, the one that joined had {expected}")]
     Layout {

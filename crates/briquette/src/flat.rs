@@ -147,13 +147,35 @@ impl ModuleVisitor for Collect<'_> {
         let value = value.inner();
         let target = grad.as_ref().unwrap_or(&value);
         self.out.targets.push(Target { id: param.id, device: target.device(), dtype: target.dtype(), place: None });
-        if let Some(mut grad) = grad {
-            if self.weight_decay != 0.0 {
-                grad = grad + value.mul_scalar(self.weight_decay);
-            }
-            self.pieces.push(grad);
+        if let Some(grad) = grad {
+            self.pieces.push(decayed(grad, value, self.weight_decay));
         }
     }
+}
+
+fn decayed<const D: usize>(grad: Tensor<D>, value: Tensor<D>, weight_decay: f64) -> Tensor<D> {
+    if weight_decay == 0.0 { grad } else { grad + value.mul_scalar(weight_decay) }
+}
+
+/// Adds `weight_decay · parameter` to every gradient, where it is.
+pub(crate) fn decay<M: Module>(module: &M, grads: GradientsParams, weight_decay: f64) -> GradientsParams {
+    struct Decay {
+        grads: GradientsParams,
+        weight_decay: f64,
+    }
+    impl ModuleVisitor for Decay {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(grad) = self.grads.remove::<D>(param.id) {
+                self.grads.register(param.id, decayed(grad, param.val().inner(), self.weight_decay));
+            }
+        }
+    }
+    if weight_decay == 0.0 {
+        return grads;
+    }
+    let mut walk = Decay { grads, weight_decay };
+    module.visit(&mut walk);
+    walk.grads
 }
 
 impl Gradients {
@@ -233,7 +255,7 @@ impl Restore<'_> {
             return whole;
         }
         *block = Block::Sent(whole.clone());
-        whole.slice([offset..offset + len])
+        whole.narrow(0, offset, len)
     }
 }
 

@@ -44,6 +44,10 @@ impl std::fmt::Debug for DistributedOptimizer {
     }
 }
 
+pub(crate) fn fail<M: Module>((module, source): (M, Error)) -> StepError<M> {
+    StepError { model: Box::new(module), source }
+}
+
 impl DistributedOptimizer {
     /// Wraps `optimizer`, parameter groups and all. `config` and `seed` must be the same on every rank.
     pub fn new(
@@ -83,23 +87,52 @@ impl DistributedOptimizer {
         module: M,
         grads: GradientsParams,
     ) -> Result<M, StepError<M>> {
-        let fail = |module: M, source| StepError { model: Box::new(module), source };
         match self.sync.sync_gradients(&module, grads) {
-            Err(error) => Err(fail(module, error)),
+            Err(error) => Err(fail((module, error))),
             Ok(grads) => {
                 let module = self.inner.step(lr, module, grads);
-                self.sync.sync_parameters(module).map_err(|(module, error)| fail(module, error))
+                self.sync_parameters(module)
             }
         }
     }
 
-    /// The exchange alone: the averaged gradients, for people who step themselves. Follow it with the optimizer's step
-    /// and [`Synchronizer::sync_parameters`].
+    /// The first half of [`step`](Self::step), for people who step themselves (to look at the average, or to clip it):
+    ///
+    /// ```no_run
+    /// # use briquette::{DistributedOptimizer, Error};
+    /// # use burn::{module::Module, optim::GradientsParams};
+    /// # fn by_hand<M: Module>(
+    /// #     optim: &mut DistributedOptimizer, model: M, grads: GradientsParams, lr: f64,
+    /// # ) -> Result<M, Error> {
+    /// let grads = optim.sync_gradients(&model, grads)?;
+    /// let model = optim.inner_mut().step(lr, model, grads);
+    /// let model = optim.sync_parameters(model)?;
+    /// # Ok(model)
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As for [`step`](Self::step).
+    /// As for [`step`](Self::step); [`Error::Order`] when [`sync_parameters`](Self::sync_parameters) did not end the step
+    /// before.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         self.sync.sync_gradients(module, grads)
+    }
+
+    /// The second half: ends the step, and averages parameters where they are due. Call it after every
+    /// [`sync_gradients`](Self::sync_gradients) and step of the optimizer.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step); [`Error::Order`] without `sync_gradients` before it.
+    pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
+        self.sync.sync_parameters(module).map_err(fail)
+    }
+
+    /// See [`Synchronizer::average_parameters`].
+    ///
+    /// # Errors
+    /// [`Error::Comm`] when the transport fails.
+    pub fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.sync.average_parameters(module)
     }
 
     /// Tells controllers this rank's loss; see [`Synchronizer::record_loss`].

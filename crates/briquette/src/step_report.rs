@@ -18,13 +18,13 @@ pub struct StepReport {
     pub traffic: Traffic,
     /// Bytes the dense ring would have moved through this rank.
     pub dense_traffic: Traffic,
-    /// Seconds computing since the last exchange, the slowest rank's.
+    /// Seconds computing since the step before; the slowest rank's, or this rank's where nothing was due.
     pub compute_seconds: f64,
     /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
     pub compress_seconds: f64,
-    /// Seconds in communication, this rank's.
+    /// Seconds in communication, this rank's: step header and waiting for the slowest rank included.
     pub exchange_seconds: f64,
-    /// The communicator's clock when the exchange ended.
+    /// The communicator's clock when the step's exchange ended, or would have begun where nothing was due.
     pub clock: f64,
 }
 

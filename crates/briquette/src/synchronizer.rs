@@ -1,10 +1,12 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
+mod average;
+
 use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
 use briquette_core::config::Config;
 use briquette_core::error::SyncError;
 use briquette_core::reduce::{Facts, Previous};
-use briquette_core::report::Report;
+use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
 use briquette_core::{Key, Layout, Traffic};
 use burn::module::Module;
@@ -32,6 +34,8 @@ pub struct Synchronizer {
     agreed_stop: StopFlags,
     last_end: f64,
     start: Start,
+    /// Between `sync_gradients` and `sync_parameters`.
+    open: bool,
     report: StepReport,
 }
 
@@ -80,6 +84,7 @@ impl Synchronizer {
             agreed_stop: StopFlags::NONE,
             last_end,
             start: Start::default(),
+            open: false,
             report: StepReport::default(),
         }
     }
@@ -126,8 +131,8 @@ impl Synchronizer {
     }
 
     /// Makes this rank one of the world: compares version, configuration, seed, local weight decay and layout with every
-    /// rank, then gives the
-    /// module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups keep matching.
+    /// rank, then gives the module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups
+    /// keep matching.
     ///
     /// # Errors
     /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
@@ -197,23 +202,35 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| j.strategy.due(self.step)).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Turns this rank's gradients into the average of all ranks' (where gradients are due at this step). Step the
-    /// optimizer with the result, then call [`sync_parameters`](Self::sync_parameters). A rank without data passes
-    /// empty gradients and records 0 samples.
+    /// Turns this rank's gradients into the average of all ranks' where gradients are due at this step; otherwise they
+    /// stay this rank's, with the local weight decay. Step the optimizer with the result, then call
+    /// [`sync_parameters`](Self::sync_parameters), whatever is due: it ends the step. A rank without data passes empty
+    /// gradients and records 0 samples.
     ///
     /// # Errors
     /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), on every rank, nothing has changed
-    /// and the world may go on with the next batch. After any other error the communicator is of no further use.
+    /// and the world may go on with the next batch. [`Error::Order`] when the step before was not ended. After any other
+    /// error the communicator is of no further use.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
-        match self.due()? {
-            Due::Gradients => {}
-            Due::Parameters | Due::Nothing => return Ok(grads),
+        let due = self.due()?;
+        if self.open {
+            return Err(self.order("sync_gradients", "sync_parameters"));
         }
-        self.begin();
-        let mut gradients = std::mem::take(&mut self.gradients);
-        let result = self.exchange_gradients(module, grads, &mut gradients);
-        self.gradients = gradients;
-        self.end(result)
+        let grads = if due == Due::Gradients {
+            self.begin();
+            let mut gradients = std::mem::take(&mut self.gradients);
+            let result = self.exchange_gradients(module, grads, &mut gradients);
+            self.gradients = gradients;
+            self.end(result)?
+        } else {
+            flat::decay(module, grads, self.weight_decay)
+        };
+        self.open = true;
+        Ok(grads)
+    }
+
+    fn order(&self, called: &'static str, first: &'static str) -> Error {
+        Error::Order { rank: self.rank(), step: self.step, called, first }
     }
 
     fn exchange_gradients<M: Module>(
@@ -243,8 +260,10 @@ impl Synchronizer {
             compute_seconds: self.start.compute_seconds,
             previous: self.previous,
         };
+        let before = self.comm.now();
         let Agreement { facts, stop, weight } =
             agree(&header, self.facts.as_ref(), layout.slots(), present, &mut *self.comm)?;
+        let header_seconds = self.comm.now() - before;
         if weigh && weight != 1.0 {
             vector.iter_mut().for_each(|v| *v *= weight);
         }
@@ -260,37 +279,61 @@ impl Synchronizer {
             samples: facts.samples,
             compute_seconds: facts.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
+            exchange_seconds: header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
             exchange,
             ..StepReport::default()
         };
         Ok(())
     }
 
-    /// Ends the step: averages parameters where they are due. Call it after the inner optimizer's step.
+    /// Ends the step: averages parameters where they are due. Call it after the inner optimizer's step, at every step.
     ///
     /// # Errors
-    /// As for [`sync_gradients`](Self::sync_gradients).
+    /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] when that was not called before.
     pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let due = match self.due() {
             Ok(due) => due,
             Err(error) => return Err((module, error)),
         };
-        let module = if due == Due::Parameters { self.average_parameters(module)? } else { module };
-        if due == Due::Nothing {
-            self.report = StepReport { step: self.step, clock: self.comm.now(), ..StepReport::default() };
-            self.loss = WeightedMean::default();
+        if !std::mem::take(&mut self.open) {
+            return Err((module, self.order("sync_parameters", "sync_gradients")));
         }
+        let module = match due {
+            Due::Parameters => self.exchange_parameters(module)?,
+            Due::Gradients => module,
+            Due::Nothing => {
+                self.skip_exchange();
+                module
+            }
+        };
         self.step += 1;
         self.computing();
         Ok(module)
     }
 
-    /// From here on this rank is computing: what its errors and its panic will say.
+    /// The books of a step without an exchange: its compute seconds are this rank's own.
+    fn skip_exchange(&mut self) {
+        self.begin();
+        let Start { now, compute_seconds, .. } = self.start;
+        let len = self.joined.as_ref().map_or(0, |j| j.inventory.layout.len());
+        self.report = StepReport {
+            step: self.step,
+            compute_seconds,
+            dense_traffic: all_reduce_traffic(len, self.world(), self.rank()),
+            clock: now,
+            ..StepReport::default()
+        };
+        self.last_end = now;
+        self.loss = WeightedMean::default();
+    }
+
+    /// A step begins; this rank is computing, and its errors and its panic will say so.
     pub(crate) fn computing(&mut self) {
+        self.open = false;
         *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
     }
 
-    fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+    fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         self.begin();
         let mut values = std::mem::take(&mut self.gradients.flat);
         let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
@@ -320,51 +363,20 @@ impl Synchronizer {
         self.loss = WeightedMean::default();
         match &result {
             Ok(_) => {
-                let exchange_seconds = self.report.exchange.seconds.map_or(0.0, |s| s.exchange);
-                let compress_seconds = (now - self.start.now - exchange_seconds).max(0.0);
                 let traffic = self.comm.traffic() - self.start.traffic;
+                // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
+                let ExchangeSeconds { compress, exchange } = self.report.exchange.seconds.unwrap_or_default();
+                let (compress_seconds, exchange_seconds) = (compress, exchange);
                 self.previous = Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
-                self.report = StepReport {
-                    traffic,
-                    compress_seconds,
-                    exchange_seconds,
-                    clock: now,
-                    ..std::mem::take(&mut self.report)
-                };
+                self.report.traffic = traffic;
+                self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
+                self.report.clock = now;
             }
             // Every rank found the same fault: nothing to tell.
             Err(Error::Sync(SyncError::NonFinite { .. } | SyncError::OutOfStep { .. })) => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
         result
-    }
-
-    /// Averages buffers (BatchNorm's running statistics) over ranks: before evaluating or saving. All ranks must call it.
-    ///
-    /// # Errors
-    /// [`Error::Comm`] when the transport fails.
-    pub fn average_buffers<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        flat::drain(&module);
-        let mut values = Vec::new();
-        flat::read_values(&module, Part::Buffers, &mut values)?;
-        self.comm.scope().operation = "average of buffers";
-        self.comm.all_reduce_sum(&mut values)?;
-        let weight = 1.0 / self.comm.world() as f32;
-        values.iter_mut().for_each(|v| *v *= weight);
-        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
-        let module = flat::write_values(module, Part::Buffers, &values, &joined.inventory);
-        self.last_end = self.comm.now();
-        Ok(module)
-    }
-
-    /// Tells every rank a few bytes and hears theirs, in rank order. The time it takes counts as nothing.
-    pub(crate) fn tell(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let (before, mut heard) = (self.comm.now(), Vec::new());
-        self.comm.scope().operation = operation;
-        self.comm.all_gather(mine, &mut heard)?;
-        heard[self.comm.rank()].extend_from_slice(mine);
-        self.last_end += self.comm.now() - before;
-        Ok(heard)
     }
 
     /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated

@@ -1,6 +1,7 @@
 //! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
 
 mod averages;
+mod books;
 mod buffers;
 mod checkpoint_errors;
 mod common;

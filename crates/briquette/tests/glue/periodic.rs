@@ -18,11 +18,11 @@ struct Weights {
 }
 
 /// Half the squared error of a linear model on small integers: every number on the way is dyadic and short.
-fn dyadic(config: &Config, world: usize) -> Vec<Vec<(String, Vec<u32>)>> {
+fn dyadic(config: &Config, world: usize, decay: f64) -> Vec<Vec<(String, Vec<u32>)>> {
     ranks(world, |comm| {
         let rank = comm.rank();
         let w = Tensor::<2>::from_floats([[0.5, -0.25], [1.0, 0.75]], &device());
-        let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+        let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1).with_local_weight_decay(decay);
         let mut model = optim.join(Weights { w: Param::from_tensor(w.require_grad()) })?;
         for step in 0..4 {
             let mut numbers = Numbers::new(data(step, rank));
@@ -39,10 +39,47 @@ fn dyadic(config: &Config, world: usize) -> Vec<Vec<(String, Vec<u32>)>> {
 #[test]
 fn averaging_every_step_with_plain_sgd_is_synchronous_sgd_exactly_on_dyadic_numbers() {
     for world in [1, 2, 4] {
-        let (gradients, parameters) = (dyadic(&Config::dense(), world), dyadic(&periodic(1), world));
+        let (gradients, parameters) = (dyadic(&Config::dense(), world, 0.0), dyadic(&periodic(1), world, 0.0));
         assert_eq!(gradients, parameters, "{world} ranks");
-        assert_ne!(gradients[0], dyadic(&Config::dense(), 3)[0], "another world, another path");
+        assert_ne!(gradients[0], dyadic(&Config::dense(), 3, 0.0)[0], "another world, another path");
     }
+}
+
+#[test]
+fn local_weight_decay_is_in_local_steps_too() {
+    for world in [1, 2] {
+        let (gradients, parameters) = (dyadic(&Config::dense(), world, 0.25), dyadic(&periodic(1), world, 0.25));
+        assert_eq!(gradients, parameters, "{world} ranks");
+        assert_ne!(parameters, dyadic(&periodic(1), world, 0.0));
+    }
+    assert_ne!(dyadic(&periodic(9), 2, 0.25), dyadic(&periodic(9), 2, 0.0), "between averages");
+}
+
+#[test]
+fn replicas_that_trained_alone_can_be_made_equal_at_any_time() {
+    let replicas = ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, periodic(4), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..6 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        let alone = bits(&model);
+        let model = optim.average_parameters(model)?;
+        Ok((alone, bits(&model)))
+    });
+    assert!(replicas.iter().all(|(_, equal)| *equal == replicas[0].1));
+    assert!(replicas[1..].iter().all(|(alone, _)| *alone != replicas[0].0));
+    // Synchronous ranks are equal already: not a bit may change.
+    ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let (model, _) = train(&mut optim, model, 0, rank)?;
+        let before = bits(&model);
+        assert_eq!(before, bits(&optim.average_parameters(model)?));
+        Ok(())
+    });
 }
 
 #[test]

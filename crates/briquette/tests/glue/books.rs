@@ -1,0 +1,123 @@
+//! What a step's report counts, and the order of a step's halves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use briquette::core::comm::{Compute, FramePool, Local, Scope, Simulated, run_ranks};
+use briquette::core::config::Config;
+use briquette::core::error::CommError;
+use briquette::core::{Communicator, Frame, Traffic};
+use briquette::{Checkpoint, DistributedOptimizer, Error};
+use burn::optim::GradientsParams;
+
+use crate::common::*;
+
+/// A world of threads whose clock moves by a second with every frame received, and by nothing else.
+struct Ticking {
+    inner: Local,
+    seconds: f64,
+}
+
+impl Communicator for Ticking {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.inner.send(to, frame)
+    }
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.seconds += 1.0;
+        self.inner.recv(from)
+    }
+    fn abort(&mut self, reason: &str) {
+        self.inner.abort(reason);
+    }
+    fn now(&self) -> f64 {
+        self.seconds
+    }
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+    fn scope(&mut self) -> &mut Scope {
+        self.inner.scope()
+    }
+    fn pool(&mut self) -> &mut FramePool {
+        self.inner.pool()
+    }
+}
+
+#[test]
+fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
+    let directory = tempfile::tempdir().unwrap();
+    let ticking = Local::world(2).into_iter().map(|inner| Ticking { inner, seconds: 0.0 });
+    let results = run_ranks(ticking.collect(), |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let (model, report) = train(&mut optim, model, 0, rank)?;
+        optim.save(model, directory.path(), &BTreeMap::new())?;
+        Ok::<_, Error>((report.compress_seconds, report.exchange_seconds))
+    });
+    // One frame for the header, one for the messages.
+    assert!(results.into_iter().all(|seconds| seconds.unwrap() == (0.0, 2.0)));
+    let file = Checkpoint::latest(directory.path()).unwrap().path().join("rank-0.safetensors");
+    let bytes = std::fs::read(file).unwrap();
+    let saved = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let seconds = saved.tensor("state/previous/seconds").unwrap().data().to_vec();
+    // Compression and exchange, as the next step's header will tell.
+    assert_eq!(seconds, [0.0_f64, 1.0].map(f64::to_le_bytes).concat());
+}
+
+#[test]
+fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
+    let network = "100mbit,1ms".parse().unwrap();
+    let world = Simulated::world(2, network, Compute::Fixed(Duration::from_millis(50)));
+    let results = run_ranks(world, |comm| {
+        let rank = comm.rank();
+        let periodic = config(r#"{"strategy": "periodic", "every": 3}"#);
+        let mut optim = DistributedOptimizer::new(sgd(), comm, periodic, 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        let joined = optim.synchronizer_mut().communicator().now();
+        let mut reports = Vec::new();
+        for step in 0..6 {
+            let report;
+            (model, report) = train(&mut optim, model, step, rank)?;
+            reports.push(report);
+        }
+        Ok::<_, Error>((joined, reports))
+    });
+    for result in results {
+        let (joined, reports) = result.unwrap();
+        assert!(reports.iter().all(|r| (r.compute_seconds - 0.05).abs() < 1e-9), "{reports:?}");
+        assert!((reports[1].clock - joined - 0.10).abs() < 1e-9, "{reports:?}");
+        assert!(reports[5].clock - joined > 0.30, "{reports:?}");
+        let dense = reports[2].dense_traffic;
+        assert!(dense.sent > 0 && reports.iter().all(|r| r.dense_traffic == dense), "{reports:?}");
+    }
+}
+
+#[test]
+fn the_halves_of_a_step_come_in_turn() {
+    for config in [Config::dense(), config(r#"{"strategy": "periodic", "every": 2}"#)] {
+        ranks(2, |comm| {
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+            let model = optim.join(Mlp::new(5))?;
+            let error = optim.sync_parameters(model).expect_err("nothing to end");
+            let text = error.to_string();
+            assert!(text.contains("step 0: `sync_parameters` without `sync_gradients`"), "{text}");
+            let mut model = *error.model;
+            for step in 0..3 {
+                optim.sync_gradients(&model, GradientsParams::new())?;
+                let again = optim.sync_gradients(&model, GradientsParams::new()).expect_err("not ended");
+                let text = again.to_string();
+                assert!(matches!(again, Error::Order { .. }), "{text}");
+                assert!(text.contains(&format!("step {step}: `sync_gradients` without `sync_parameters`")), "{text}");
+                model = optim.sync_parameters(model)?;
+            }
+            Ok(())
+        });
+    }
+}
