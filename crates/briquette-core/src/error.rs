@@ -134,6 +134,17 @@ pub enum ReduceError {
     /// A contribution could not be decoded or combined.
     #[error(transparent)]
     Aggregate(#[from] AggregateError),
+    /// Adding what was not sent before gave a value that is not finite; nothing was exchanged.
+    #[error(
+        "rank {rank}: gradient and residual add up to a value that is not finite in `{slot}`. Lower the learning rate, or \
+         clip gradients"
+    )]
+    NonFinite {
+        /// Whose vector.
+        rank: usize,
+        /// The slot's path.
+        slot: String,
+    },
     /// The vector is not the one this reducer was built for.
     #[error("vector has {got} values, expected {expected}")]
     Length {

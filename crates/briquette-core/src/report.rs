@@ -1,6 +1,6 @@
 //! What the last exchange did, for metrics.
 
-use crate::CompressionFactor;
+use crate::{CompressionFactor, Traffic};
 
 /// Filled by the layers of a strategy after an exchange, each with what it knows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Report {
     pub slots: Vec<SlotReport>,
     /// Where the time went.
     pub seconds: Option<ExchangeSeconds>,
+    /// Bytes that the exchange moved through this rank.
+    pub traffic: Option<Traffic>,
 }
 
 /// One slot's part of an exchange.

@@ -23,6 +23,7 @@
 
 use std::ops::{Add, Range};
 
+use super::Scope;
 use super::{Communicator, Frame};
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -50,6 +51,9 @@ pub fn all_reduce_traffic(len: usize, world: usize, rank: usize) -> Traffic {
     if len <= SMALL_ALL_REDUCE {
         let bytes = (4 * len * world.saturating_sub(1)) as u64;
         return Traffic { sent: bytes, received: bytes };
+    }
+    if world == 0 {
+        return Traffic::default();
     }
     // Out go all chunks but rank+1, then all but rank+2; in come all but rank, then all but rank+1.
     let size = |ahead: usize| chunk((rank + ahead) % world, len, world).len();
@@ -107,13 +111,17 @@ pub(super) fn barrier<C: Communicator + ?Sized>(comm: &mut C) -> Result<(), Comm
     })
 }
 
-/// Runs `body` with the scope's operation set, so that errors name it, and puts the earlier one back.
+/// Runs `body` with the scope's operation set, so that errors name it, and puts the earlier one back. What somebody has
+/// named already (`step header`, `checkpoint save`) says more, and stays.
 fn scoped<C: Communicator + ?Sized>(
     comm: &mut C,
     operation: &'static str,
     body: impl FnOnce(&mut C) -> Result<(), CommError>,
 ) -> Result<(), CommError> {
-    let outer = std::mem::replace(&mut comm.scope().operation, operation);
+    let outer = comm.scope().operation;
+    if outer.is_empty() || outer == Scope::COMPUTE {
+        comm.scope().operation = operation;
+    }
     let result = body(comm);
     comm.scope().operation = outer;
     result

@@ -14,6 +14,7 @@ macro_rules! forward {
         fn recv(&mut $self, from: usize) -> Result<$crate::Frame, $crate::error::CommError> { $inner.recv(from) }
     };
     (@abort $self:ident $inner:expr) => { fn abort(&mut $self, reason: &str) { $inner.abort(reason); } };
+    (@verdict $self:ident $inner:expr) => { fn verdict(&$self) -> $crate::comm::Verdict { $inner.verdict() } };
     (@now $self:ident $inner:expr) => { fn now(&$self) -> f64 { $inner.now() } };
     (@set_clock $self:ident $inner:expr) => { fn set_clock(&mut $self, seconds: f64) { $inner.set_clock(seconds); } };
     (@traffic $self:ident $inner:expr) => { fn traffic(&$self) -> $crate::Traffic { $inner.traffic() } };

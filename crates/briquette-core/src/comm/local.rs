@@ -8,8 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::run_ranks::{note_panic, run_ranks};
-use super::{Clock, Communicator, Frame, FramePool, Scope};
+mod run_ranks;
+
+pub use run_ranks::run_ranks;
+
+use super::{Clock, Communicator, Frame, FramePool, Scope, Verdict};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -286,6 +289,11 @@ impl Communicator for Local {
         self.shared.stop(CommError::Aborted { by: self.rank, during: self.scope, reason: reason.to_owned() });
     }
 
+    fn verdict(&self) -> Verdict {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || shared.stopped.get().cloned())
+    }
+
     fn now(&self) -> f64 {
         self.clock.as_ref().map_or(0.0, |clock| clock.seconds())
     }
@@ -306,7 +314,6 @@ impl Communicator for Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if thread::panicking() {
-            note_panic(self.scope);
             self.abort("panicked");
         }
         self.shared.left[self.rank].store(true, Ordering::SeqCst);

@@ -14,17 +14,15 @@ mod forward;
 mod local;
 mod network;
 mod pool;
-mod run_ranks;
 mod simulated;
 mod turns;
 
 pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
 pub(crate) use forward::forward;
-pub use local::{Local, LocalBuilder};
+pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;
 pub use pool::FramePool;
-pub use run_ranks::run_ranks;
 pub use simulated::{Compute, Simulated};
 
 use crate::error::CommError;
@@ -50,6 +48,14 @@ impl std::fmt::Display for Scope {
         }
     }
 }
+
+impl Scope {
+    /// What a rank does between exchanges.
+    pub const COMPUTE: &str = "compute";
+}
+
+/// Why a world stopped, as soon as it did; outlives the endpoint it was asked of.
+pub type Verdict = Box<dyn Fn() -> Option<CommError> + Send>;
 
 /// An owned block of bytes on its way between ranks.
 pub type Frame = Vec<u8>;
@@ -85,6 +91,11 @@ pub trait Communicator: Send {
 
     /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
     fn abort(&mut self, reason: &str);
+
+    /// Why the world stopped, for whoever outlives this endpoint. Nothing where nobody keeps it.
+    fn verdict(&self) -> Verdict {
+        Box::new(|| None)
+    }
 
     /// Seconds on this communicator's clock: wall time, simulated time, or always 0 without a clock.
     fn now(&self) -> f64;
@@ -157,7 +168,7 @@ pub trait Communicator: Send {
 
 /// A boxed communicator is one too, its own collectives included.
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
-    forward!(self => (**self); rank world send recv abort now set_clock traffic scope pool begin_step collectives);
+    forward!(self => (**self); rank world send recv abort verdict now set_clock traffic scope pool begin_step collectives);
 }
 
 #[cfg(test)]

@@ -194,7 +194,7 @@ impl Simulated {
 }
 
 impl Communicator for Simulated {
-    forward!(self => self.inner; rank world traffic scope pool);
+    forward!(self => self.inner; rank world verdict traffic scope pool);
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.take_turn()?;

@@ -39,7 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::fit;
+use super::{check_finite, fit, load_memory};
 use crate::Communicator;
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round};
@@ -74,8 +74,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let len = (!self.residual.is_empty()).then_some(self.residual.len());
-        let residual = state.f32s("residual", len)?.to_vec();
+        let residual = load_memory(state, "residual", &self.residual)?;
         state.load_part("inner", &mut self.inner)?;
         self.residual = residual;
         Ok(())
@@ -84,7 +83,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let len = round.input.len();
+        let (len, first) = (round.input.len(), self.residual.is_empty());
         fit(&mut self.residual, len)?;
         self.fed.resize(len, 0.0);
         self.sent.resize(len, 0.0);
@@ -93,7 +92,12 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         }
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.fed, average, sent: Some(&mut self.sent) };
-        let exchanged = self.inner.reduce(inner, comm)?;
+        let exchanged = check_finite(&self.fed, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        if exchanged.is_err() && first {
+            // As it was before.
+            self.residual.clear();
+        }
+        let exchanged = exchanged?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }

@@ -1,4 +1,4 @@
-//! Measures an exchange: seconds on the communicator's clock, gain of the whole vector and of each slot.
+//! Measures an exchange: bytes, seconds on the communicator's clock, gain of the whole vector and of each slot.
 //!
 //! The clock is the communicator's ([`Communicator::now`]): wall time, simulated time, or none. Time inside
 //! `send` and `recv` counts as exchange, the rest as compression. Costs one pass over the vector, and one vector where no
@@ -10,7 +10,7 @@ use crate::math::{distance2, norm2};
 use crate::reduce::{Exchanged, Reducer, Round, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
-use crate::{Communicator, Frame, Slot};
+use crate::{Communicator, Frame, Slot, Traffic};
 
 /// Measures what the reducer inside it does; see the [module](self).
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct Metered<R> {
     gains: bool,
     own_sent: Vec<f32>,
     seconds: ExchangeSeconds,
+    traffic: Traffic,
     gain: Option<f64>,
     slots: Vec<SlotReport>,
 }
@@ -36,6 +37,7 @@ impl<R: Reducer> Metered<R> {
             gains: false,
             own_sent: Vec::new(),
             seconds: ExchangeSeconds::default(),
+            traffic: Traffic::default(),
             gain: None,
             slots: Vec::new(),
         }
@@ -62,10 +64,14 @@ impl<R: Reducer> Reducer for Metered<R> {
         let start = timed.now();
         let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
         let exchanged = self.inner.reduce(inner, &mut timed)?;
+        self.traffic = exchanged.traffic;
         let exchange = timed.inside;
         self.seconds = ExchangeSeconds { compress: (timed.now() - start - exchange).max(0.0), exchange };
         if let Some(sent) = sent.filter(|_| self.gains) {
             (self.gain, self.slots) = measure(input, sent, slots, std::mem::take(&mut self.slots));
+        } else {
+            self.slots.clear();
+            self.slots.extend(slots.iter().map(|slot| SlotReport { gain: 1.0, kept: slot.len() }));
         }
         Ok(exchanged)
     }
@@ -74,6 +80,7 @@ impl<R: Reducer> Reducer for Metered<R> {
         report.gain = self.gain;
         report.slots.clone_from(&self.slots);
         report.seconds = Some(self.seconds);
+        report.traffic = Some(self.traffic);
         self.inner.report(report);
     }
 }
@@ -109,7 +116,7 @@ impl Timed<'_> {
 }
 
 impl Communicator for Timed<'_> {
-    forward!(self => self.comm; rank world abort now set_clock traffic scope pool begin_step);
+    forward!(self => self.comm; rank world abort verdict now set_clock traffic scope pool begin_step);
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.timed(|comm| comm.send(to, frame))

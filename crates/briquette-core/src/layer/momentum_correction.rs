@@ -49,7 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::fit;
+use super::{check_finite, fit, load_memory};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
@@ -154,8 +154,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let len = (!self.velocity.is_empty()).then_some(self.velocity.len());
-        let velocity = state.f32s("velocity", len)?.to_vec();
+        let velocity = load_memory(state, "velocity", &self.velocity)?;
         let pending = state.f32s("residual", Some(velocity.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
         (self.velocity, self.pending) = (velocity, pending);
@@ -165,7 +164,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let len = round.input.len();
+        let (len, first) = (round.input.len(), self.velocity.is_empty());
         fit(&mut self.velocity, len)?;
         fit(&mut self.pending, len)?;
         for buffer in [&mut self.next_velocity, &mut self.next_pending, &mut self.sent] {
@@ -174,7 +173,14 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         self.accumulate(round.input, comm.world());
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.next_pending, average, sent: Some(&mut self.sent) };
-        let exchanged = self.inner.reduce(inner, comm)?;
+        let exchanged =
+            check_finite(&self.next_pending, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        if exchanged.is_err() && first {
+            // As they were before.
+            self.velocity.clear();
+            self.pending.clear();
+        }
+        let exchanged = exchanged?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }

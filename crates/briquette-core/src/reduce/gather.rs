@@ -93,7 +93,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     }
 
     /// Fills `mine`: from the probe's stage when it holds this very message, else by compressing.
-    fn encode(&mut self, round: &Round<'_>, rank: usize) {
+    fn encode(&mut self, round: &Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let staged = (self.staged.key == Some(round.key))
             .then(|| self.staged.factors.iter().position(|f| Some(*f) == self.factor))
             .flatten();
@@ -107,9 +107,18 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
         self.bytes.clear();
         for message in &self.mine[..self.grain.parts(round.slots)] {
-            self.bytes.extend_from_slice(&(message.encoded_len() as u32).to_le_bytes());
+            // The length first, known only afterwards: finding it out beforehand is half of the work.
+            let start = self.bytes.len() + 4;
+            self.bytes.extend_from_slice(&[0; 4]);
             message.encode_into(&mut self.bytes);
+            let len = self.bytes.len() - start;
+            let prefix = u32::try_from(len).map_err(|_| {
+                let source = WireError::Field { what: "bytes of a message", value: len as u64 };
+                AggregateError::Message { rank, source }
+            })?;
+            self.bytes[start - 4..start].copy_from_slice(&prefix.to_le_bytes());
         }
+        Ok(())
     }
 
     /// Aggregates part by part, so that nobody holds more than one part of every rank.
@@ -183,7 +192,7 @@ impl<C: Compressor, A: Aggregator> Stateless for Gather<C, A> {}
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
-        self.encode(&round, rank);
+        self.encode(&round, rank)?;
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
         self.aggregate(round.slots, rank, round.average)?;
@@ -224,6 +233,7 @@ impl<C: Compressor + Tunable, A: Aggregator> Probing for Gather<C, A> {
         self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
         out.total = norm2(x);
         out.kept.clear();
+        let own = self.compressor.nominal();
         for (i, &factor) in factors.iter().enumerate() {
             self.compressor.tune(factor);
             let (before, now) = self.staged.messages.split_at_mut(i);
@@ -236,8 +246,6 @@ impl<C: Compressor + Tunable, A: Aggregator> Probing for Gather<C, A> {
         self.staged.key = Some(key);
         self.staged.factors.clear();
         self.staged.factors.extend_from_slice(factors);
-        if let Some(factor) = self.factor {
-            self.compressor.tune(factor);
-        }
+        self.compressor.tune(self.factor.unwrap_or(own));
     }
 }

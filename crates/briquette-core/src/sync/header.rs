@@ -150,6 +150,7 @@ pub fn agree(
         }
         comm.pool().put(frame);
     }
+    comm.scope().operation = "";
     check(mine, &all, slots)?;
     Ok(combine(mine, &all, before))
 }
@@ -170,9 +171,11 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError>
 
 fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
     let world = all.len() as f64;
-    let samples: u64 = all.iter().map(|h| h.samples).sum();
+    // Numbers from elsewhere: they must not overflow.
+    let add = |sum: u64, samples: u64| sum.saturating_add(samples);
+    let samples = all.iter().map(|h| h.samples).fold(0, add);
     let heard = |h: &&Header| h.samples > 0 && h.loss.is_some();
-    let loss_samples: u64 = all.iter().filter(heard).map(|h| h.samples).sum();
+    let loss_samples = all.iter().filter(heard).map(|h| h.samples).fold(0, add);
     let loss_sum: f64 = all.iter().filter(heard).map(|h| h.loss.unwrap_or(0.0) * h.samples as f64).sum();
     let mean = |f: fn(&Previous) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
     let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| Previous {

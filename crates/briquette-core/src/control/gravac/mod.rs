@@ -309,8 +309,11 @@ impl GraVac {
             (self.search.last, self.search.note) = (last, Some(note));
         } else {
             // `safe` may have been raised above what was found.
-            self.search.try_factor(if found.factor > self.search.safe { found.factor } else { self.search.safe });
-            self.search.held = Some(found.value);
+            let raised = self.search.safe > found.factor;
+            let factor = if raised { self.search.safe } else { found.factor };
+            self.search.note = Some(note).filter(|_| !raised);
+            self.search.try_factor(factor);
+            self.search.held = Some(self.search.throughput.get(factor).unwrap_or(found.value));
         }
     }
 

@@ -1,21 +1,10 @@
 //! One thread a rank.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use super::{Communicator, Scope};
+use crate::Communicator;
 use crate::error::CommError;
-
-thread_local! {
-    /// What this thread's rank was doing when a panic took its endpoint.
-    static LAST_SCOPE: Cell<Scope> = const { Cell::new(Scope { operation: "", step: 0, bucket: None }) };
-}
-
-/// Called by an endpoint that is dropped by a panic, so that the panic's error can say what the rank was doing.
-pub(super) fn note_panic(during: Scope) {
-    LAST_SCOPE.set(during);
-}
 
 /// Runs `body` once per rank, each in a thread of its own (`rank 0`, `rank 1`, …), and returns the results in order.
 ///
@@ -33,13 +22,18 @@ where
     E: From<CommError> + Send,
 {
     let body = &body;
-    let run = |comm: C| {
-        let by = comm.rank();
+    let run = |mut comm: C| {
+        let (by, before, verdict) = (comm.rank(), *comm.scope(), comm.verdict());
         catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let reason = text.map_or("panicked".to_owned(), |text| format!("panicked: {text}"));
-            Err(CommError::Aborted { by, during: LAST_SCOPE.get(), reason }.into())
+            // The endpoint went with the panic, and left word of what the rank was doing.
+            let during = match verdict() {
+                Some(CommError::Aborted { by: first, during, .. }) if first == by => during,
+                _ => before,
+            };
+            Err(CommError::Aborted { by, during, reason }.into())
         })
     };
     thread::scope(|threads| {
@@ -55,7 +49,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::Local;
+    use crate::comm::{Local, Scope};
 
     #[test]
     fn a_panic_says_who_and_what_that_rank_was_doing_to_everyone() {
