@@ -21,6 +21,18 @@ pub(crate) fn norm2(x: &[f32]) -> f64 {
     lanes(x, |_, v| v * v)
 }
 
+/// `‖x‖₁` in f64, in a fixed order.
+pub(crate) fn norm1(x: &[f32]) -> f64 {
+    let (chunks, rest) = x.as_chunks::<8>();
+    let mut sums = [0.0_f64; 8];
+    for chunk in chunks {
+        for (sum, &v) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(v.abs());
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
+}
+
 /// `‖x − y‖²` in f64.
 pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
     let y = &y[..x.len()];

@@ -9,19 +9,32 @@
 //! | [`Dense`] | identity | 1 | no |
 //! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16), 1 − 2⁻¹⁶ (bf16) | 2 | no |
 //! | [`TopK`] | contractive, δ = k/d (slightly less with short values) | d/k · 32/(value bits + ≈ index entropy) | yes |
+//! | [`ThresholdTopK`] | contractive, δ = 0.7·k/d | as `TopK`, ±30 % | yes |
+//! | [`Redsync`] | contractive, δ = n/d for the n sent | as `TopK` for k to 2k, fewer for heavy tails | yes |
+//! | [`Sidco`] | contractive, δ = n/d for the n sent | as `TopK`, ±20 % | yes |
+//! | [`HardThreshold`] | contractive, δ = n/d for the n sent | the vector's | yes |
 //! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
 
 pub mod dense;
 pub mod half;
+pub mod hard_threshold;
 pub mod qsgd;
+pub mod redsync;
 pub mod scaled_sign;
+pub mod sidco;
+mod threshold;
+pub mod threshold_top_k;
 pub mod top_k;
 
 pub use dense::Dense;
 pub use half::Half;
+pub use hard_threshold::HardThreshold;
 pub use qsgd::{Norm, Qsgd};
+pub use redsync::Redsync;
 pub use scaled_sign::ScaledSign;
+pub use sidco::Sidco;
+pub use threshold_top_k::ThresholdTopK;
 pub use top_k::TopK;
 
 use crate::error::ConfigError;
@@ -55,7 +68,8 @@ pub trait Compressor: Send {
     /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
     fn class(&self, x: &[f32]) -> Class;
 
-    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers.
+    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. 1 where only the
+    /// vector decides it.
     fn nominal(&self) -> CompressionFactor;
 
     /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
@@ -112,6 +126,21 @@ impl<'a> Knobs<'a> {
         match self.0.next() {
             None => Ok(default),
             Some(text) => text.parse().map_err(|_| ConfigError::range(what, "a number", text)),
+        }
+    }
+
+    /// The next part as a share such as `0.01` or a factor such as `100x`; `default` is a share.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names `what`.
+    pub fn share(&mut self, what: &'static str, default: f64) -> Result<CompressionFactor, ConfigError> {
+        match self.0.next() {
+            None => CompressionFactor::of_share(what, default),
+            Some(text) if text.ends_with('x') => text.parse(),
+            Some(text) => {
+                let wrong = |_| ConfigError::range(what, "a share such as 0.01 or a factor such as 100x", text);
+                CompressionFactor::of_share(what, text.parse().map_err(wrong)?)
+            }
         }
     }
 

@@ -35,7 +35,7 @@
 use super::{Class, Compressor, Knobs, Spec, bucket_size};
 use crate::bits::pack;
 use crate::error::ConfigError;
-use crate::math::norm2;
+use crate::math::{norm1, norm2};
 use crate::{CompressionFactor, Key, Message};
 
 const BLOCK: usize = 1024;
@@ -96,18 +96,6 @@ impl Compressor for ScaledSign {
         // The margin covers the order of the sums.
         Class::Contractive { delta: (kept / total - 1e-12).clamp(0.0, 1.0) }
     }
-}
-
-/// `‖x‖₁` in f64, in a fixed order.
-fn norm1(x: &[f32]) -> f64 {
-    let (chunks, rest) = x.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for chunk in chunks {
-        for (sum, &v) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(v.abs());
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
 }
 
 impl std::fmt::Display for ScaledSign {

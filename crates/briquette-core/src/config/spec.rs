@@ -16,6 +16,10 @@ macro_rules! compressors {
         /// | `dense` | every value in f32 |
         /// | `f16`, `bf16` | every value in 16 bits |
         /// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
+        /// | `threshold-topk:0.01` | about the largest 1 %, faster; `:0.02` at the end sets the share sampled |
+        /// | `redsync:0.01` | the largest 1 % to 2 %, by bisection of a threshold |
+        /// | `sidco:0.01` | the largest 1 % or so, by a fitted threshold |
+        /// | `hard-threshold:0.001` | every magnitude of at least 0.001 |
         /// | `qsgd:4` | 4 bits a value; `:512` the bucket, then `:max` or `:l2` the norm |
         /// | `sign` | one bit a value and one magnitude; `:512` the bucket |
         ///
@@ -83,6 +87,10 @@ compressors! {
     Dense,
     Half,
     TopK,
+    ThresholdTopK,
+    Redsync,
+    Sidco,
+    HardThreshold,
     Qsgd,
     ScaledSign,
 }
@@ -142,6 +150,11 @@ mod tests {
             "qsgd:8:64:max",
             "sign",
             "sign:64",
+            "threshold-topk:100x",
+            "threshold-topk:7x:0.02",
+            "redsync:20x",
+            "sidco:20x",
+            "hard-threshold:0.001",
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
@@ -160,6 +173,12 @@ mod tests {
             ("qsgd:4:512:l3", "max, l2"),
             ("zip", "valid are"),
             ("sign:0", "bucket"),
+            ("threshold-topk:2", "at most 1"),
+            ("threshold-topk:0.1:0", "sample"),
+            ("redsync:0", "at most 1"),
+            ("sidco:x", "number"),
+            ("hard-threshold", "threshold"),
+            ("hard-threshold:-1", "above 0"),
             ("f16:1", "one part too many"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();
