@@ -42,6 +42,15 @@ pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
     })
 }
 
+/// The mean and the standard deviation of that mean, for tests of random draws.
+#[cfg(test)]
+pub(crate) fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
+    let n = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / n;
+    let variance = samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (mean, (variance / n).sqrt())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -171,6 +171,7 @@ fn table() -> Vec<Row> {
         ),
         row("redsync, error feedback", exchange(gather("redsync:0.01"), Feedback::Error), 4.0, 0.04, false),
         row("sidco, error feedback", exchange(gather("sidco:0.01"), Feedback::Error), 4.0, 0.024, false),
+        row("random-k", exchange(gather("randk:0.01:scaled"), Feedback::None), 2.0, 0.02, false),
         row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum), 6.0, 0.02, false),
         row("GraVAC, error feedback", adaptive(Feedback::Error), 4.0, 0.1, true),
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),

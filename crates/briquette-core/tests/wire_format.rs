@@ -1,8 +1,8 @@
 //! The wire form: golden bytes, round trips, documented lengths, and damage of every kind.
 
 use briquette_core::compress::{
-    Compressor, Dense, Half, HalfKind, HardThreshold, Norm, Qsgd, Redsync, ScaledSign, Sidco, ThresholdTopK, TopK,
-    ValueKind,
+    AdaptiveRandom, BiasedRandom, Compressor, Dense, Half, HalfKind, HardThreshold, Norm, Qsgd, RandomK, Redsync,
+    ScaledSign, Sidco, ThresholdTopK, TopK, ValueKind,
 };
 use briquette_core::error::WireError;
 use briquette_core::{Key, Message};
@@ -22,6 +22,10 @@ fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("redsync", Box::new(Redsync::fraction(0.3).unwrap())),
         ("sidco", Box::new(Sidco::fraction(0.3).unwrap())),
         ("hard threshold", Box::new(HardThreshold::new(0.03).unwrap())),
+        ("random-k", Box::new(RandomK::fraction(0.3).unwrap())),
+        ("random-k, scaled", Box::new(RandomK::fraction(0.3).unwrap().scaled())),
+        ("biased random", Box::new(BiasedRandom::new(0.3).unwrap())),
+        ("adaptive random", Box::new(AdaptiveRandom)),
         ("qsgd 2", Box::new(Qsgd::new(2, 7, Norm::Max).unwrap())),
         ("qsgd 5", Box::new(Qsgd::new(5, 512, Norm::L2).unwrap())),
         ("qsgd 8", Box::new(Qsgd::new(8, 100, Norm::Max).unwrap())),
@@ -112,13 +116,14 @@ fn lengths_follow_the_documented_formulas() {
     let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.5) * 1e-3).collect();
     let expected = |name: &str, r: usize, bits: usize, kept: usize| {
         // Where the length of a message is its compressor's choice, the formula is in what it kept.
-        let exact = name.starts_with("top-k") || name == "threshold top-k";
+        let exact = name.starts_with("top-k") || name.starts_with("random-k") || name == "threshold top-k";
         let k = if exact { n * 3 / 10 } else { kept };
         let sparse = 17 + (k * (1 + r) + bits).div_ceil(8);
         match name {
             "dense" => 12 + 4 * n,
             "f16" | "bf16" => 12 + 2 * n,
             "top-k f32" | "threshold top-k" | "redsync" | "sidco" | "hard threshold" => sparse + 4 * k,
+            "random-k" | "random-k, scaled" | "biased random" | "adaptive random" => sparse + 4 * k,
             "top-k f16" => sparse + 1 + 2 * k,
             "top-k q8" => sparse + 8 * k.div_ceil(256) + k,
             "qsgd 2" => 17 + 4 * n.div_ceil(7) + (2 * n).div_ceil(8),

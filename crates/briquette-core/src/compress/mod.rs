@@ -13,13 +13,19 @@
 //! | [`Redsync`] | contractive, δ = n/d for the n sent | as `TopK` for k to 2k, fewer for heavy tails | yes |
 //! | [`Sidco`] | contractive, δ = n/d for the n sent | as `TopK`, ±20 % | yes |
 //! | [`HardThreshold`] | contractive, δ = n/d for the n sent | the vector's | yes |
+//! | [`RandomK`] | contractive in the mean, δ = k/d; scaled: unbiased, ω = d/k − 1 | as `TopK` | yes; scaled: no |
+//! | [`BiasedRandom`] | contractive in the mean, δ = q | as `TopK` for k ≈ q·d | yes |
+//! | [`AdaptiveRandom`] | contractive in the mean, δ = ‖x‖₃³/(‖x‖₁‖x‖₂²) ≥ 1/d | ≈ d/6 | yes |
 //! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
 
+pub mod adaptive_random;
+pub mod biased_random;
 pub mod dense;
 pub mod half;
 pub mod hard_threshold;
 pub mod qsgd;
+pub mod random_k;
 pub mod redsync;
 pub mod scaled_sign;
 pub mod sidco;
@@ -27,10 +33,13 @@ mod threshold;
 pub mod threshold_top_k;
 pub mod top_k;
 
+pub use adaptive_random::AdaptiveRandom;
+pub use biased_random::BiasedRandom;
 pub use dense::Dense;
 pub use half::Half;
 pub use hard_threshold::HardThreshold;
 pub use qsgd::{Norm, Qsgd};
+pub use random_k::RandomK;
 pub use redsync::Redsync;
 pub use scaled_sign::ScaledSign;
 pub use sidco::Sidco;
@@ -46,6 +55,11 @@ use crate::{CompressionFactor, Key, Message};
 pub enum Class {
     /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
     Contractive {
+        /// In (0, 1]; 1 is the identity.
+        delta: f64,
+    },
+    /// `E‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, over draws: a single draw may lose everything.
+    MeanContractive {
         /// In (0, 1]; 1 is the identity.
         delta: f64,
     },
@@ -101,6 +115,16 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
 
     /// The value that the laws are tried on.
     fn representative() -> Self;
+
+    /// Whether what this very value loses must be fed back, where its knobs decide that.
+    fn needs_feedback(&self) -> bool {
+        Self::NEEDS_FEEDBACK
+    }
+
+    /// Whether feeding back what it loses would make residuals grow without bound.
+    fn refuses_feedback(&self) -> bool {
+        false
+    }
 
     /// Itself with its knob, when controllers can turn one.
     fn tunable(self) -> Option<Box<dyn TunableCompressor>> {

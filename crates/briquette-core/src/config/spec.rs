@@ -20,6 +20,9 @@ macro_rules! compressors {
         /// | `redsync:0.01` | the largest 1 % to 2 %, by bisection of a threshold |
         /// | `sidco:0.01` | the largest 1 % or so, by a fitted threshold |
         /// | `hard-threshold:0.001` | every magnitude of at least 0.001 |
+        /// | `randk:0.01` | a random 1 %; `:scaled` makes it unbiased |
+        /// | `biased-random:0.1` | each value with probability 0.1 |
+        /// | `adaptive-random` | one value, drawn by magnitude |
         /// | `qsgd:4` | 4 bits a value; `:512` the bucket, then `:max` or `:l2` the norm |
         /// | `sign` | one bit a value and one magnitude; `:512` the bucket |
         ///
@@ -61,7 +64,12 @@ macro_rules! compressors {
 
             /// Whether what it loses must be fed back.
             pub fn needs_feedback(&self) -> bool {
-                match self { $(CompressorConfig::$name(_) => $name::NEEDS_FEEDBACK),* }
+                match self { $(CompressorConfig::$name(compressor) => compressor.needs_feedback()),* }
+            }
+
+            /// Whether feeding back what it loses would make residuals grow without bound.
+            pub fn refuses_feedback(&self) -> bool {
+                match self { $(CompressorConfig::$name(compressor) => compressor.refuses_feedback()),* }
             }
 
             fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<CompressorConfig>, ConfigError> {
@@ -91,6 +99,9 @@ compressors! {
     Redsync,
     Sidco,
     HardThreshold,
+    RandomK,
+    BiasedRandom,
+    AdaptiveRandom,
     Qsgd,
     ScaledSign,
 }
@@ -155,6 +166,10 @@ mod tests {
             "redsync:20x",
             "sidco:20x",
             "hard-threshold:0.001",
+            "randk:10x",
+            "randk:10x:scaled",
+            "biased-random:8x",
+            "adaptive-random",
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
@@ -179,6 +194,9 @@ mod tests {
             ("sidco:x", "number"),
             ("hard-threshold", "threshold"),
             ("hard-threshold:-1", "above 0"),
+            ("randk:0.1:twice", "unscaled, scaled"),
+            ("biased-random:0", "at most 1"),
+            ("adaptive-random:1", "one part too many"),
             ("f16:1", "one part too many"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();

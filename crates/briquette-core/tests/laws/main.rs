@@ -107,8 +107,10 @@ fn exact(exchange: &Exchange) -> bool {
         ReducerConfig::Gather { compressor, .. } => match compressor {
             CompressorConfig::Dense(_) => true,
             CompressorConfig::TopK(top_k) => top_k.values() == ValueKind::F32,
+            CompressorConfig::RandomK(random_k) => !random_k.is_scaled(),
             CompressorConfig::ThresholdTopK(_) | CompressorConfig::Redsync(_) | CompressorConfig::Sidco(_) => true,
             CompressorConfig::HardThreshold(_) => true,
+            CompressorConfig::BiasedRandom(_) | CompressorConfig::AdaptiveRandom(_) => true,
             CompressorConfig::Half(_) | CompressorConfig::Qsgd(_) | CompressorConfig::ScaledSign(_) => false,
         },
     }
@@ -270,6 +272,7 @@ fn check_class(config: &CompressorConfig, name: &str, x: &[f32]) {
     let worst = errors.iter().copied().fold(0.0, f64::max);
     let (error, bound) = match class {
         Class::Contractive { delta } => (worst, (1.0 - delta) * norm2),
+        Class::MeanContractive { delta } => (mean - noise, (1.0 - delta) * norm2),
         Class::Unbiased { omega } => (mean - noise, omega * norm2),
     };
     assert!(error <= bound + 1e-6 * bound, "{config} on {name}: {error} exceeds {bound} of {norm2}");
