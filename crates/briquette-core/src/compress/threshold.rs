@@ -292,7 +292,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_floor_far_too_low_still_gives_the_largest_in_bounded_room() {
-        for x in [noise("heavy", 60_000, 1), (0..60_000).map(|i| (i / 7) as f32).collect(), vec![-2.5; 60_000]] {
+        let rising: Vec<f32> = (0..60_000).map(|i| (i / 7) as f32).collect();
+        let close = (0..60_000).map(|i| f32::from_bits(0x3f80_0000 + i / 7)).collect();
+        for x in [noise("heavy", 60_000, 1), rising, close, vec![-2.5; 60_000]] {
             for k in [1, 100, 1500] {
                 let (mut few, mut exact) = (Vec::new(), Vec::new());
                 collect(&x, NONZERO, [k, k + k / 3], &mut few);

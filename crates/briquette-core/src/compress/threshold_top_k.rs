@@ -266,6 +266,7 @@ mod tests {
             sample.sort_by(|a, b| b.abs().total_cmp(&a.abs()));
             collect(&x, magnitude(sample[2]), [x.len(), x.len()], &mut once); // ⌊2.048 + √2.048⌋ = 3 of the sample pass
             again += usize::from(once.len() < 14);
+            assert!(pick(&x, 20, &mut sample, &mut once), "{seed}: a later pass is enough");
             assert!((14..=26).contains(&kept(threshold, &x, Key::new(seed)).len()), "{seed}");
         }
         assert!(again > 3, "{again} keys need a second pass");
