@@ -116,8 +116,8 @@ impl Spec for AdaptiveRandom {
 
 #[cfg(test)]
 mod tests {
-    use super::super::threshold::tests::{awkward, edges, kept};
     use super::*;
+    use crate::compress::threshold::tests::{awkward, edges, kept};
     use proptest::prelude::*;
 
     /// Magnitudes 3, 0, 1, 4, 8 sum to 16: of 16 equal parts, 3 fall to the first, none to the second, and so on.

@@ -141,8 +141,8 @@ impl Spec for BiasedRandom {
 
 #[cfg(test)]
 mod tests {
-    use super::super::threshold::tests::{edges, kept, noise};
     use super::*;
+    use crate::compress::threshold::tests::{edges, kept, noise};
     use crate::math::{mean_and_deviation, norm2};
 
     fn with(probability: f64) -> BiasedRandom {

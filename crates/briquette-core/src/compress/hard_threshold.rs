@@ -107,8 +107,8 @@ impl Spec for HardThreshold {
 
 #[cfg(test)]
 mod tests {
-    use super::super::threshold::tests::{awkward, edges, kept};
     use super::*;
+    use crate::compress::threshold::tests::{awkward, edges, kept};
     use proptest::prelude::*;
 
     fn at(threshold: f32) -> HardThreshold {

@@ -153,8 +153,8 @@ impl Spec for Redsync {
 
 #[cfg(test)]
 mod tests {
-    use super::super::threshold::tests::{awkward, edges, kept, noise};
     use super::*;
+    use crate::compress::threshold::tests::{awkward, edges, keeps_the_largest_as_declared, kept, noise};
     use proptest::prelude::*;
 
     fn fraction(share: f64) -> Redsync {
@@ -210,21 +210,12 @@ mod tests {
     }
 
     proptest! {
-        /// The naive twin: sort, take as many as the class declares.
         #[test]
         fn picks_are_the_largest_and_as_many_as_declared(
             x in proptest::collection::vec(awkward(), 1..200),
             share in 0.01_f64..1.0,
         ) {
-            let indices = kept(fraction(share), &x, Key::new(0));
-            let Class::Contractive { delta } = fraction(share).class(&x) else { panic!() };
-            let nonzero = x.iter().filter(|v| **v != 0.0).count();
-            prop_assert_eq!(indices.len(), ((delta * x.len() as f64).round() as usize).min(nonzero));
-            let mut order: Vec<u32> = (0..x.len() as u32).collect();
-            order.sort_by(|&a, &b| x[b as usize].abs().total_cmp(&x[a as usize].abs()).then(a.cmp(&b)));
-            order.truncate(indices.len());
-            order.sort_unstable();
-            prop_assert_eq!(indices, order);
+            keeps_the_largest_as_declared(fraction(share), &x);
         }
     }
 }

@@ -129,6 +129,18 @@ mod tests {
     }
 
     #[test]
+    fn scaled_random_k_builds_without_feedback_only() {
+        let layout = crate::Layout::new([("weight", vec![64])]);
+        for feedback in Feedback::all() {
+            for (text, refused) in [("randk:8x", false), ("randk:8x:scaled", feedback != Feedback::None)] {
+                let reducer = ReducerConfig::gather(text.parse().unwrap());
+                let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);
+                assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");
+            }
+        }
+    }
+
+    #[test]
     fn unknown_settings_are_refused() {
         for text in [
             "strategy = \"every-step\"\nreducre = { kind = \"dense\" }",
