@@ -218,6 +218,14 @@ impl Exchange {
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+        if let ReducerConfig::Gather { compressor, .. } = &self.reducer
+            && compressor.refuses_feedback()
+            && self.feedback != Feedback::None
+        {
+            return Err(ConfigError::Conflict(format!(
+                "compressor {compressor} is not contractive: use it with feedback none, or unscaled with feedback"
+            )));
+        }
         let reducer = match self.controller.build(world)? {
             None => self.fixed(layout)?,
             Some(controller) => self.adaptive(layout, controller)?,

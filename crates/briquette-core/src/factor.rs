@@ -31,6 +31,17 @@ impl CompressionFactor {
         }
     }
 
+    /// `1/share`; `what` is said to be kept.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] for a share outside (0, 1].
+    pub(crate) fn of_share(what: &'static str, share: f64) -> Result<Self, ConfigError> {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(ConfigError::range(what, "above 0 and at most 1", share));
+        }
+        CompressionFactor::new(1.0 / share)
+    }
+
     /// `32/bits`, for quantizers of at least one bit.
     pub(crate) fn of_bits(bits: u8) -> Self {
         CompressionFactor((32.0 / f64::from(bits)).max(1.0))

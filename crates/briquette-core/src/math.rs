@@ -41,6 +41,15 @@ pub(crate) fn all_finite(x: &[f32]) -> bool {
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
+/// The mean and the standard deviation of that mean, for tests of random draws.
+#[cfg(test)]
+pub(crate) fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
+    let n = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / n;
+    let variance = samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (mean, (variance / n).sqrt())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,14 @@ fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("top-k f32", top_k(ValueKind::F32)),
         ("top-k f16", top_k(ValueKind::F16)),
         ("top-k q8", top_k(ValueKind::Q8)),
+        ("threshold top-k", Box::new(ThresholdTopK::fraction(0.3).unwrap())),
+        ("redsync", Box::new(Redsync::fraction(0.3).unwrap())),
+        ("sidco", Box::new(Sidco::fraction(0.3).unwrap())),
+        ("hard threshold", Box::new(HardThreshold::new(0.03).unwrap())),
+        ("random-k", Box::new(RandomK::fraction(0.3).unwrap())),
+        ("random-k, scaled", Box::new(RandomK::fraction(0.3).unwrap().scaled())),
+        ("biased random", Box::new(BiasedRandom::new(0.3).unwrap())),
+        ("adaptive random", Box::new(AdaptiveRandom)),
         ("qsgd 2", Box::new(Qsgd::new(2, 7, Norm::Max).unwrap())),
         ("qsgd 5", Box::new(Qsgd::new(5, 512, Norm::L2).unwrap())),
         ("qsgd 8", Box::new(Qsgd::new(8, 100, Norm::Max).unwrap())),
@@ -147,13 +155,16 @@ fn elias_bits(message: &Message, x: &[f32], levels: usize) -> usize {
 fn lengths_follow_the_documented_formulas() {
     let n = 1000;
     let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.5) * 1e-3).collect();
-    let expected = |name: &str, r: usize, bits: usize| {
-        let k = n * 3 / 10;
+    let expected = |name: &str, r: usize, bits: usize, kept: usize| {
+        // Where the length of a message is its compressor's choice, the formula is in what it kept.
+        let exact = name.starts_with("top-k") || name.starts_with("random-k") || name == "threshold top-k";
+        let k = if exact { n * 3 / 10 } else { kept };
         let sparse = 17 + (k * (1 + r) + bits).div_ceil(8);
         match name {
             "dense" => 12 + 4 * n,
             "f16" | "bf16" => 12 + 2 * n,
-            "top-k f32" => sparse + 4 * k,
+            "top-k f32" | "threshold top-k" | "redsync" | "sidco" | "hard threshold" => sparse + 4 * k,
+            "random-k" | "random-k, scaled" | "biased random" | "adaptive random" => sparse + 4 * k,
             "top-k f16" => sparse + 1 + 2 * k,
             "top-k q8" => sparse + 8 * k.div_ceil(256) + k,
             "qsgd 2" => 17 + 4 * n.div_ceil(7) + (2 * n).div_ceil(8),
@@ -178,7 +189,7 @@ fn lengths_follow_the_documented_formulas() {
         let bytes = encode(&message);
         // The unary part of the formula, from the decoded positions and the r on the wire.
         let (r, mut next, mut unary) = (bytes[12] as usize, 0, 0);
-        if name.starts_with("top-k") {
+        if (3..=5).contains(&bytes[3]) {
             let mut decoded = vec![0.0; n];
             message.decode_into(&mut decoded).unwrap();
             for (i, _) in decoded.iter().enumerate().filter(|(_, v)| **v != 0.0) {
@@ -188,7 +199,7 @@ fn lengths_follow_the_documented_formulas() {
         }
         let length = match name {
             "elias" => 17 + 4 + elias_bits(&message, &x, 31).div_ceil(8),
-            _ => expected(name, r, unary),
+            _ => expected(name, r, unary, message.kept()),
         };
         assert_eq!(bytes.len(), length, "{name}");
     }

@@ -10,6 +10,13 @@
 //! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16), 1 − 2⁻¹⁶ (bf16) | 2 | no |
 //! | [`TopK`] | contractive, δ = k/d (slightly less with short values) | d/k · 32/(value bits + ≈ index entropy) | yes |
 //! | [`Coded`] | of both parts | the sparsifier's | as the sparsifier |
+//! | [`ThresholdTopK`] | contractive, δ = 0.7·k/d | as `TopK`, ±30 % | yes |
+//! | [`Redsync`] | contractive, δ = n/d for the n sent | as `TopK` for k to 2k, fewer for heavy tails | yes |
+//! | [`Sidco`] | contractive, δ = n/d for the n sent | as `TopK`, ±20 % | yes |
+//! | [`HardThreshold`] | contractive, δ = n/d for the n sent | the vector's | yes |
+//! | [`RandomK`] | contractive in the mean, δ = k/d; scaled: unbiased, ω = d/k − 1 | as `TopK` | yes; scaled: no |
+//! | [`BiasedRandom`] | contractive in the mean, δ = q | as `TopK` for k ≈ q·d | yes |
+//! | [`AdaptiveRandom`] | contractive in the mean, δ = ‖x‖₃³/(‖x‖₁‖x‖₂²) ≥ 1/d | ≈ d/6 | yes |
 //! | [`MinMax`] | contractive, δ = 1 − n/(2·255²), n the block | 4 | no |
 //! | [`Natural`] | unbiased, ω = 1/8 | 3.6 | no |
 //! | [`Qsgd`] | unbiased, ω by level count and norm | 32/bits | no |
@@ -20,36 +27,51 @@
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
 //! | [`PlainSign`] | biased, of no class | 32 | nothing helps |
 
+pub mod adaptive_random;
+pub mod biased_random;
 pub mod coded;
 pub mod dense;
 mod dither;
 pub mod exponential_dithering;
 pub mod half;
+pub mod hard_threshold;
 pub mod min_max;
 pub mod natural;
 pub mod one_bit;
 pub mod plain_sign;
 pub mod qsgd;
+pub mod random_k;
+pub mod redsync;
 pub mod rounding;
 pub mod scaled_sign;
+pub mod sidco;
 pub mod tern_grad;
 #[cfg(test)]
 mod testkit;
+mod threshold;
+pub mod threshold_top_k;
 pub mod top_k;
 
+pub use adaptive_random::AdaptiveRandom;
+pub use biased_random::BiasedRandom;
 pub use coded::Coded;
 pub use dense::Dense;
 pub use dither::Norm;
 pub use exponential_dithering::ExponentialDithering;
 pub use half::Half;
+pub use hard_threshold::HardThreshold;
 pub use min_max::MinMax;
 pub use natural::Natural;
 pub use one_bit::OneBit;
 pub use plain_sign::PlainSign;
 pub use qsgd::Qsgd;
+pub use random_k::RandomK;
+pub use redsync::Redsync;
 pub use rounding::Rounding;
 pub use scaled_sign::ScaledSign;
+pub use sidco::Sidco;
 pub use tern_grad::TernGrad;
+pub use threshold_top_k::ThresholdTopK;
 pub use top_k::TopK;
 
 use crate::error::ConfigError;
@@ -64,15 +86,15 @@ pub enum Class {
         /// In (0, 1]; 1 is the identity.
         delta: f64,
     },
+    /// `E‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, over draws: a single draw may lose everything.
+    MeanContractive {
+        /// In (0, 1]; 1 is the identity.
+        delta: f64,
+    },
     /// `E C(x) = x` and `E‖x − C(x)‖² ≤ omega·‖x‖²`.
     Unbiased {
         /// At least 0; 0 is the identity.
         omega: f64,
-    },
-    /// `E‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, over draws; single ones may be worse.
-    MeanContractive {
-        /// In (0, 1].
-        delta: f64,
     },
     /// `E‖x − C(x)‖² ≤ omega·‖x‖²`, without any promise about the mean.
     Biased {
@@ -103,7 +125,8 @@ pub trait Compressor: Send {
     /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
     fn class(&self, x: &[f32]) -> Class;
 
-    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers.
+    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. 1 where only the
+    /// vector decides it.
     fn nominal(&self) -> CompressionFactor;
 
     /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
@@ -139,6 +162,16 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     /// The value that the laws are tried on.
     fn representative() -> Self;
 
+    /// Whether what this very value loses must be fed back, where its knobs decide that.
+    fn needs_feedback(&self) -> bool {
+        Self::NEEDS_FEEDBACK
+    }
+
+    /// Whether feeding back what it loses would make residuals grow without bound.
+    fn refuses_feedback(&self) -> bool {
+        false
+    }
+
     /// The knob, when controllers can turn one.
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         None
@@ -163,6 +196,21 @@ impl<'a> Knobs<'a> {
         match self.0.next() {
             None => Ok(default),
             Some(text) => text.parse().map_err(|_| ConfigError::range(what, "a number", text)),
+        }
+    }
+
+    /// The next part as a share such as `0.01` or a factor such as `100x`; `default` is a share.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] names `what`.
+    pub fn share(&mut self, what: &'static str, default: f64) -> Result<CompressionFactor, ConfigError> {
+        match self.0.next() {
+            None => CompressionFactor::of_share(what, default),
+            Some(text) if text.ends_with('x') => text.parse(),
+            Some(text) => {
+                let wrong = |_| ConfigError::range(what, "a share such as 0.01 or a factor such as 100x", text);
+                CompressionFactor::of_share(what, text.parse().map_err(wrong)?)
+            }
         }
     }
 

@@ -48,6 +48,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
+use super::threshold::{magnitude, retain_largest, select};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
@@ -67,10 +68,7 @@ impl TopK {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn fraction(fraction: f64) -> Result<Self, ConfigError> {
-        if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(ConfigError::range("fraction of values kept by top-k", "above 0 and at most 1", fraction));
-        }
-        Ok(TopK::factor(CompressionFactor::new(1.0 / fraction)?))
+        CompressionFactor::of_share("fraction of values kept by top-k", fraction).map(TopK::factor)
     }
 
     /// Keeps one value in `factor`.
@@ -137,112 +135,6 @@ impl Compressor for TopK {
     }
 }
 
-/// The bits of `|v|`, which order like magnitudes.
-fn magnitude(v: f32) -> u32 {
-    v.to_bits() & 0x7fff_ffff
-}
-
-/// What to keep: magnitudes above `bits`, and the first `ties` equal to it.
-#[derive(Debug, Clone, Copy)]
-struct Cut {
-    bits: u32,
-    ties: usize,
-}
-
-impl Cut {
-    const NONZERO: Cut = Cut { bits: 0, ties: 0 };
-
-    /// The cut that keeps `k` of the magnitudes, and of zeros none.
-    fn find(magnitudes: impl Iterator<Item = u32> + Clone, k: usize) -> Cut {
-        let (mut prefix, mut above) = (0_u32, 0_usize);
-        for (shift, width) in [(20, 11), (10, 10), (0, 10)] {
-            let mut counts = [0_u32; 2048];
-            let mask = (1_u32 << width) - 1;
-            for m in magnitudes.clone() {
-                if m >> (shift + width) == prefix {
-                    counts[((m >> shift) & mask) as usize] += 1;
-                }
-            }
-            let mut bin = mask;
-            while bin > 0 && above + (counts[bin as usize] as usize) < k {
-                above += counts[bin as usize] as usize;
-                bin -= 1;
-            }
-            prefix = (prefix << width) | bin;
-        }
-        if prefix == 0 { Cut::NONZERO } else { Cut { bits: prefix, ties: k - above } }
-    }
-
-    /// Whether the next magnitude in index order is kept.
-    fn keeps(&mut self, magnitude: u32) -> bool {
-        let tie = magnitude == self.bits && self.ties > 0;
-        self.ties -= usize::from(tie);
-        tie || magnitude > self.bits
-    }
-}
-
-/// Shorter vectors are not worth a sample.
-const SAMPLED: usize = 1 << 15;
-const SAMPLES: usize = 4096;
-
-/// Writes the indices of the `k` largest magnitudes, without zeros, in ascending order.
-fn select(x: &[f32], k: usize, indices: &mut Vec<u32>) {
-    if x.len() >= SAMPLED && k <= x.len() / 4 {
-        let floor = Cut { bits: sampled_floor(x, k), ties: 0 };
-        if collect(x, floor, 4 * k + 1024, indices) && indices.len() >= k {
-            return retain_largest(x, k, indices);
-        }
-        indices.clear();
-    }
-    let all = k >= x.len();
-    let cut = if all { Cut::NONZERO } else { Cut::find(x.iter().map(|&v| magnitude(v)), k) };
-    collect(x, cut, x.len(), indices);
-}
-
-/// Magnitude bits that likely a few more than `k` values of `x` exceed.
-fn sampled_floor(x: &[f32], k: usize) -> u32 {
-    let mut sample = [0; SAMPLES];
-    let stride = x.len() / SAMPLES;
-    for (i, sample) in sample.iter_mut().enumerate() {
-        // Steps within the stride, so that a period of the data (channels, rows) does not select the sample.
-        *sample = magnitude(x[i * stride + i % stride]);
-    }
-    let expected = (k as f64 / x.len() as f64) * SAMPLES as f64;
-    // Three standard deviations of the count, and a little for very small counts.
-    let rank = (expected + 3.0 * expected.sqrt() + 4.0) as usize;
-    *sample.select_nth_unstable_by(rank.min(SAMPLES - 1), |a, b| b.cmp(a)).1
-}
-
-/// Appends the indices that `cut` keeps; gives up, with false, when there are more than `limit`.
-fn collect(x: &[f32], mut cut: Cut, limit: usize, indices: &mut Vec<u32>) -> bool {
-    const CHUNK: usize = 32;
-    for (c, chunk) in x.chunks(CHUNK).enumerate() {
-        // Most chunks hold nothing: look at all at once (signed, because SSE2 compares so).
-        if chunk.iter().fold(true, |none, &v| none & ((magnitude(v) as i32) < cut.bits as i32)) {
-            continue;
-        }
-        let mut found = [0; CHUNK];
-        let mut count = 0;
-        for (i, &v) in chunk.iter().enumerate() {
-            found[count] = (c * CHUNK + i) as u32;
-            count += usize::from(cut.keeps(magnitude(v)));
-        }
-        indices.extend_from_slice(&found[..count]);
-        if indices.len() > limit {
-            return false;
-        }
-    }
-    true
-}
-
-/// Keeps of ascending `indices` those of the `k` largest magnitudes.
-fn retain_largest(x: &[f32], k: usize, indices: &mut Vec<u32>) {
-    if k < indices.len() {
-        let mut cut = Cut::find(indices.iter().map(|&i| magnitude(x[i as usize])), k);
-        indices.retain(|&i| cut.keeps(magnitude(x[i as usize])));
-    }
-}
-
 fn write_values(x: &[f32], indices: &[u32], values: &mut Values) {
     let kept = |&i: &u32| x[i as usize];
     match values {
@@ -299,14 +191,7 @@ impl Spec for TopK {
         if name != "topk" {
             return Ok(None);
         }
-        let top_k = match knobs.text() {
-            Some(text) if text.ends_with('x') => TopK::factor(text.parse()?),
-            Some(text) => {
-                let wrong = |_| ConfigError::range("top-k", "a share such as 0.01 or a factor such as 100x", text);
-                TopK::fraction(text.parse().map_err(wrong)?)?
-            }
-            None => TopK::fraction(0.01)?,
-        };
+        let top_k = TopK::factor(knobs.share("fraction of values kept by top-k", 0.01)?);
         let kinds = [("f32", ValueKind::F32), ("f16", ValueKind::F16), ("q8", ValueKind::Q8)];
         Ok(Some(top_k.with_values(knobs.word("value type", &kinds)?)))
     }

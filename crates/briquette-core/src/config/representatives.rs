@@ -2,7 +2,7 @@
 
 use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
 use crate::CompressionFactor;
-use crate::compress::{Dense as DenseCompressor, TopK, ValueKind};
+use crate::compress::{Dense as DenseCompressor, RandomK, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
 
@@ -94,6 +94,8 @@ pub fn representatives() -> Vec<Config> {
     for values in [ValueKind::F16, ValueKind::Q8] {
         add(Exchange { reducer: top_k(values), feedback: Feedback::Error, ..Exchange::default() });
     }
+    let random_k = CompressorConfig::from(RandomK::factor(factor(8.0)).scaled());
+    add(Exchange { reducer: ReducerConfig::gather(random_k), ..Exchange::default() });
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
             add(Exchange { reducer: top_k(ValueKind::F32), feedback, controller, bucket_values: None });
@@ -123,6 +125,18 @@ mod tests {
         for config in representatives() {
             let text = toml::to_string(&config).unwrap();
             assert_eq!(toml::from_str::<Config>(&text).unwrap(), config, "{text}");
+        }
+    }
+
+    #[test]
+    fn scaled_random_k_builds_without_feedback_only() {
+        let layout = crate::Layout::new([("weight", vec![64])]);
+        for feedback in Feedback::all() {
+            for (text, refused) in [("randk:8x", false), ("randk:8x:scaled", feedback != Feedback::None)] {
+                let reducer = ReducerConfig::gather(text.parse().unwrap());
+                let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);
+                assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");
+            }
         }
     }
 

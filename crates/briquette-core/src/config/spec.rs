@@ -34,7 +34,11 @@ macro_rules! compressors {
             }
 
             fn needs_feedback(&self) -> bool {
-                match self { $(CompressorKind::$name(_) => $name::NEEDS_FEEDBACK),* }
+                match self { $(CompressorKind::$name(compressor) => compressor.needs_feedback()),* }
+            }
+
+            fn refuses_feedback(&self) -> bool {
+                match self { $(CompressorKind::$name(compressor) => compressor.refuses_feedback()),* }
             }
 
             /// Whether it chooses coordinates.
@@ -70,6 +74,14 @@ macro_rules! compressors {
 compressors! {
     Dense,
     Half,
+    TopK,
+    ThresholdTopK,
+    Redsync,
+    Sidco,
+    HardThreshold,
+    RandomK,
+    BiasedRandom,
+    AdaptiveRandom,
     MinMax,
     Natural,
     Qsgd,
@@ -79,7 +91,6 @@ compressors! {
     OneBit,
     ScaledSign,
     PlainSign,
-    TopK,
 }
 
 impl Compressor for CompressorKind {
@@ -115,6 +126,14 @@ impl Tunable for CompressorKind {
 /// |---|---|
 /// | `dense` | every value in f32 |
 /// | `f16`, `bf16` | every value in 16 bits |
+/// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
+/// | `threshold-topk:0.01` | about the largest 1 %, faster; `:0.02` at the end sets the share sampled |
+/// | `redsync:0.01` | the largest 1 % to 2 %, by bisection of a threshold |
+/// | `sidco:0.01` | the largest 1 % or so, by a fitted threshold |
+/// | `hard-threshold:0.001` | every magnitude of at least 0.001 |
+/// | `randk:0.01` | a random 1 %; `:scaled` makes it unbiased |
+/// | `biased-random:0.1` | each value with probability 0.1 |
+/// | `adaptive-random` | one value, drawn by magnitude |
 /// | `minmax` | 8 bits between the ends of each block; `:256` the block |
 /// | `natural` | 9 bits: sign and exponent |
 /// | `qsgd:4` | 4 bits a value (or `qsgd:s5`: 5 levels); `:512` the bucket, then `:max` or `:l2` the norm, `:elias` codes |
@@ -124,7 +143,6 @@ impl Tunable for CompressorKind {
 /// | `one-bit` | one bit a value and the means of both halves; `:512` the bucket |
 /// | `sign` | one bit a value and one magnitude; `:512` the bucket |
 /// | `plain-sign` | one bit a value |
-/// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
 /// | `topk:0.01+natural` | the kept values of a sparsifier, written by another compressor |
 ///
 /// ```
@@ -132,7 +150,7 @@ impl Tunable for CompressorKind {
 /// let spec: CompressorConfig = "topk:20x+dither:2:7".parse()?;
 /// assert_eq!(spec.to_string(), "topk:20x+dither:2:7:512:max");
 /// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
-/// assert!(error.contains("valid are: dense; f16, bf16; minmax"), "{error}");
+/// assert!(error.contains("valid are: dense; f16, bf16; topk"), "{error}");
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -200,6 +218,11 @@ impl CompressorConfig {
     /// Whether what it loses must be fed back.
     pub fn needs_feedback(&self) -> bool {
         self.compressor.needs_feedback()
+    }
+
+    /// Whether feeding back what it loses would make residuals grow without bound.
+    pub fn refuses_feedback(&self) -> bool {
+        self.compressor.refuses_feedback()
     }
 }
 
@@ -289,6 +312,15 @@ mod tests {
             "round:2:random",
             "terngrad:none",
             "topk:100x+minmax:64",
+            "threshold-topk:100x",
+            "threshold-topk:7x:0.02",
+            "redsync:20x",
+            "sidco:20x",
+            "hard-threshold:0.001",
+            "randk:10x",
+            "randk:10x:scaled",
+            "biased-random:8x",
+            "adaptive-random",
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
@@ -307,6 +339,15 @@ mod tests {
             ("qsgd:4:512:l3", "max, l2"),
             ("zip", "valid are"),
             ("sign:0", "bucket"),
+            ("threshold-topk:2", "at most 1"),
+            ("threshold-topk:0.1:0", "sample"),
+            ("redsync:0", "at most 1"),
+            ("sidco:x", "number"),
+            ("hard-threshold", "threshold"),
+            ("hard-threshold:-1", "above 0"),
+            ("randk:0.1:twice", "unscaled, scaled"),
+            ("biased-random:0", "at most 1"),
+            ("adaptive-random:1", "one part too many"),
             ("f16:1", "one part too many"),
             ("sign+natural", "must be a sparsifier"),
             ("topk+topk", "must keep all values"),

@@ -25,15 +25,13 @@
 //! assert!(picked.is_sorted());
 //! ```
 
-use rand::Rng;
-
 use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
-use crate::compress::Tunable;
+use crate::compress::{Tunable, random_k};
 use crate::error::ReduceError;
 use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{BLOCK, Communicator, CompressionFactor, Key, Slot};
+use crate::{Communicator, CompressionFactor, Key, Slot};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
@@ -55,20 +53,10 @@ impl SharedRandomK {
         SharedRandomK { scaled: true, ..SharedRandomK::new(factor) }
     }
 
-    /// `k` of `len` positions in ascending order, each subset equally likely (selection sampling: D. E. Knuth,
-    /// *The Art of Computer Programming* 2, 3.4.2, algorithm S), one uniform number a position.
+    /// `k` of `len` positions in ascending order, each subset equally likely; [`RandomK`](crate::compress::RandomK)
+    /// draws alike.
     pub fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
-        out.clear();
-        let mut missing = k.min(len);
-        for block in 0..len.div_ceil(BLOCK) {
-            let mut rng = key.block(block);
-            for index in block * BLOCK..len.min((block + 1) * BLOCK) {
-                if rng.random::<f64>() * ((len - index) as f64) < missing as f64 {
-                    out.push(index as u32);
-                    missing -= 1;
-                }
-            }
-        }
+        random_k::choose(key, len, k, out);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::compress::threshold::{SAMPLED, tests::awkward};
 use crate::math::{distance2, norm2};
 use proptest::prelude::*;
 
@@ -25,15 +26,6 @@ fn naive(x: &[f32], k: usize) -> Vec<u32> {
 
 fn factor(c: f64) -> TopK {
     TopK::factor(CompressionFactor::new(c).unwrap())
-}
-
-/// Ties, zeros of both signs, denormals, extremes.
-fn awkward() -> impl Strategy<Value = f32> {
-    prop_oneof![
-        (-3..4_i32).prop_map(|v| v as f32),
-        prop::sample::select(vec![0.0, -0.0, 1e-45, -1e-45, 3e-39, f32::MAX, -f32::MAX, f32::MIN_POSITIVE]),
-        any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite()),
-    ]
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! Every magnitude of at least `λ`.
+//!
+//! **Why, and when not.** One pass, and no target to miss: messages grow and shrink with the vector, and under error
+//! feedback no residual ever reaches `λ`, which top-k does not promise. Not where bytes must be planned: a `λ` too small
+//! sends everything (with indices), one too large nothing for many steps.
+//!
+//! **Method.** `C(x)ᵢ = xᵢ` where `|xᵢ| ≥ λ`, else 0.
+//!
+//! | paper | here |
+//! |---|---|
+//! | `λ` | `threshold` |
+//!
+//! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` values with gaps `gⱼ`, `r` the best Rice parameter.
+//!
+//! **Properties.** What is lost is below `λ` everywhere: `‖x − C(x)‖² < d·λ²`, an absolute bound. Relative to `‖x‖`
+//! it is contractive with δ = n/d for the `n` of this vector, which may be 0; what is kept is bit-exact. Needs error
+//! feedback.
+//!
+//! **Knobs.** `λ`, in the unit of the vector; above 0 and finite. No default: it depends on the model, the loss and the
+//! learning rate. It is no compression factor, so controllers cannot turn it, and the nominal factor is 1.
+//!
+//! **Deviations.** None.
+//!
+//! **Reference.** A. N. Sahu, A. Dutta, A. M. Abdelmoniem, T. Banerjee, M. Canini, P. Kalnis, *Rethinking Gradient
+//! Sparsification as Total Error Minimization*, NeurIPS 2021 (arXiv 2108.00951).
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, HardThreshold}};
+//! let mut message = Message::default();
+//! HardThreshold::new(2.0)?.compress_into(&[1.0, -5.0, 2.0, -1.9], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 4];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!(decoded, [0.0, -5.0, 2.0, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::threshold::{class_of, collect, count, fill, floor_of, start};
+use super::{Class, Compressor, Knobs, Spec};
+use crate::error::ConfigError;
+use crate::{CompressionFactor, Key, Message};
+
+/// Keeps what reaches a threshold; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HardThreshold {
+    threshold: f32,
+}
+
+impl HardThreshold {
+    /// Keeps magnitudes of at least `threshold`, above 0 and finite.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] otherwise.
+    pub fn new(threshold: f32) -> Result<Self, ConfigError> {
+        if !(threshold > 0.0 && threshold.is_finite()) {
+            return Err(ConfigError::range("threshold of magnitudes", "above 0 and finite", threshold));
+        }
+        Ok(HardThreshold { threshold })
+    }
+
+    fn floor(&self) -> u32 {
+        floor_of(self.threshold.into())
+    }
+}
+
+impl Compressor for HardThreshold {
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::DENSE
+    }
+
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        let (indices, values) = start(out, x.len());
+        collect(x, self.floor(), [0, x.len()], indices);
+        fill(x, indices, values);
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        class_of(count(x, self.floor()), x)
+    }
+
+    fn selects(&self) -> bool {
+        true
+    }
+}
+
+impl std::fmt::Display for HardThreshold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "hard-threshold:{}", self.threshold)
+    }
+}
+
+impl Spec for HardThreshold {
+    const SYNTAX: &'static str = "hard-threshold:LAMBDA";
+    const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = true;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "hard-threshold" {
+            return Ok(None);
+        }
+        // There is no sensible default: 0 is refused, with what the knob must be.
+        HardThreshold::new(knobs.number("threshold of magnitudes", 0.0)?).map(Some)
+    }
+
+    fn representative() -> Self {
+        HardThreshold { threshold: 0.75 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::threshold::tests::{awkward, edges, kept};
+    use proptest::prelude::*;
+
+    fn at(threshold: f32) -> HardThreshold {
+        HardThreshold::new(threshold).unwrap()
+    }
+
+    #[test]
+    fn three_by_hand() {
+        let x = [0.5, -0.25, 0.49, -0.5, 0.0, 8.0];
+        assert_eq!(kept(at(0.5), &x, Key::new(0)), [0, 3, 5]);
+        assert_eq!(at(0.5).class(&x), Class::Contractive { delta: 0.5 });
+        // 0.25² + 0.49², below 6·0.5².
+        let mut message = Message::default();
+        at(0.5).compress_into(&x, Key::new(0), &mut message);
+        assert!((message.error_energy(&x) - (0.0625 + 0.2401)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn edges_are_finite_and_settings_are_checked() {
+        for x in edges() {
+            assert_eq!(kept(at(f32::from_bits(1)), &x, Key::new(0)).len(), x.iter().filter(|v| **v != 0.0).count());
+            assert_eq!(kept(at(f32::MAX), &x, Key::new(0)).len(), x.iter().filter(|v| v.abs() == f32::MAX).count());
+        }
+        assert!([0.0, -1.0, f32::NAN, f32::INFINITY].map(HardThreshold::new).iter().all(Result::is_err));
+    }
+
+    proptest! {
+        #[test]
+        fn picks_equal_the_naive_ones(x in proptest::collection::vec(awkward(), 0..200), by in awkward()) {
+            let threshold = by.abs().max(f32::from_bits(1));
+            let naive: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize].abs() >= threshold).collect();
+            prop_assert_eq!(kept(at(threshold), &x, Key::new(0)), naive);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `k` coordinates drawn by lot, each rank its own.
+//!
+//! **Why, and when not.** It does not look at the values: cheap to reason about, a baseline for what choosing by
+//! magnitude buys, and scaled it is unbiased. It keeps only `k/d` of the energy, far less than [`TopK`](super::TopK)
+//! for the same bytes. Where all ranks may draw alike, [`SharedRandomK`](crate::reduce::SharedRandomK) needs no indices
+//! and its bytes do not grow with the world.
+//!
+//! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank.
+//! `C(x)ᵢ = s·xᵢ` for `i` in `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number
+//! becomes that number.
+//!
+//! | paper | here |
+//! |---|---|
+//! | `d/k` | `factor` |
+//! | `α` or `δ` = k/d | `delta` of the class, unscaled |
+//! | `ω` = d/k − 1 | `omega` of the class, scaled |
+//!
+//! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4k` bytes: `gⱼ` the gaps between the positions, `r` the best Rice
+//! parameter. Zeros that are drawn are sent.
+//!
+//! **Properties.** Unscaled: `E‖x − C(x)‖² = (1 − k/d)‖x‖²` exactly, contractive in the mean; needs error feedback.
+//! Scaled: `E C(x) = x`, `E‖x − C(x)‖² = (d/k − 1)‖x‖²` exactly (below `f32::MAX·k/d`); needs no feedback, and is
+//! refused with it, because ω above 1 makes residuals grow.
+//!
+//! **Knobs.** The factor `d/k`, default 100; whether to scale, default no.
+//!
+//! **Deviations.** GraVAC's code draws with replacement, which changes the constants. A rank could send its seed in
+//! place of the positions; messages here describe themselves.
+//!
+//! **Reference.** S. U. Stich, J.-B. Cordonnier, M. Jaggi, *Sparsified SGD with Memory*, NeurIPS 2018 (rand-k).
+//!
+//! ```
+//! use briquette_core::{Key, Message, compress::{Compressor, RandomK}};
+//! let mut message = Message::default();
+//! RandomK::fraction(0.25)?.scaled().compress_into(&[1.0; 8], Key::new(0), &mut message);
+//! let mut decoded = [0.0; 8];
+//! message.decode_into(&mut decoded)?;
+//! assert_eq!((message.kept(), decoded.iter().sum::<f32>()), (2, 8.0)); // two of eight, four times as large
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use rand::Rng;
+
+use super::threshold::{fill, start};
+use super::{Class, Compressor, Knobs, Spec, Tunable};
+use crate::error::ConfigError;
+use crate::{BLOCK, CompressionFactor, Key, Message};
+
+/// Keeps random coordinates; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomK {
+    factor: CompressionFactor,
+    scaled: bool,
+}
+
+impl RandomK {
+    /// Keeps this share of the values as they are, in (0, 1].
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] otherwise.
+    pub fn fraction(fraction: f64) -> Result<Self, ConfigError> {
+        CompressionFactor::of_share("fraction of values kept by random-k", fraction).map(Self::factor)
+    }
+
+    /// Keeps one value in `factor` as it is.
+    pub fn factor(factor: CompressionFactor) -> Self {
+        RandomK { factor, scaled: false }
+    }
+
+    /// Values times `d/k`: unbiased, for use without error feedback.
+    #[must_use]
+    pub fn scaled(self) -> Self {
+        RandomK { scaled: true, ..self }
+    }
+
+    /// Whether values are scaled to be unbiased.
+    pub fn is_scaled(&self) -> bool {
+        self.scaled
+    }
+}
+
+impl Tunable for RandomK {
+    fn tune(&mut self, factor: CompressionFactor) {
+        self.factor = factor;
+    }
+}
+
+impl Compressor for RandomK {
+    fn nominal(&self) -> CompressionFactor {
+        self.factor
+    }
+
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        let k = self.factor.keep(x.len());
+        let (indices, values) = start(out, x.len());
+        choose(key, x.len(), k, indices);
+        fill(x, indices, values);
+        if self.scaled {
+            let scale = x.len() as f32 / k as f32;
+            values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
+        }
+    }
+
+    fn class(&self, x: &[f32]) -> Class {
+        let share = self.factor.keep(x.len()) as f64 / x.len().max(1) as f64;
+        match (x.is_empty(), self.scaled) {
+            (true, _) => Class::Contractive { delta: 1.0 },
+            (_, true) => Class::Unbiased { omega: 1.0 / share - 1.0 },
+            (_, false) => Class::MeanContractive { delta: share },
+        }
+    }
+
+    fn selects(&self) -> bool {
+        !self.factor.is_dense()
+    }
+}
+
+/// `k` of `len` positions in ascending order, each subset equally likely (selection sampling: D. E. Knuth,
+/// *The Art of Computer Programming* 2, 3.4.2, algorithm S), one uniform number a position.
+pub(crate) fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
+    out.clear();
+    let mut missing = k.min(len);
+    for block in 0..len.div_ceil(BLOCK) {
+        let mut rng = key.block(block);
+        for index in block * BLOCK..len.min((block + 1) * BLOCK) {
+            if rng.random::<f64>() * ((len - index) as f64) < missing as f64 {
+                out.push(index as u32);
+                missing -= 1;
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for RandomK {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "randk:{}{}", self.factor, if self.scaled { ":scaled" } else { "" })
+    }
+}
+
+impl Spec for RandomK {
+    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[:unscaled|scaled]]";
+    const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = true;
+
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "randk" {
+            return Ok(None);
+        }
+        let factor = knobs.share("fraction of values kept by random-k", 0.01)?;
+        let scaled = knobs.word("scaling of random-k", &[("unscaled", false), ("scaled", true)])?;
+        Ok(Some(RandomK { factor, scaled }))
+    }
+
+    fn representative() -> Self {
+        RandomK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
+
+    fn needs_feedback(&self) -> bool {
+        !self.scaled
+    }
+
+    fn refuses_feedback(&self) -> bool {
+        self.scaled
+    }
+}
+
+#[cfg(test)]
+mod tests;

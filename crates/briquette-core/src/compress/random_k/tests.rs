@@ -1,0 +1,90 @@
+use super::*;
+use crate::compress::threshold::tests::{edges, kept};
+use crate::math::{distance2, norm2};
+
+fn fraction(share: f64) -> RandomK {
+    RandomK::fraction(share).unwrap()
+}
+
+fn decoded(mut random_k: RandomK, x: &[f32], key: Key) -> Vec<f32> {
+    let (mut message, mut out) = (Message::default(), vec![0.0; x.len()]);
+    random_k.compress_into(x, key, &mut message);
+    message.decode_into(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn two_of_four_by_hand() {
+    // Position i is taken when u·(positions left) < (still missing); the first four uniforms of this key decide.
+    let mut rng = Key::new(5).block(0);
+    let (mut missing, mut expected) = (2.0, [0.0; 4]);
+    let x = [3.0, -4.0, -0.0, 7.0];
+    for (i, left) in [4.0, 3.0, 2.0, 1.0].into_iter().enumerate() {
+        if rng.random::<f64>() * left < missing {
+            missing -= 1.0;
+            expected[i] = 2.0 * x[i];
+        }
+    }
+    assert_eq!(decoded(fraction(0.5).scaled(), &x, Key::new(5)), expected);
+    assert_eq!(kept(fraction(0.5), &x, Key::new(5)).len(), 2);
+}
+
+#[test]
+fn edges_are_finite() {
+    for x in edges() {
+        assert_eq!(kept(fraction(0.5), &x, Key::new(1)).len(), x.len().div_ceil(2));
+        assert!(decoded(fraction(0.1).scaled(), &x, Key::new(2)).iter().all(|v| v.is_finite()));
+        assert_eq!(decoded(fraction(1.0).scaled(), &x, Key::new(3)), x);
+    }
+    assert!([0.0, 1.5, f64::NAN].map(RandomK::fraction).iter().all(Result::is_err));
+}
+
+#[test]
+fn ranks_and_steps_draw_for_themselves() {
+    let x = vec![1.0; 1000];
+    let draw = |rank, step| kept(fraction(0.1), &x, Key::new(1).step(step).rank(rank));
+    assert_eq!(draw(0, 0), draw(0, 0));
+    assert!(draw(0, 0) != draw(1, 0) && draw(0, 0) != draw(0, 1));
+}
+
+/// Mean, and the variance, which the closed form gives exactly: `(d/k − 1)·xᵢ²` a coordinate.
+#[test]
+fn scaled_draws_are_unbiased_with_the_exact_variance() {
+    const DRAWS: u64 = 10_000;
+    let mut outlier: Vec<f32> = (0..60).map(|i| (i as f32 * 1.3).sin()).collect();
+    outlier[7] = 200.0;
+    let gauss = crate::compress::threshold::tests::noise("gauss", 60, 4);
+    let one_hot = (0..60).map(|i| if i == 11 { -3.0 } else { 0.0 }).collect();
+    for x in [gauss, outlier, one_hot, vec![0.7; 60], vec![1e-40; 60]] {
+        let (random_k, omega) = (fraction(0.2).scaled(), 4.0);
+        assert_eq!(random_k.class(&x), Class::Unbiased { omega });
+        let (mut mean, mut energies) = (vec![0.0_f64; x.len()], Vec::new());
+        for step in 0..DRAWS {
+            let out = decoded(random_k, &x, Key::new(6).step(step));
+            mean.iter_mut().zip(&out).for_each(|(m, v)| *m += f64::from(*v) / DRAWS as f64);
+            energies.push(distance2(&x, &out));
+        }
+        for (&x, &mean) in x.iter().zip(&mean) {
+            let sd = (omega / DRAWS as f64).sqrt() * f64::from(x.abs());
+            assert!((mean - f64::from(x)).abs() <= 5.5 * sd + 1e-44, "{x}: mean {mean}");
+        }
+        let (energy, sd) = crate::math::mean_and_deviation(&energies);
+        let exact = omega * norm2(&x);
+        // The coordinates together: what is off in the same direction everywhere.
+        let off: f64 = x.iter().zip(&mean).map(|(x, m)| (f64::from(*x) - m).powi(2)).sum();
+        let spread = norm2(&x).powi(2) / x.iter().map(|x| f64::from(*x).powi(4)).sum::<f64>();
+        if spread >= 20.0 {
+            assert!(off <= (1.0 + 6.0 * (2.0 / spread).sqrt()) * exact / DRAWS as f64, "{off}, spread {spread}");
+        }
+        assert!((energy - exact).abs() <= 5.5 * sd + 1e-6 * exact, "{energy}, exactly {exact}");
+    }
+}
+
+#[test]
+fn unscaled_draws_lose_what_the_class_says() {
+    let x = crate::compress::threshold::tests::noise("laplace", 60, 4);
+    let energies: Vec<f64> =
+        (0..10_000).map(|s| distance2(&x, &decoded(fraction(0.2), &x, Key::new(7).step(s)))).collect();
+    let (energy, sd) = crate::math::mean_and_deviation(&energies);
+    assert!((energy - 0.8 * norm2(&x)).abs() <= 5.5 * sd);
+}
