@@ -167,6 +167,8 @@ fn table() -> Vec<Row> {
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
         row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),
         row("PowerSGD", exchange(ReducerConfig::PowerSgd { rank: 2 }, Feedback::Error), 4.0, 0.01, false),
+        row("DIANA, QSGD", exchange(gather("qsgd:4"), Feedback::Diana { alpha: None }), 5.0, 0.13, false),
+        row("EF21, top-k", exchange(gather("topk:0.01"), Feedback::Ef21), 5.0, 0.02, false),
         row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
     ]
 }

@@ -2,7 +2,7 @@
 
 use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
 use crate::CompressionFactor;
-use crate::compress::{Dense as DenseCompressor, TopK, ValueKind};
+use crate::compress::{Dense as DenseCompressor, Qsgd, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
 
@@ -60,7 +60,9 @@ impl Chain for Feedback {
             None => Feedback::None,
             Some(Feedback::None) => Feedback::Error,
             Some(Feedback::Error) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
-            Some(Feedback::Momentum(_)) => return None,
+            Some(Feedback::Momentum(_)) => Feedback::Diana { alpha: None },
+            Some(Feedback::Diana { .. }) => Feedback::Ef21,
+            Some(Feedback::Ef21) => return None,
         })
     }
 }
@@ -75,9 +77,29 @@ fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     }
 }
 
+fn top_k(values: ValueKind) -> ReducerConfig {
+    ReducerConfig::gather(CompressorConfig::TopK(TopK::factor(factor(8.0)).with_values(values)))
+}
+
+/// A compressor that a feedback can work with: DIANA wants an unbiased one.
+fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
+    match feedback {
+        Feedback::Diana { .. } => ReducerConfig::gather(CompressorConfig::Qsgd(Qsgd::representative())),
+        Feedback::None | Feedback::Error | Feedback::Momentum(_) | Feedback::Ef21 => top_k(values),
+    }
+}
+
+/// Where the factor changes, DIANA's step is a setting.
+fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback {
+    match (feedback, controller) {
+        (Feedback::Diana { .. }, ControllerConfig::None) => feedback,
+        (Feedback::Diana { .. }, _) => Feedback::Diana { alpha: Some(0.1) },
+        _ => feedback,
+    }
+}
+
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
-    let top_k = |values| ReducerConfig::gather(CompressorConfig::TopK(TopK::factor(factor(8.0)).with_values(values)));
     let mut exchanges = Vec::new();
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {
@@ -96,19 +118,20 @@ pub fn representatives() -> Vec<Config> {
     }
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
-            add(Exchange { reducer: top_k(ValueKind::F32), feedback, controller, bucket_values: None });
+            let feedback = feedback_under(feedback, &controller);
+            add(Exchange { reducer: compressed(feedback, ValueKind::F32), feedback, controller, bucket_values: None });
         }
         add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
         let bucket_values = Some(32);
-        add(Exchange { reducer: top_k(ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
+        add(Exchange { reducer: compressed(feedback, ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
     }
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
     add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
-    add(Exchange {
-        reducer: ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true },
-        ..Exchange::default()
-    });
+    let scaled = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true };
+    for feedback in [Feedback::None, Feedback::Diana { alpha: None }] {
+        add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
+    }
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all
