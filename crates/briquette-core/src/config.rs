@@ -92,6 +92,13 @@ pub enum ReducerConfig {
         /// Columns kept of each matrix.
         rank: usize,
     },
+    /// Several rounds of another reducer, each on what the rounds before left.
+    MultiStep {
+        /// How many, at least 1.
+        rounds: usize,
+        /// What a round is.
+        inner: Box<ReducerConfig>,
+    },
 }
 
 /// What becomes of what was not sent.
@@ -210,6 +217,7 @@ impl ReducerConfig {
             ReducerConfig::Gather { .. } => "gather",
             ReducerConfig::SharedRandomK { .. } => "shared-random-k",
             ReducerConfig::PowerSgd { .. } => "power-sgd",
+            ReducerConfig::MultiStep { .. } => "multi-step",
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{Exchange, Feedback, ReducerConfig};
 use crate::aggregate::Mean;
-use crate::compress::Compressor;
+use crate::compress::{Class, Compressor};
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, MomentumCorrection, Shifted};
-use crate::reduce::{Dense, Gather, Grain, PowerSgd, Reducer, SharedRandomK, Stateless, StatelessProbing};
+use crate::reduce::{Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, Stateless, StatelessProbing};
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
 
@@ -68,17 +68,24 @@ impl Exchange {
             };
         }
         let count = self.bucket_count(layout)?;
-        let parts: Vec<_> = (0..count).map(|_| self.part(&self.reducer)).collect::<Result<_, _>>()?;
+        let parts: Vec<_> = (0..count).map(|_| self.part(&self.reducer, layout)).collect::<Result<_, _>>()?;
         let mut parts = parts.into_iter();
         Ok(Box::new(self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?))
     }
 
     /// The reducer of one bucket.
-    fn part(&self, reducer: &ReducerConfig) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn part(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
         Ok(match reducer {
             ReducerConfig::Dense => Box::new(Dense),
             ReducerConfig::Gather { compressor, per_slot } => Box::new(gather(compressor.build(), *per_slot)),
             ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
+            ReducerConfig::MultiStep { rounds, inner } => {
+                let part = self.part(inner, layout)?;
+                Box::new(match self.class(inner, layout)? {
+                    Some(Class::Unbiased { omega }) => MultiStep::unbiased(part, *rounds, omega)?,
+                    Some(Class::Contractive { .. }) | None => MultiStep::contractive(part, *rounds)?,
+                })
+            }
             ReducerConfig::PowerSgd { .. } => {
                 return Err(ConfigError::Conflict(
                     "power-sgd remembers: it cannot be a part of another reducer".into(),

@@ -24,6 +24,21 @@ impl ReducerConfig {
             }
             // A projection chosen for the mean: it never lengthens a rank's error, and may leave all of it.
             ReducerConfig::PowerSgd { .. } => None,
+            ReducerConfig::MultiStep { rounds, inner } => Some(match inner.class(len)? {
+                Class::Contractive { delta } => Class::Contractive { delta: 1.0 - (1.0 - delta).powf(*rounds as f64) },
+                Class::Unbiased { omega } => {
+                    let left = (omega / (1.0 + omega)).powf(*rounds as f64);
+                    Class::Unbiased { omega: left / (1.0 - left) }
+                }
+            }),
+        }
+    }
+
+    fn per_slot(&self) -> bool {
+        match self {
+            ReducerConfig::Gather { per_slot, .. } => *per_slot,
+            ReducerConfig::MultiStep { inner, .. } => inner.per_slot(),
+            ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } | ReducerConfig::PowerSgd { .. } => false,
         }
     }
 }
@@ -50,23 +65,22 @@ fn worse(a: Class, b: Class) -> Class {
 }
 
 impl Exchange {
-    /// The class of the whole exchange: its worst part's.
-    fn class(&self, layout: &Layout) -> Result<Option<Class>, ConfigError> {
-        let per_slot = matches!(self.reducer, ReducerConfig::Gather { per_slot: true, .. });
-        let mut lengths: Vec<usize> = match per_slot {
+    /// The class of `reducer` on this exchange's parts: the worst one's.
+    pub(super) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+        let mut lengths: Vec<usize> = match reducer.per_slot() {
             true => layout.slots().iter().map(crate::Slot::len).collect(),
             false => self.bucketed(layout, |_| crate::reduce::Dense)?.ranges().map(|r| r.len()).collect(),
         };
         lengths.sort_unstable();
         lengths.dedup();
-        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| self.reducer.class(len)).collect();
+        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.class(len)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
     /// DIANA's step of the memory, checked against the compressor.
     pub(super) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
         let name = self.reducer.name();
-        let omega = match self.class(layout)? {
+        let omega = match self.class(&self.reducer, layout)? {
             Some(Class::Unbiased { omega }) => omega,
             // The identity is of both classes.
             Some(Class::Contractive { delta: 1.0 }) => 0.0,
@@ -98,7 +112,7 @@ impl Exchange {
     /// EF21 needs every rank's compressor to contract.
     pub(super) fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
         let name = self.reducer.name();
-        match self.class(layout)? {
+        match self.class(&self.reducer, layout)? {
             Some(Class::Contractive { .. }) => Ok(()),
             Some(Class::Unbiased { omega: 0.0 }) => Ok(()),
             Some(Class::Unbiased { omega }) => Err(ConfigError::Conflict(format!(

@@ -2,7 +2,7 @@
 
 use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
 use crate::CompressionFactor;
-use crate::compress::{Dense as DenseCompressor, Qsgd, Spec, TopK, ValueKind};
+use crate::compress::{Dense as DenseCompressor, Qsgd, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
 
@@ -32,7 +32,11 @@ impl Chain for ReducerConfig {
             Some(Dense) => Gather { compressor: CompressorConfig::Dense(DenseCompressor), per_slot: false },
             Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
             Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
-            Some(PowerSgd { .. }) => return None,
+            Some(PowerSgd { .. }) => {
+                let signs = CompressorConfig::ScaledSign(ScaledSign::representative());
+                MultiStep { rounds: 3, inner: Box::new(ReducerConfig::gather(signs)) }
+            }
+            Some(MultiStep { .. }) => return None,
         })
     }
 }
@@ -74,6 +78,7 @@ fn feedback_of(reducer: &ReducerConfig) -> Feedback {
         ReducerConfig::PowerSgd { .. } | ReducerConfig::SharedRandomK { .. } => Feedback::Error,
         ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
         ReducerConfig::Gather { .. } => Feedback::None,
+        ReducerConfig::MultiStep { inner, .. } => feedback_of(inner),
     }
 }
 
@@ -101,6 +106,7 @@ fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
     let mut exchanges = Vec::new();
+    let diana = Feedback::Diana { alpha: None };
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {
         let feedback = feedback_of(&reducer);
@@ -125,11 +131,20 @@ pub fn representatives() -> Vec<Config> {
         let bucket_values = Some(32);
         add(Exchange { reducer: compressed(feedback, ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
     }
+    for (inner, feedback) in [
+        (top_k(ValueKind::F32), Feedback::Error),
+        (top_k(ValueKind::F32), Feedback::Ef21),
+        (compressed(diana, ValueKind::F32), Feedback::None),
+        (compressed(diana, ValueKind::F32), diana),
+    ] {
+        let reducer = ReducerConfig::MultiStep { rounds: 2, inner: Box::new(inner) };
+        add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+    }
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
     add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
     let scaled = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true };
-    for feedback in [Feedback::None, Feedback::Diana { alpha: None }] {
+    for feedback in [Feedback::None, diana] {
         add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
     }
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();

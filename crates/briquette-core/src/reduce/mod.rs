@@ -7,11 +7,13 @@
 
 pub mod dense;
 pub mod gather;
+pub mod multi_step;
 pub mod power_sgd;
 pub mod shared_random_k;
 
 pub use dense::Dense;
 pub use gather::{Gather, Grain};
+pub use multi_step::MultiStep;
 pub use power_sgd::PowerSgd;
 pub use shared_random_k::SharedRandomK;
 

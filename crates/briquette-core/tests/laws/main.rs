@@ -81,7 +81,7 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
                     let owed = before.owed(&exchange, &input, world);
                     for (i, owed) in owed.iter().enumerate() {
                         let (sent, residual) = (outcome.sent[i], after.residual[i]);
-                        let ok = if exact(&exchange) {
+                        let ok = if exact(&exchange.reducer) {
                             // Either the value was sent as it is, or not at all.
                             (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
                         } else {
@@ -138,10 +138,11 @@ fn first_alpha(first: &Outcome) -> f32 {
 }
 
 /// Whether sent values are the vector's own bits.
-fn exact(exchange: &Exchange) -> bool {
-    match &exchange.reducer {
+fn exact(reducer: &ReducerConfig) -> bool {
+    match reducer {
         ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
         ReducerConfig::PowerSgd { .. } => false,
+        ReducerConfig::MultiStep { inner, .. } => exact(inner),
         ReducerConfig::Gather { compressor, .. } => match compressor {
             CompressorConfig::Dense(_) => true,
             CompressorConfig::TopK(top_k) => top_k.values() == ValueKind::F32,
