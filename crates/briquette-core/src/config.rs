@@ -99,6 +99,11 @@ pub enum ReducerConfig {
         /// What a round is.
         inner: Box<ReducerConfig>,
     },
+    /// Top-k summed on the way: bytes that do not grow with the world.
+    SparseAllReduce {
+        /// `d/k`.
+        factor: CompressionFactor,
+    },
 }
 
 /// What becomes of what was not sent.
@@ -218,6 +223,7 @@ impl ReducerConfig {
             ReducerConfig::SharedRandomK { .. } => "shared-random-k",
             ReducerConfig::PowerSgd { .. } => "power-sgd",
             ReducerConfig::MultiStep { .. } => "multi-step",
+            ReducerConfig::SparseAllReduce { .. } => "sparse-all-reduce",
         }
     }
 }

@@ -157,6 +157,7 @@ fn table() -> Vec<Row> {
         })
     };
     let random = ReducerConfig::SharedRandomK { factor: factor(100.0), scaled: false };
+    let sparse = ReducerConfig::SparseAllReduce { factor: factor(100.0) };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
     vec![
         row("dense", exchange(ReducerConfig::Dense, Feedback::None), 1.0, 0.001, true),
@@ -169,6 +170,7 @@ fn table() -> Vec<Row> {
         row("PowerSGD", exchange(ReducerConfig::PowerSgd { rank: 2 }, Feedback::Error), 4.0, 0.01, false),
         row("DIANA, QSGD", exchange(gather("qsgd:4"), Feedback::Diana { alpha: None }), 5.0, 0.13, false),
         row("EF21, top-k", exchange(gather("topk:0.01"), Feedback::Ef21), 5.0, 0.02, false),
+        row("sparse all-reduce", exchange(sparse, Feedback::Error), 4.0, 0.04, false),
         row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
     ]
 }

@@ -6,7 +6,9 @@ use crate::compress::{Class, Compressor};
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, MomentumCorrection, Shifted};
-use crate::reduce::{Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, Stateless, StatelessProbing};
+use crate::reduce::{
+    Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SparseAllReduce, Stateless, StatelessProbing,
+};
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
 
@@ -86,6 +88,7 @@ impl Exchange {
                     Some(Class::Contractive { .. }) | None => MultiStep::contractive(part, *rounds)?,
                 })
             }
+            ReducerConfig::SparseAllReduce { factor } => Box::new(SparseAllReduce::new(*factor)),
             ReducerConfig::PowerSgd { .. } => {
                 return Err(ConfigError::Conflict(
                     "power-sgd remembers: it cannot be a part of another reducer".into(),

@@ -22,8 +22,8 @@ impl ReducerConfig {
                     Class::Contractive { delta: share }
                 })
             }
-            // A projection chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-            ReducerConfig::PowerSgd { .. } => None,
+            // What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+            ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } => None,
             ReducerConfig::MultiStep { rounds, inner } => Some(match inner.class(len)? {
                 Class::Contractive { delta } => Class::Contractive { delta: 1.0 - (1.0 - delta).powf(*rounds as f64) },
                 Class::Unbiased { omega } => {
@@ -38,7 +38,10 @@ impl ReducerConfig {
         match self {
             ReducerConfig::Gather { per_slot, .. } => *per_slot,
             ReducerConfig::MultiStep { inner, .. } => inner.per_slot(),
-            ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } | ReducerConfig::PowerSgd { .. } => false,
+            ReducerConfig::Dense
+            | ReducerConfig::SharedRandomK { .. }
+            | ReducerConfig::PowerSgd { .. }
+            | ReducerConfig::SparseAllReduce { .. } => false,
         }
     }
 }

@@ -36,7 +36,8 @@ impl Chain for ReducerConfig {
                 let signs = CompressorConfig::ScaledSign(ScaledSign::representative());
                 MultiStep { rounds: 3, inner: Box::new(ReducerConfig::gather(signs)) }
             }
-            Some(MultiStep { .. }) => return None,
+            Some(MultiStep { .. }) => SparseAllReduce { factor: factor(8.0) },
+            Some(SparseAllReduce { .. }) => return None,
         })
     }
 }
@@ -75,7 +76,9 @@ impl Chain for Feedback {
 fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     match reducer {
         ReducerConfig::Dense => Feedback::None,
-        ReducerConfig::PowerSgd { .. } | ReducerConfig::SharedRandomK { .. } => Feedback::Error,
+        ReducerConfig::PowerSgd { .. }
+        | ReducerConfig::SharedRandomK { .. }
+        | ReducerConfig::SparseAllReduce { .. } => Feedback::Error,
         ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
         ReducerConfig::Gather { .. } => Feedback::None,
         ReducerConfig::MultiStep { inner, .. } => feedback_of(inner),
@@ -138,6 +141,11 @@ pub fn representatives() -> Vec<Config> {
         (compressed(diana, ValueKind::F32), diana),
     ] {
         let reducer = ReducerConfig::MultiStep { rounds: 2, inner: Box::new(inner) };
+        add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+    }
+    let momentum = Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() });
+    for feedback in [Feedback::None, Feedback::Error, momentum] {
+        let reducer = ReducerConfig::SparseAllReduce { factor: factor(4.0) };
         add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
     }
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
