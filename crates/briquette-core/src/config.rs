@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{Constant, Controller, GraVacConfig, Schedule};
 use crate::error::ConfigError;
 use crate::layer::Momentum;
+use crate::reduce::Sketch;
 use crate::sync::{Periodic, SyncStrategy};
 use crate::{CompressionFactor, Layout};
 
@@ -104,6 +105,8 @@ pub enum ReducerConfig {
         /// `d/k`.
         factor: CompressionFactor,
     },
+    /// The largest coordinates of the sum, found by a sketch.
+    SketchedSgd(Sketch),
 }
 
 /// What becomes of what was not sent.
@@ -224,6 +227,7 @@ impl ReducerConfig {
             ReducerConfig::PowerSgd { .. } => "power-sgd",
             ReducerConfig::MultiStep { .. } => "multi-step",
             ReducerConfig::SparseAllReduce { .. } => "sparse-all-reduce",
+            ReducerConfig::SketchedSgd(_) => "sketched-sgd",
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, MomentumCorrection, Shifted};
 use crate::reduce::{
-    Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SparseAllReduce, Stateless, StatelessProbing,
+    Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
+    StatelessProbing,
 };
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
@@ -89,6 +90,7 @@ impl Exchange {
                 })
             }
             ReducerConfig::SparseAllReduce { factor } => Box::new(SparseAllReduce::new(*factor)),
+            ReducerConfig::SketchedSgd(settings) => Box::new(SketchedSgd::new(*settings)?),
             ReducerConfig::PowerSgd { .. } => {
                 return Err(ConfigError::Conflict(
                     "power-sgd remembers: it cannot be a part of another reducer".into(),

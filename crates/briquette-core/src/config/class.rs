@@ -23,7 +23,9 @@ impl ReducerConfig {
                 })
             }
             // What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-            ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } => None,
+            ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => {
+                None
+            }
             ReducerConfig::MultiStep { rounds, inner } => Some(match inner.class(len)? {
                 Class::Contractive { delta } => Class::Contractive { delta: 1.0 - (1.0 - delta).powf(*rounds as f64) },
                 Class::Unbiased { omega } => {
@@ -41,7 +43,8 @@ impl ReducerConfig {
             ReducerConfig::Dense
             | ReducerConfig::SharedRandomK { .. }
             | ReducerConfig::PowerSgd { .. }
-            | ReducerConfig::SparseAllReduce { .. } => false,
+            | ReducerConfig::SparseAllReduce { .. }
+            | ReducerConfig::SketchedSgd(_) => false,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
+use crate::reduce::Sketch;
 
 /// Each chain starts at `None` and goes to the next variant until it ends: a new variant that is not linked in does not
 /// compile.
@@ -37,7 +38,10 @@ impl Chain for ReducerConfig {
                 MultiStep { rounds: 3, inner: Box::new(ReducerConfig::gather(signs)) }
             }
             Some(MultiStep { .. }) => SparseAllReduce { factor: factor(8.0) },
-            Some(SparseAllReduce { .. }) => return None,
+            Some(SparseAllReduce { .. }) => {
+                SketchedSgd(Sketch { factor: factor(8.0), rows: 3, width: 1.0, candidates: 2 })
+            }
+            Some(SketchedSgd(_)) => return None,
         })
     }
 }
@@ -78,7 +82,8 @@ fn feedback_of(reducer: &ReducerConfig) -> Feedback {
         ReducerConfig::Dense => Feedback::None,
         ReducerConfig::PowerSgd { .. }
         | ReducerConfig::SharedRandomK { .. }
-        | ReducerConfig::SparseAllReduce { .. } => Feedback::Error,
+        | ReducerConfig::SparseAllReduce { .. }
+        | ReducerConfig::SketchedSgd(_) => Feedback::Error,
         ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
         ReducerConfig::Gather { .. } => Feedback::None,
         ReducerConfig::MultiStep { inner, .. } => feedback_of(inner),
@@ -145,8 +150,10 @@ pub fn representatives() -> Vec<Config> {
     }
     let momentum = Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() });
     for feedback in [Feedback::None, Feedback::Error, momentum] {
-        let reducer = ReducerConfig::SparseAllReduce { factor: factor(4.0) };
-        add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+        let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() };
+        for reducer in [ReducerConfig::SparseAllReduce { factor: factor(4.0) }, ReducerConfig::SketchedSgd(sketch)] {
+            add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+        }
     }
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };

@@ -140,7 +140,8 @@ fn first_alpha(first: &Outcome) -> f32 {
 /// Whether sent values are the vector's own bits.
 fn exact(reducer: &ReducerConfig) -> bool {
     match reducer {
-        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } | ReducerConfig::SparseAllReduce { .. } => true,
+        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
+        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
         ReducerConfig::PowerSgd { .. } => false,
         ReducerConfig::MultiStep { inner, .. } => exact(inner),
         ReducerConfig::Gather { compressor, .. } => match compressor {
