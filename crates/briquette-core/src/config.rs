@@ -16,6 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod build;
+mod class;
 mod representatives;
 mod spec;
 
@@ -24,13 +26,11 @@ pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::Mean;
-use crate::compress::Compressor;
 use crate::control::{Constant, Controller, GraVacConfig, Schedule};
 use crate::error::ConfigError;
-use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, Momentum, MomentumCorrection};
-use crate::reduce::{Dense, Gather, Grain, PowerSgd, Reducer, SharedRandomK, Stateless, StatelessProbing};
-use crate::sync::{EveryStep, Periodic, SyncStrategy};
+use crate::layer::Momentum;
+use crate::reduce::Sketch;
+use crate::sync::{Periodic, SyncStrategy};
 use crate::{CompressionFactor, Layout};
 
 /// When ranks exchange, and what.
@@ -93,11 +93,25 @@ pub enum ReducerConfig {
         /// Columns kept of each matrix.
         rank: usize,
     },
+    /// Several rounds of another reducer, each on what the rounds before left.
+    MultiStep {
+        /// How many, at least 1.
+        rounds: usize,
+        /// What a round is.
+        inner: Box<ReducerConfig>,
+    },
+    /// Top-k summed on the way: bytes that do not grow with the world.
+    SparseAllReduce {
+        /// `d/k`.
+        factor: CompressionFactor,
+    },
+    /// The largest coordinates of the sum, found by a sketch.
+    SketchedSgd(Sketch),
 }
 
 /// What becomes of what was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Feedback {
     /// It is lost.
     #[default]
@@ -106,6 +120,13 @@ pub enum Feedback {
     Error,
     /// Deep Gradient Compression's momentum correction; the inner optimizer is then plain SGD.
     Momentum(Momentum),
+    /// DIANA: only the difference to a memory travels. For unbiased compressors.
+    Diana {
+        /// How far the memory moves towards what was sent, at most `1/(1+ω)` of the compressor, which is the default.
+        alpha: Option<f32>,
+    },
+    /// EF21: only the difference to what was sent before travels. For contractive compressors.
+    Ef21,
 }
 
 /// Who decides the compression factor.
@@ -204,124 +225,11 @@ impl ReducerConfig {
             ReducerConfig::Gather { .. } => "gather",
             ReducerConfig::SharedRandomK { .. } => "shared-random-k",
             ReducerConfig::PowerSgd { .. } => "power-sgd",
+            ReducerConfig::MultiStep { .. } => "multi-step",
+            ReducerConfig::SparseAllReduce { .. } => "sparse-all-reduce",
+            ReducerConfig::SketchedSgd(_) => "sketched-sgd",
         }
     }
-}
-
-impl Exchange {
-    fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(EveryStep::new(self.build_reducer(layout, world)?)))
-    }
-
-    /// The reducer alone, without a rhythm.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for every setting that cannot work.
-    pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
-        if let ReducerConfig::Gather { compressor, .. } = &self.reducer
-            && compressor.refuses_feedback()
-            && self.feedback != Feedback::None
-        {
-            return Err(ConfigError::Conflict(format!(
-                "compressor {compressor} is not contractive: use it with feedback none, or unscaled with feedback"
-            )));
-        }
-        let reducer = match self.controller.build(world)? {
-            None => self.fixed(layout)?,
-            Some(controller) => self.adaptive(layout, controller)?,
-        };
-        // Dense sends everything: there is no gain to measure.
-        let metered = match self.reducer {
-            ReducerConfig::Dense => Metered::seconds_only(reducer),
-            _ => Metered::new(reducer),
-        };
-        Ok(match self.feedback {
-            Feedback::None => Box::new(metered),
-            Feedback::Error => Box::new(ErrorFeedback::new(metered)),
-            Feedback::Momentum(settings) => Box::new(MomentumCorrection::new(metered, settings)?),
-        })
-    }
-
-    fn bucketed<R: Stateless>(
-        &self,
-        layout: &Layout,
-        make: impl FnMut(usize) -> R,
-    ) -> Result<Bucketed<R>, ConfigError> {
-        match self.bucket_values {
-            Some(0) => Err(ConfigError::range("values a bucket holds", "at least 1", 0)),
-            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make)),
-        }
-    }
-
-    /// Without a controller.
-    fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        let part: fn(&Self) -> Result<Box<dyn Stateless>, ConfigError> = match &self.reducer {
-            ReducerConfig::PowerSgd { .. } if self.bucket_values.is_some() => {
-                return Err(ConfigError::Conflict(
-                    "power-sgd exchanges all matrices at once: leave bucket values away".into(),
-                ));
-            }
-            ReducerConfig::PowerSgd { rank } => return Ok(Box::new(PowerSgd::new(*rank)?)),
-            ReducerConfig::Dense => |_| Ok(Box::new(Dense)),
-            ReducerConfig::SharedRandomK { .. } => |config| Ok(Box::new(config.random_k()?)),
-            ReducerConfig::Gather { .. } => |config| match &config.reducer {
-                ReducerConfig::Gather { compressor, per_slot } => Ok(Box::new(gather(compressor.build(), *per_slot))),
-                other => Err(ConfigError::Conflict(format!("{} is not a gather", other.name()))),
-            },
-        };
-        part(self)?;
-        let mut failed = None;
-        let bucketed = self.bucketed(layout, |_| {
-            part(self).unwrap_or_else(|error| {
-                failed = Some(error);
-                Box::new(Dense)
-            })
-        })?;
-        failed.map_or(Ok(Box::new(bucketed)), Err)
-    }
-
-    /// Under a controller: the reducer needs a knob.
-    fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
-        let mut parts = Vec::new();
-        let count = self.bucketed(layout, |_| Dense)?.ranges().count();
-        for _ in 0..count {
-            let part: Box<dyn StatelessProbing> = match &self.reducer {
-                ReducerConfig::Gather { compressor, per_slot } => {
-                    Box::new(gather(compressor.build_tunable()?, *per_slot))
-                }
-                ReducerConfig::SharedRandomK { .. } => Box::new(self.random_k()?),
-                other => {
-                    return Err(ConfigError::Conflict(format!(
-                        "a controller turns the compression factor, but reducer {} has none; use gather with topk or \
-                         qsgd, or shared-random-k, or controller none",
-                        other.name()
-                    )));
-                }
-            };
-            parts.push(part);
-        }
-        let mut parts = parts.into_iter();
-        let bucketed = self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?;
-        Ok(Box::new(Adaptive::new(bucketed, controller)))
-    }
-
-    fn random_k(&self) -> Result<SharedRandomK, ConfigError> {
-        match self.reducer {
-            ReducerConfig::SharedRandomK { factor, scaled: false } => Ok(SharedRandomK::new(factor)),
-            ReducerConfig::SharedRandomK { factor, scaled: true } if self.feedback == Feedback::None => {
-                Ok(SharedRandomK::scaled(factor))
-            }
-            _ => Err(ConfigError::Conflict(
-                "scaled shared-random-k is not contractive: use it with feedback none, or unscaled with feedback"
-                    .into(),
-            )),
-        }
-    }
-}
-
-fn gather<C: Compressor>(compressor: C, per_slot: bool) -> Gather<C, Mean> {
-    let gather = Gather::new(compressor, Mean);
-    if per_slot { gather.grain(Grain::PerSlot) } else { gather }
 }
 
 impl ControllerConfig {

@@ -14,6 +14,7 @@ use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, Reduc
 use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
 use briquette_core::layer::Momentum;
+use briquette_core::reduce::Sketch;
 use briquette_core::sync::{Context, Header, agree};
 use briquette_core::{CompressionFactor, Key, Layout};
 
@@ -157,6 +158,9 @@ fn table() -> Vec<Row> {
         })
     };
     let random = ReducerConfig::SharedRandomK { factor: factor(100.0), scaled: false };
+    let sparse = ReducerConfig::SparseAllReduce { factor: factor(100.0) };
+    // One row: hashing is slow without optimisation.
+    let sketch = Sketch { rows: 1, width: 50.0, ..Sketch::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
     vec![
         row("dense", exchange(ReducerConfig::Dense, Feedback::None), 1.0, 0.001, true),
@@ -177,6 +181,10 @@ fn table() -> Vec<Row> {
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
         row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),
         row("PowerSGD", exchange(ReducerConfig::PowerSgd { rank: 2 }, Feedback::Error), 4.0, 0.01, false),
+        row("DIANA, QSGD", exchange(gather("qsgd:4"), Feedback::Diana { alpha: None }), 5.0, 0.13, false),
+        row("EF21, top-k", exchange(gather("topk:0.01"), Feedback::Ef21), 5.0, 0.02, false),
+        row("sketched SGD", exchange(ReducerConfig::SketchedSgd(sketch), Feedback::Error), 4.0, 0.03, true),
+        row("sparse all-reduce", exchange(sparse, Feedback::Error), 4.0, 0.04, false),
         row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
     ]
 }

@@ -334,7 +334,8 @@ fn remove_old(directory: &Path) {
     }
 }
 
-/// Residuals of a world of another size: zero, or the mean over the ranks that saved.
+/// Residuals of a world of another size: zero, or the mean over the ranks that saved. Memories too, and their mean, so that
+/// the one stays the mean of the others.
 fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
     let world = checkpoint.world();
     let mut others = Vec::new();
@@ -344,7 +345,7 @@ fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Re
         let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(&path, e))?;
         others.push(read_state(&file).map_err(|e| fail(&path, e))?);
     }
-    for suffix in ["residual", "velocity"] {
+    for suffix in ["residual", "velocity", "memory"] {
         state.for_each_f32s(suffix, |name, values| {
             let mut sums = vec![0.0_f64; values.len()];
             for other in &others {

@@ -2,9 +2,10 @@
 
 use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
 use crate::CompressionFactor;
-use crate::compress::{Dense as DenseCompressor, RandomK, TopK, ValueKind};
+use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
 use crate::layer::Momentum;
+use crate::reduce::Sketch;
 
 /// Each chain starts at `None` and goes to the next variant until it ends: a new variant that is not linked in does not
 /// compile.
@@ -32,7 +33,14 @@ impl Chain for ReducerConfig {
             Some(Dense) => Gather { compressor: DenseCompressor.into(), per_slot: false },
             Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
             Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
-            Some(PowerSgd { .. }) => return None,
+            Some(PowerSgd { .. }) => {
+                MultiStep { rounds: 3, inner: Box::new(ReducerConfig::gather(ScaledSign::representative().into())) }
+            }
+            Some(MultiStep { .. }) => SparseAllReduce { factor: factor(8.0) },
+            Some(SparseAllReduce { .. }) => {
+                SketchedSgd(Sketch { factor: factor(8.0), rows: 3, width: 1.0, candidates: 2 })
+            }
+            Some(SketchedSgd(_)) => return None,
         })
     }
 }
@@ -60,7 +68,9 @@ impl Chain for Feedback {
             None => Feedback::None,
             Some(Feedback::None) => Feedback::Error,
             Some(Feedback::Error) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
-            Some(Feedback::Momentum(_)) => return None,
+            Some(Feedback::Momentum(_)) => Feedback::Diana { alpha: None },
+            Some(Feedback::Diana { .. }) => Feedback::Ef21,
+            Some(Feedback::Ef21) => return None,
         })
     }
 }
@@ -69,16 +79,41 @@ impl Chain for Feedback {
 fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     match reducer {
         ReducerConfig::Dense => Feedback::None,
-        ReducerConfig::PowerSgd { .. } | ReducerConfig::SharedRandomK { .. } => Feedback::Error,
+        ReducerConfig::PowerSgd { .. }
+        | ReducerConfig::SharedRandomK { .. }
+        | ReducerConfig::SparseAllReduce { .. }
+        | ReducerConfig::SketchedSgd(_) => Feedback::Error,
         ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
         ReducerConfig::Gather { .. } => Feedback::None,
+        ReducerConfig::MultiStep { inner, .. } => feedback_of(inner),
+    }
+}
+
+fn top_k(values: ValueKind) -> ReducerConfig {
+    ReducerConfig::gather(TopK::factor(factor(8.0)).with_values(values).into())
+}
+
+/// A compressor that a feedback can work with: DIANA wants an unbiased one.
+fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
+    match feedback {
+        Feedback::Diana { .. } => ReducerConfig::gather(Qsgd::representative().into()),
+        Feedback::None | Feedback::Error | Feedback::Momentum(_) | Feedback::Ef21 => top_k(values),
+    }
+}
+
+/// Where the factor changes, DIANA's step is a setting.
+fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback {
+    match (feedback, controller) {
+        (Feedback::Diana { .. }, ControllerConfig::None) => feedback,
+        (Feedback::Diana { .. }, _) => Feedback::Diana { alpha: Some(0.1) },
+        _ => feedback,
     }
 }
 
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
-    let top_k = |values| ReducerConfig::gather(TopK::factor(factor(8.0)).with_values(values).into());
     let mut exchanges = Vec::new();
+    let diana = Feedback::Diana { alpha: None };
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {
         let feedback = feedback_of(&reducer);
@@ -98,19 +133,36 @@ pub fn representatives() -> Vec<Config> {
     add(Exchange { reducer: ReducerConfig::gather(random_k), ..Exchange::default() });
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
-            add(Exchange { reducer: top_k(ValueKind::F32), feedback, controller, bucket_values: None });
+            let feedback = feedback_under(feedback, &controller);
+            add(Exchange { reducer: compressed(feedback, ValueKind::F32), feedback, controller, bucket_values: None });
         }
         add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
         let bucket_values = Some(32);
-        add(Exchange { reducer: top_k(ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
+        add(Exchange { reducer: compressed(feedback, ValueKind::Q8), feedback, bucket_values, ..Exchange::default() });
+    }
+    for (inner, feedback) in [
+        (top_k(ValueKind::F32), Feedback::Error),
+        (top_k(ValueKind::F32), Feedback::Ef21),
+        (compressed(diana, ValueKind::F32), Feedback::None),
+        (compressed(diana, ValueKind::F32), diana),
+    ] {
+        let reducer = ReducerConfig::MultiStep { rounds: 2, inner: Box::new(inner) };
+        add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+    }
+    let momentum = Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() });
+    for feedback in [Feedback::None, Feedback::Error, momentum] {
+        let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() };
+        for reducer in [ReducerConfig::SparseAllReduce { factor: factor(4.0) }, ReducerConfig::SketchedSgd(sketch)] {
+            add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
+        }
     }
     let gravac = ControllerConfig::all().pop().expect("at least one controller");
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
     add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
-    add(Exchange {
-        reducer: ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true },
-        ..Exchange::default()
-    });
+    let scaled = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true };
+    for feedback in [Feedback::None, diana] {
+        add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
+    }
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all
@@ -129,10 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn scaled_random_k_builds_without_feedback_only() {
+    fn scaled_random_k_builds_without_a_residual_only() {
         let layout = crate::Layout::new([("weight", vec![64])]);
         for feedback in Feedback::all() {
-            for (text, refused) in [("randk:8x", false), ("randk:8x:scaled", feedback != Feedback::None)] {
+            let diana = matches!(feedback, Feedback::Diana { .. });
+            for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && feedback != Feedback::None)] {
                 let reducer = ReducerConfig::gather(text.parse().unwrap());
                 let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);
                 assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");

@@ -7,13 +7,19 @@
 
 pub mod dense;
 pub mod gather;
+pub mod multi_step;
 pub mod power_sgd;
 pub mod shared_random_k;
+pub mod sketched_sgd;
+pub mod sparse_all_reduce;
 
 pub use dense::Dense;
 pub use gather::{Gather, Grain};
+pub use multi_step::MultiStep;
 pub use power_sgd::PowerSgd;
 pub use shared_random_k::SharedRandomK;
+pub use sketched_sgd::{Sketch, SketchedSgd};
+pub use sparse_all_reduce::SparseAllReduce;
 
 use crate::compress::Tunable;
 use crate::error::ReduceError;

@@ -55,7 +55,9 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
                 for i in 0..layout().len() {
                     let sent = || runs.iter().map(|r| f64::from(r[step].sent[i]));
                     let mean = sent().sum::<f64>() / world as f64;
-                    let size = sent().map(f64::abs).sum::<f64>();
+                    // A memory is subtracted before and added after, and keeps every earlier step's rounding.
+                    let kept = |r: &Vec<Outcome>| r[..step].iter().map(|o| Memory::of(&o.state).size(i)).sum::<f64>();
+                    let size = sent().map(f64::abs).sum::<f64>() + runs.iter().map(kept).sum::<f64>();
                     // PowerSGD multiplies factors: its rounding grows with the rank of the factors, not only with W.
                     let terms = if matches!(exchange.reducer, ReducerConfig::PowerSgd { .. }) { 64.0 } else { 2.0 };
                     let bound = terms * (world as f64 + 1.0) * f64::from(f32::EPSILON) * size + 1e-12;
@@ -69,7 +71,8 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
-    for exchange in exchanges().filter(|e| e.feedback != Feedback::None) {
+    let keeps_residual = |e: &Exchange| matches!(e.feedback, Feedback::Error | Feedback::Momentum(_));
+    for exchange in exchanges().filter(keeps_residual) {
         for world in WORLDS {
             let runs = steps_of(&exchange, world, 8);
             for (rank, run) in runs.iter().enumerate() {
@@ -80,7 +83,7 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
                     let owed = before.owed(&exchange, &input, world);
                     for (i, owed) in owed.iter().enumerate() {
                         let (sent, residual) = (outcome.sent[i], after.residual[i]);
-                        let ok = if exact(&exchange) {
+                        let ok = if exact(&exchange.reducer) {
                             // Either the value was sent as it is, or not at all.
                             (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
                         } else {
@@ -101,11 +104,48 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
     }
 }
 
+#[test]
+fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
+    for exchange in exchanges() {
+        for (rank, run) in steps_of(&exchange, 3, 8).iter().enumerate() {
+            let alpha = match exchange.feedback {
+                Feedback::None | Feedback::Error | Feedback::Momentum(_) => continue,
+                Feedback::Diana { alpha } => alpha,
+                Feedback::Ef21 => Some(1.0),
+            };
+            let before = std::iter::once(Memory::default()).chain(run.iter().map(|o| Memory::of(&o.state)));
+            for (step, (outcome, before)) in run.iter().zip(before).enumerate() {
+                let after = Memory::of(&outcome.state);
+                if exchange.feedback == Feedback::Ef21 {
+                    assert!(same_bits(&after.memory, &outcome.sent), "{exchange:?}, rank {rank}, step {step}");
+                    assert!(same_bits(&after.mean_memory, &outcome.average), "{exchange:?}, rank {rank}, step {step}");
+                }
+                // Without a setting it is the compressor's: read off the first step, and held to it later.
+                let alpha = alpha.unwrap_or_else(|| first_alpha(&run[0]));
+                for (i, sent) in outcome.sent.iter().enumerate() {
+                    let old = before.memory.get(i).copied().unwrap_or(0.0);
+                    let off = (after.memory[i] - (old + alpha * (sent - old))).abs();
+                    let bound = 8.0 * f32::EPSILON * (old.abs() + sent.abs());
+                    assert!(off <= bound, "{exchange:?}, rank {rank}, step {step}, value {i}: off by {off:e}");
+                }
+            }
+        }
+    }
+}
+
+/// How far the memory went from zero to the largest value sent.
+fn first_alpha(first: &Outcome) -> f32 {
+    let largest = (0..first.sent.len()).max_by(|&a, &b| first.sent[a].abs().total_cmp(&first.sent[b].abs())).unwrap();
+    Memory::of(&first.state).memory[largest] / first.sent[largest]
+}
+
 /// Whether sent values are the vector's own bits.
-fn exact(exchange: &Exchange) -> bool {
-    match &exchange.reducer {
+fn exact(reducer: &ReducerConfig) -> bool {
+    match reducer {
         ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
+        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
         ReducerConfig::PowerSgd { .. } => false,
+        ReducerConfig::MultiStep { inner, .. } => exact(inner),
         ReducerConfig::Gather { compressor, .. } => {
             use CompressorKind::*;
             compressor.values().is_none()
@@ -126,12 +166,24 @@ fn exact(exchange: &Exchange) -> bool {
 struct Memory {
     residual: Vec<f32>,
     velocity: Vec<f32>,
+    memory: Vec<f32>,
+    mean_memory: Vec<f32>,
 }
 
 impl Memory {
     fn of(state: &State) -> Memory {
-        let velocity = state.f32s("velocity", None).unwrap_or_default().to_vec();
-        Memory { residual: state.f32s("residual", None).unwrap().to_vec(), velocity }
+        let vector = |name| state.f32s(name, None).unwrap_or_default().to_vec();
+        Memory {
+            residual: vector("residual"),
+            velocity: vector("velocity"),
+            memory: vector("memory"),
+            mean_memory: vector("mean_memory"),
+        }
+    }
+
+    /// Of the values that are subtracted before an exchange and added after it.
+    fn size(&self, i: usize) -> f64 {
+        [&self.memory, &self.mean_memory].into_iter().filter_map(|m| m.get(i)).map(|v| f64::from(v.abs())).sum()
     }
 
     /// What the rank wants to send: the naive twin of the layers.

@@ -1,0 +1,149 @@
+//! From settings to reducers: what goes around what, and which settings cannot go together.
+
+use super::{Exchange, Feedback, ReducerConfig};
+use crate::aggregate::Mean;
+use crate::compress::{Class, Compressor};
+use crate::control::Controller;
+use crate::error::ConfigError;
+use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, MomentumCorrection, Shifted};
+use crate::reduce::{
+    Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
+    StatelessProbing,
+};
+use crate::sync::{EveryStep, SyncStrategy};
+use crate::{CompressionFactor, Layout};
+
+impl Exchange {
+    pub(super) fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(EveryStep::new(self.build_reducer(layout, world)?)))
+    }
+
+    /// The reducer alone, without a rhythm.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+        if let ReducerConfig::Gather { compressor, .. } = &self.reducer
+            && compressor.refuses_feedback()
+            && !matches!(self.feedback, Feedback::None | Feedback::Diana { .. })
+        {
+            return Err(ConfigError::Conflict(format!(
+                "compressor {compressor} is not contractive: use it with feedback none or diana, or unscaled with feedback"
+            )));
+        }
+        let reducer = match self.controller.build(world)? {
+            None => self.fixed(layout)?,
+            Some(controller) => self.adaptive(layout, controller)?,
+        };
+        // Dense sends everything: there is no gain to measure.
+        let metered = match self.reducer {
+            ReducerConfig::Dense => Metered::seconds_only(reducer),
+            _ => Metered::new(reducer),
+        };
+        Ok(match self.feedback {
+            Feedback::None => Box::new(metered),
+            Feedback::Error => Box::new(ErrorFeedback::new(metered)),
+            Feedback::Momentum(settings) => Box::new(MomentumCorrection::new(metered, settings)?),
+            Feedback::Diana { alpha } => Box::new(Shifted::diana(metered, self.memory_step(alpha, layout)?)?),
+            Feedback::Ef21 => {
+                self.check_contracts(layout)?;
+                Box::new(Shifted::ef21(metered))
+            }
+        })
+    }
+
+    pub(super) fn bucketed<R: Stateless>(
+        &self,
+        layout: &Layout,
+        make: impl FnMut(usize) -> R,
+    ) -> Result<Bucketed<R>, ConfigError> {
+        match self.bucket_values {
+            Some(0) => Err(ConfigError::range("values a bucket holds", "at least 1", 0)),
+            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make)),
+        }
+    }
+
+    /// How many buckets `layout` is cut into.
+    fn bucket_count(&self, layout: &Layout) -> Result<usize, ConfigError> {
+        Ok(self.bucketed(layout, |_| Dense)?.ranges().count())
+    }
+
+    /// Without a controller.
+    fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        if let ReducerConfig::PowerSgd { rank } = self.reducer {
+            return match self.bucket_values {
+                None => Ok(Box::new(PowerSgd::new(rank)?)),
+                Some(_) => Err(ConfigError::Conflict(
+                    "power-sgd exchanges all matrices at once: leave bucket values away".into(),
+                )),
+            };
+        }
+        let count = self.bucket_count(layout)?;
+        let parts: Vec<_> = (0..count).map(|_| self.part(&self.reducer, layout)).collect::<Result<_, _>>()?;
+        let mut parts = parts.into_iter();
+        Ok(Box::new(self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?))
+    }
+
+    /// The reducer of one bucket.
+    fn part(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+        Ok(match reducer {
+            ReducerConfig::Dense => Box::new(Dense),
+            ReducerConfig::Gather { compressor, per_slot } => Box::new(gather(compressor.build(), *per_slot)),
+            ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
+            ReducerConfig::MultiStep { rounds, inner } => {
+                let part = self.part(inner, layout)?;
+                Box::new(match self.class(inner, layout)? {
+                    Some(Class::Unbiased { omega }) => MultiStep::unbiased(part, *rounds, omega)?,
+                    _ => MultiStep::contractive(part, *rounds)?,
+                })
+            }
+            ReducerConfig::SparseAllReduce { factor } => Box::new(SparseAllReduce::new(*factor)),
+            ReducerConfig::SketchedSgd(settings) => Box::new(SketchedSgd::new(*settings)?),
+            ReducerConfig::PowerSgd { .. } => {
+                return Err(ConfigError::Conflict(
+                    "power-sgd remembers: it cannot be a part of another reducer".into(),
+                ));
+            }
+        })
+    }
+
+    /// Under a controller: the reducer needs a knob.
+    fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
+        let mut parts = Vec::new();
+        for _ in 0..self.bucket_count(layout)? {
+            let part: Box<dyn StatelessProbing> = match &self.reducer {
+                ReducerConfig::Gather { compressor, per_slot } => {
+                    Box::new(gather(compressor.build_tunable()?, *per_slot))
+                }
+                ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
+                other => {
+                    return Err(ConfigError::Conflict(format!(
+                        "a controller turns the compression factor, but reducer {} has none; use gather with topk or \
+                         qsgd, or shared-random-k, or controller none",
+                        other.name()
+                    )));
+                }
+            };
+            parts.push(part);
+        }
+        let mut parts = parts.into_iter();
+        let bucketed = self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?;
+        Ok(Box::new(Adaptive::new(bucketed, controller)))
+    }
+
+    fn random_k(&self, factor: CompressionFactor, scaled: bool) -> Result<SharedRandomK, ConfigError> {
+        match self.feedback {
+            _ if !scaled => Ok(SharedRandomK::new(factor)),
+            Feedback::None | Feedback::Diana { .. } => Ok(SharedRandomK::scaled(factor)),
+            Feedback::Error | Feedback::Ef21 | Feedback::Momentum(_) => Err(ConfigError::Conflict(
+                "scaled shared-random-k is not contractive: use it with feedback none or diana, or unscaled with feedback"
+                    .into(),
+            )),
+        }
+    }
+}
+
+fn gather<C: Compressor>(compressor: C, per_slot: bool) -> Gather<C, Mean> {
+    let gather = Gather::new(compressor, Mean);
+    if per_slot { gather.grain(Grain::PerSlot) } else { gather }
+}

@@ -1,0 +1,197 @@
+//! What an exchange does to each rank's vector, as a class, and what the memories of DIANA and EF21 ask of it.
+
+use super::{ControllerConfig, Exchange, ReducerConfig};
+use crate::Layout;
+use crate::compress::Class;
+use crate::error::ConfigError;
+
+impl ReducerConfig {
+    /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
+    pub(super) fn class(&self, len: usize) -> Option<Class> {
+        match self {
+            ReducerConfig::Dense => Some(Class::Unbiased { omega: 0.0 }),
+            ReducerConfig::Gather { compressor, .. } => {
+                let compressor = compressor.build();
+                probes(len).map(|x| compressor.class(&x)).reduce(worse)
+            }
+            ReducerConfig::SharedRandomK { factor, scaled } => {
+                let share = factor.keep(len) as f64 / len.max(1) as f64;
+                Some(if *scaled {
+                    Class::Unbiased { omega: 1.0 / share - 1.0 }
+                } else {
+                    Class::MeanContractive { delta: share }
+                })
+            }
+            // What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+            ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => {
+                None
+            }
+            ReducerConfig::MultiStep { rounds, inner } => {
+                let power = |error: f64| error.powf(*rounds as f64);
+                Some(match inner.class(len)? {
+                    Class::Contractive { delta } => Class::Contractive { delta: 1.0 - power(1.0 - delta) },
+                    Class::MeanContractive { delta } => Class::MeanContractive { delta: 1.0 - power(1.0 - delta) },
+                    Class::Biased { omega } => Class::Biased { omega: power(omega) },
+                    Class::Unbiased { omega } => {
+                        let left = power(omega / (1.0 + omega));
+                        Class::Unbiased { omega: left / (1.0 - left) }
+                    }
+                })
+            }
+        }
+    }
+
+    fn per_slot(&self) -> bool {
+        match self {
+            ReducerConfig::Gather { per_slot, .. } => *per_slot,
+            ReducerConfig::MultiStep { inner, .. } => inner.per_slot(),
+            ReducerConfig::Dense
+            | ReducerConfig::SharedRandomK { .. }
+            | ReducerConfig::PowerSgd { .. }
+            | ReducerConfig::SparseAllReduce { .. }
+            | ReducerConfig::SketchedSgd(_) => false,
+        }
+    }
+}
+
+/// Vectors for constants that depend on the vector: all equal, and one large value among small ones, near the worst for
+/// whatever scales by the largest.
+fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
+    let small = 1.0 / (len.max(1) as f32).sqrt();
+    [1.0, small].into_iter().map(move |rest| {
+        let mut x = vec![rest; len];
+        x.iter_mut().take(1).for_each(|first| *first = 1.0);
+        x
+    })
+}
+
+/// The one that promises less.
+fn worse(a: Class, b: Class) -> Class {
+    use Class::{Biased, Contractive, MeanContractive, Unbiased};
+    match (a, b) {
+        (Unbiased { omega: a }, Unbiased { omega: b }) => Unbiased { omega: a.max(b) },
+        (Contractive { delta: a }, Contractive { delta: b }) => Contractive { delta: a.min(b) },
+        (
+            Contractive { delta: a } | MeanContractive { delta: a },
+            Contractive { delta: b } | MeanContractive { delta: b },
+        ) => MeanContractive { delta: a.min(b) },
+        // One compressor is of one class; should it ever be of several, nothing is sure but the size of the error.
+        _ => Biased { omega: a.error().max(b.error()) },
+    }
+}
+
+impl Exchange {
+    /// The class of `reducer` on this exchange's parts: the worst one's.
+    pub(super) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+        let mut lengths: Vec<usize> = match reducer.per_slot() {
+            true => layout.slots().iter().map(crate::Slot::len).collect(),
+            false => self.bucketed(layout, |_| crate::reduce::Dense)?.ranges().map(|r| r.len()).collect(),
+        };
+        lengths.sort_unstable();
+        lengths.dedup();
+        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.class(len)).collect();
+        Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+    }
+
+    /// DIANA's step of the memory, checked against the compressor.
+    pub(super) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
+        let name = self.reducer.name();
+        let omega = match self.class(&self.reducer, layout)? {
+            Some(Class::Unbiased { omega }) => omega,
+            // The identity is of both classes.
+            Some(Class::Contractive { delta: 1.0 }) => 0.0,
+            _ => {
+                return Err(ConfigError::Conflict(format!(
+                    "feedback diana needs an unbiased compressor (qsgd, or scaled shared-random-k), and {name} as set is \
+                     not: use feedback ef21 for a contractive one, or error"
+                )));
+            }
+        };
+        let largest = (1.0 / (1.0 + omega)) as f32;
+        match alpha {
+            None if self.controller != ControllerConfig::None => Err(ConfigError::Conflict(
+                "under a controller the compressor changes, and diana's alpha with it: set alpha to at most 1/(1+omega) of \
+                 the highest factor"
+                    .into(),
+            )),
+            None => Ok(largest),
+            Some(alpha) if self.controller == ControllerConfig::None && alpha > largest => {
+                Err(ConfigError::Conflict(format!(
+                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: leave it away for \
+                     that value"
+                )))
+            }
+            Some(alpha) => Ok(alpha),
+        }
+    }
+
+    /// EF21 needs every rank's compressor to contract.
+    pub(super) fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
+        let name = self.reducer.name();
+        match self.class(&self.reducer, layout)? {
+            Some(Class::Contractive { .. } | Class::MeanContractive { .. }) => Ok(()),
+            Some(Class::Unbiased { omega: 0.0 }) => Ok(()),
+            Some(Class::Unbiased { omega }) => Err(ConfigError::Conflict(format!(
+                "feedback ef21 needs a contractive compressor, and {name} as set is unbiased with omega {omega}: use \
+                 feedback diana"
+            ))),
+            Some(Class::Biased { .. }) => Err(ConfigError::Conflict(format!(
+                "feedback ef21 needs a contractive compressor, and {name} as set promises nothing: use feedback none"
+            ))),
+            None => Err(ConfigError::Conflict(format!(
+                "feedback ef21 needs a compressor that contracts on every rank, and {name} promises that of the mean \
+                 only: use feedback error"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Feedback};
+    use super::*;
+    use crate::config::Fixed;
+
+    fn exchange(reducer: &str, feedback: Feedback) -> Exchange {
+        let reducer: Config = toml::from_str(&format!("strategy = 'every-step'\nreducer = {{ {reducer} }}")).unwrap();
+        let Config::EveryStep(exchange) = reducer else { unreachable!() };
+        Exchange { feedback, ..exchange }
+    }
+
+    #[test]
+    fn the_memory_step_follows_from_the_compressor() {
+        let layout = Layout::new([("w", vec![80, 10]), ("b", vec![10])]);
+        let step = |reducer| exchange(reducer, Feedback::None).memory_step(None, &layout);
+        assert_eq!(step("kind = 'dense'"), Ok(1.0));
+        // 810 values, 81 kept: omega = 9.
+        assert_eq!(step("kind = 'shared-random-k', factor = 10.0, scaled = true"), Ok(0.1));
+        // L2, 2 bits: s = 1; whole: n = 512, omega = sqrt(512); by slot: the larger slot's, the same.
+        let expected = (1.0 / (1.0 + 512_f64.sqrt())) as f32;
+        assert_eq!(step("kind = 'gather', compressor = 'qsgd:2:512:l2'"), Ok(expected));
+        assert_eq!(step("kind = 'gather', compressor = 'qsgd:2:512:l2', per_slot = true"), Ok(expected));
+    }
+
+    #[test]
+    fn memories_refuse_compressors_they_cannot_work_with() {
+        let diana = |alpha| Feedback::Diana { alpha };
+        let qsgd = "kind = 'gather', compressor = 'qsgd:2:512:l2'";
+        let (top_k, power) = ("kind = 'gather', compressor = 'topk:0.1'", "kind = 'power-sgd', rank = 1");
+        for (reducer, feedback, says) in [
+            (top_k, diana(None), "use feedback ef21"),
+            (power, diana(None), "use feedback ef21"),
+            (qsgd, diana(Some(0.5)), "at most 1/(1+omega)"),
+            (qsgd, diana(Some(0.0)), "above 0"),
+            (qsgd, diana(Some(f32::NAN)), "above 0"),
+            (qsgd, Feedback::Ef21, "use feedback diana"),
+            (power, Feedback::Ef21, "use feedback error"),
+            ("kind = 'shared-random-k', factor = 10.0, scaled = true", Feedback::Ef21, "not contractive"),
+        ] {
+            let error = exchange(reducer, feedback).build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
+            assert!(error.contains(says), "{reducer}, {feedback:?}: {error}");
+        }
+        let controller = ControllerConfig::Constant(Fixed { factor: crate::CompressionFactor::new(8.0).unwrap() });
+        let adaptive = Exchange { controller, ..exchange(qsgd, diana(None)) };
+        let error = adaptive.build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
+        assert!(error.contains("set alpha"), "{error}");
+    }
+}

@@ -1,0 +1,253 @@
+use super::*;
+use crate::comm::{Local, all_reduce_traffic};
+use crate::reduce::{Dense, Facts};
+use crate::{Layout, Traffic};
+
+fn factor(value: f64) -> CompressionFactor {
+    CompressionFactor::new(value).unwrap()
+}
+
+/// Average, `sent` and traffic of one exchange, a rank each.
+fn exchange<R: Reducer>(
+    world: usize,
+    make: impl Fn() -> R + Sync,
+    input: impl Fn(usize) -> Vec<f32> + Sync,
+) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
+    let body = |mut comm: Local| {
+        let input = input(comm.rank());
+        let (layout, facts, key) = (Layout::flat(input.len()), Facts::default(), Key::new(3));
+        let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
+        let (slots, out) = (layout.slots(), Some(&mut sent[..]));
+        let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
+        let traffic = make().reduce(round, &mut comm)?.traffic;
+        Ok::<_, ReduceError>((average, sent, traffic))
+    };
+    Local::run(world, body).into_iter().collect::<Result<_, _>>().unwrap()
+}
+
+/// Multiples of 1/64: sums are exact.
+fn dyadic(rank: usize, len: usize) -> Vec<f32> {
+    let mut rng = Key::new(8).rank(rank).block(0);
+    (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
+}
+
+fn make(settings: Sketch) -> impl Fn() -> SketchedSgd + Sync {
+    move || SketchedSgd::new(settings).unwrap()
+}
+
+#[test]
+fn the_exact_round_by_hand() {
+    // 4 candidates of 4 values: no sketch. Means (1, 2.5, 2, -3): the largest is -3, to which rank 0 gave -2.
+    let inputs = [vec![4.0, 3.0, 2.0, -2.0], vec![-2.0, 2.0, 2.0, -4.0]];
+    let settings = Sketch { factor: factor(4.0), ..Sketch::default() };
+    let ranks = exchange(2, make(settings), |rank| inputs[rank].clone());
+    assert_eq!(ranks[0].0, [0.0, 0.0, 0.0, -3.0]);
+    assert_eq!((&ranks[0].1[..], &ranks[1].1[..]), (&[0.0, 0.0, 0.0, -2.0][..], &[0.0, 0.0, 0.0, -4.0][..]));
+}
+
+#[test]
+fn a_hash_by_hand() {
+    // The polynomial is i: its lowest bit is the sign, i/2 of 2⁶⁰ the column.
+    assert_eq!(place(&[0, 1, 0, 0], 6, 10), (0, 1.0));
+    assert_eq!(place(&[0, 1, 0, 0], 7, 10), (0, -1.0));
+    // 2⁶⁰ − 1 is odd, and half of all: column 2⁵⁹·10/2⁶⁰ = 4.99….
+    assert_eq!(place(&[(1 << 60) - 1, 0, 0, 0], 5, 10), (4, -1.0));
+    // 1 + 2·3 + 3·9 + 4·27 = 142.
+    assert_eq!(place(&[1, 2, 3, 4], 3, 1 << 60), (71, 1.0));
+}
+
+#[test]
+fn multiplication_modulo_the_prime_equals_the_naive_twin() {
+    let mut rng = Key::new(1).block(0);
+    let edge = [0, 1, 2, PRIME - 1, PRIME - 2, 1 << 60];
+    let random: Vec<u64> = (0..60).map(|_| rng.random_range(0..PRIME)).collect();
+    for &x in edge.iter().chain(&random) {
+        for &y in edge.iter().chain(&random) {
+            for z in edge {
+                let naive = (u128::from(x) * u128::from(y) + u128::from(z)) % u128::from(PRIME);
+                assert_eq!(u128::from(multiply_add(x, y, z)), naive, "{x}·{y} + {z}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sketches_are_linear_and_all_reduce() {
+    let (len, columns, world) = (500, 40, 4);
+    let hashes = Hashes::new(Key::new(2), 3);
+    let sketch = |x: &[f32]| {
+        let mut table = Vec::new();
+        hashes.sketch(x, columns, &mut table);
+        table
+    };
+    let inputs: Vec<Vec<f32>> = (0..world).map(|rank| dyadic(rank, len)).collect();
+    let sum: Vec<f32> = (0..len).map(|i| inputs.iter().map(|x| x[i]).sum()).collect();
+    let tables = Local::run(world, |mut comm| {
+        let mut table = sketch(&inputs[comm.rank()]);
+        comm.all_reduce_sum(&mut table)?;
+        Ok::<_, ReduceError>(table)
+    });
+    // The inputs are dyadic, so no sum is rounded.
+    for table in tables {
+        assert_eq!(table.unwrap(), sketch(&sum));
+    }
+    let twice: Vec<f32> = inputs[0].iter().map(|v| -2.0 * v).collect();
+    assert_eq!(sketch(&twice), sketch(&inputs[0]).iter().map(|v| -2.0 * v).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_rows_estimate_is_unbiased_with_variance_below_the_bound() {
+    let (x, columns, draws) = (dyadic(0, 60), 10, 4000);
+    let (mut table, mut estimate) = (Vec::new(), vec![0.0; x.len()]);
+    let (mut mean, mut lost) = (vec![0.0_f64; x.len()], vec![0.0_f64; x.len()]);
+    for draw in 0..draws {
+        let hashes = Hashes::new(Key::new(draw), 1);
+        hashes.sketch(&x, columns, &mut table);
+        hashes.estimate(&table, &mut estimate);
+        for i in 0..x.len() {
+            mean[i] += f64::from(estimate[i]) / draws as f64;
+            lost[i] += f64::from(estimate[i] - x[i]).powi(2) / draws as f64;
+        }
+    }
+    let energy: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
+    for i in 0..x.len() {
+        let variance = (energy - f64::from(x[i]).powi(2)) / columns as f64;
+        let off = (mean[i] - f64::from(x[i])).abs();
+        assert!(off < 5.0 * (variance / draws as f64).sqrt(), "coordinate {i}: off by {off}");
+        assert!((lost[i] / variance - 1.0).abs() < 0.15, "coordinate {i}: {} of {variance}", lost[i]);
+    }
+}
+
+#[test]
+fn medians_are_rarely_far_off() {
+    let (mut x, columns, draws) = (dyadic(1, 300), 60, 60);
+    x[7] = 1000.0;
+    let energy: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
+    let (mut table, mut estimate, mut far) = (Vec::new(), vec![0.0; x.len()], 0);
+    for draw in 0..draws {
+        let hashes = Hashes::new(Key::new(draw), 5);
+        hashes.sketch(&x, columns, &mut table);
+        hashes.estimate(&table, &mut estimate);
+        let limit = (8.0 * energy / columns as f64).sqrt();
+        assert!(f64::from((x[7] - estimate[7]).abs()) < limit, "draw {draw}: {}", estimate[7]);
+        far += x.iter().zip(&estimate).filter(|(x, e)| f64::from(*x - *e).abs() > limit).count();
+    }
+    // Chebyshev: a row is so far off with probability 1/8 at most, three rows of five with 1.6 %.
+    let share = far as f64 / (draws as usize * x.len()) as f64;
+    assert!(share < 0.016, "{share}");
+}
+
+/// Noise, and some coordinates that are large only together.
+fn planted(rank: usize, len: usize, heavy: &[usize]) -> Vec<f32> {
+    let mut rng = Key::new(5).rank(rank).block(0);
+    let mut x: Vec<f32> = (0..len).map(|_| rng.random::<f32>() - 0.5).collect();
+    heavy.iter().for_each(|&i| x[i] += if i % 2 == 0 { 4.0 } else { -4.0 });
+    // What a rank's own top-k would send instead.
+    (0..heavy.len()).for_each(|j| x[(rank * 1009 + j * 37) % len] += if j % 2 == 0 { 6.0 } else { -6.0 });
+    x
+}
+
+#[test]
+fn planted_heavy_coordinates_are_all_found() {
+    let (len, world) = (20_000, 8);
+    let heavy: Vec<usize> = (0..50).map(|j| 11 + 391 * j).collect();
+    // The sum has 32 at each, and ‖x‖ is about 270: a row is off by 270/√1000 = 8.5, the median of seven by about 4.
+    let settings = Sketch { factor: factor(len as f64 / 50.0), rows: 7, width: 20.0, candidates: 4 };
+    let ranks = exchange(world, make(settings), |rank| planted(rank, len, &heavy));
+    let found: Vec<usize> = (0..len).filter(|&i| ranks[0].0[i] != 0.0).collect();
+    assert_eq!(found, heavy);
+    for &i in &heavy {
+        let mean = (0..world).map(|rank| f64::from(planted(rank, len, &heavy)[i])).sum::<f64>() / world as f64;
+        assert!((f64::from(ranks[0].0[i]) - mean).abs() < 1e-6, "{i}");
+        assert_eq!(ranks[3].1[i], planted(3, len, &heavy)[i]);
+    }
+}
+
+#[test]
+fn with_every_coordinate_it_is_dense_to_the_bit() {
+    for (world, len) in [(1, 30), (2, 30), (3, 1500), (5, 1500)] {
+        let input = |rank| dyadic(rank, len).iter().map(|v| 0.3 * v).collect();
+        let settings = Sketch { factor: CompressionFactor::DENSE, ..Sketch::default() };
+        let ours = exchange(world, make(settings), input);
+        let dense = exchange(world, || Dense, input);
+        for (ours, dense) in ours.iter().zip(&dense) {
+            assert_eq!((&ours.0, &ours.1, ours.2), (&dense.0, &dense.1, dense.2));
+        }
+    }
+}
+
+/// What the module says, with sorts and remainders.
+fn naive(inputs: &[Vec<f32>], settings: Sketch) -> Vec<f32> {
+    let (world, len) = (inputs.len(), inputs[0].len());
+    let k = settings.factor.keep(len);
+    let columns = (settings.width * k as f64).ceil() as usize;
+    let hashes = Hashes::new(Key::new(0).purpose("count-sketch"), settings.rows);
+    let spot = |row: usize, i: usize| {
+        let power = |n: u32| (0..n).fold(1_u128, |p, _| p * i as u128 % u128::from(PRIME));
+        let terms = (0..4).map(|n| u128::from(hashes.rows[row][n]) * power(n as u32) % u128::from(PRIME));
+        let hash = terms.sum::<u128>() % u128::from(PRIME);
+        ((hash / 2 * columns as u128 / (1 << 60)) as usize, if hash % 2 == 0 { 1.0 } else { -1.0 })
+    };
+    let sum: Vec<f32> = (0..len).map(|i| inputs.iter().map(|x| x[i]).sum()).collect();
+    let mut table = vec![vec![0.0_f32; columns]; settings.rows];
+    for (row, table) in table.iter_mut().enumerate() {
+        (0..len).for_each(|i| table[spot(row, i).0] += spot(row, i).1 * sum[i]);
+    }
+    let estimate = |i: usize| {
+        let mut said: Vec<f32> = (0..settings.rows).map(|row| spot(row, i).1 * table[row][spot(row, i).0]).collect();
+        said.sort_by(f32::total_cmp);
+        said[settings.rows / 2]
+    };
+    let estimates: Vec<f32> = (0..len).map(estimate).collect();
+    let best = |x: &[f32], among: Vec<usize>, count: usize| {
+        let mut order: Vec<usize> = among.into_iter().filter(|&i| x[i] != 0.0).collect();
+        order.sort_by(|&a, &b| x[b].abs().total_cmp(&x[a].abs()).then(a.cmp(&b)));
+        order.truncate(count);
+        order
+    };
+    let candidates = best(&estimates, (0..len).collect(), settings.candidates * k);
+    let mut average = vec![0.0; len];
+    best(&sum, candidates, k).into_iter().for_each(|i| average[i] = sum[i] * (1.0 / world as f32));
+    average
+}
+
+#[test]
+fn exchanges_equal_the_naive_twin_to_the_bit() {
+    for world in [1, 2, 4] {
+        for settings in [
+            Sketch { factor: factor(20.0), rows: 3, width: 4.0, candidates: 2 },
+            Sketch { factor: factor(50.0), rows: 1, width: 1.5, candidates: 1 },
+        ] {
+            let inputs: Vec<Vec<f32>> = (0..world).map(|rank| dyadic(rank, 400)).collect();
+            let ranks = exchange(world, make(settings), |rank| inputs[rank].clone());
+            assert_eq!(ranks[0].0, naive(&inputs, settings), "{settings:?}, world {world}");
+        }
+    }
+}
+
+#[test]
+fn traffic_is_a_sketch_and_the_candidates() {
+    // 6000 values, k = 300: 3 rows of 900 columns, then 600 values.
+    let settings = Sketch { factor: factor(20.0), rows: 3, width: 3.0, candidates: 2 };
+    for world in [2, 5] {
+        for (rank, run) in exchange(world, make(settings), |rank| dyadic(rank, 6000)).iter().enumerate() {
+            let expected = all_reduce_traffic(2700, world, rank) + all_reduce_traffic(600, world, rank);
+            assert_eq!(run.2, expected);
+        }
+    }
+}
+
+#[test]
+fn impossible_settings_are_refused() {
+    let good = Sketch::default();
+    for (settings, says) in [
+        (Sketch { rows: 4, ..good }, "odd"),
+        (Sketch { rows: 0, ..good }, "odd"),
+        (Sketch { width: 0.5, ..good }, "at least 1 column"),
+        (Sketch { width: f64::NAN, ..good }, "at least 1 column"),
+        (Sketch { candidates: 0, ..good }, "at least 1 a value"),
+    ] {
+        let error = SketchedSgd::new(settings).map(drop).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}

@@ -1,0 +1,299 @@
+use super::*;
+use crate::comm::Local;
+use crate::layer::ErrorFeedback;
+use crate::reduce::Facts;
+use crate::{Layout, Traffic};
+use rand::Rng;
+
+/// Bytes of a sparse message that do not depend on what it holds.
+const HEADER: usize = 17;
+
+fn factor(value: f64) -> CompressionFactor {
+    CompressionFactor::new(value).unwrap()
+}
+
+/// Average, `sent` and traffic of the last of some exchanges of the same input, a rank each.
+fn exchange<R: Reducer>(
+    world: usize,
+    steps: u64,
+    make: impl Fn() -> R + Sync,
+    input: impl Fn(usize) -> Vec<f32> + Sync,
+) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
+    let body = |mut comm: Local| {
+        let input = input(comm.rank());
+        let (mut reducer, layout) = (make(), Layout::flat(input.len()));
+        let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
+        let mut traffic = Traffic::default();
+        for step in 0..steps {
+            let (facts, key) = (Facts { step, ..Facts::default() }, Key::new(3).step(step));
+            let (slots, out) = (layout.slots(), Some(&mut sent[..]));
+            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
+            traffic = reducer.reduce(round, &mut comm)?.traffic;
+        }
+        Ok::<_, ReduceError>((average, sent, traffic))
+    };
+    Local::run(world, body).into_iter().collect::<Result<_, _>>().unwrap()
+}
+
+/// Multiples of 1/64, larger at the front: sums are exact, and equal splits would be unfair.
+fn skewed(rank: usize, len: usize) -> Vec<f32> {
+    let mut rng = Key::new(8).rank(rank).block(0);
+    let value = |i: usize, v: i16| f32::from(v) / 64.0 * if i < len / 8 { 8.0 } else { 1.0 };
+    (0..len).map(|i| value(i, rng.random_range(-1000_i16..1000))).collect()
+}
+
+#[test]
+fn an_exchange_by_hand() {
+    let inputs = [vec![4.0, 1.0, 0.0, 3.0], vec![0.0, 2.0, 5.0, 1.0]];
+    // k = 2, so one quantile a rank: place 2·¼ = 0 of {0, 3} and 2·¾ = 1 of {1, 2}, that is 0 and 2; the second half of
+    // them begins at 2. Range 0..2 has 4/2 and 2/2, range 2..4 has 5/2 and 3/2; one of each is kept.
+    let ranks = exchange(2, 1, || SparseAllReduce::new(factor(2.0)), |rank| inputs[rank].clone());
+    assert_eq!((&ranks[0].0, &ranks[1].0), (&vec![2.0, 0.0, 2.5, 0.0], &vec![2.0, 0.0, 2.5, 0.0]));
+    assert_eq!((&ranks[0].1, &ranks[1].1), (&vec![4.0, 0.0, 0.0, 0.0], &vec![0.0, 0.0, 5.0, 0.0]));
+    // A quantile of 4 bytes; twice a message of one value: 17, a byte of index, 4 of value.
+    assert_eq!(ranks[0].2, Traffic { sent: 4 + 2 * 22, received: 4 + 2 * 22 });
+}
+
+/// The largest `k`, by sorting; zeros never.
+fn largest(x: &[f32], k: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..x.len()).filter(|&i| x[i] != 0.0).collect();
+    order.sort_by(|&a, &b| x[b].abs().total_cmp(&x[a].abs()).then(a.cmp(&b)));
+    order.truncate(k);
+    order.sort_unstable();
+    order
+}
+
+/// What the module says, with sorts and dense vectors: average, and everyone's `sent`.
+fn naive(inputs: &[Vec<f32>], k: usize) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let (world, len) = (inputs.len(), inputs[0].len());
+    let picked: Vec<Vec<usize>> = inputs.iter().map(|x| largest(x, k)).collect();
+    let quantiles = 4096.min(k.div_ceil(8)).div_ceil(world);
+    let mut pool = Vec::new();
+    for (rank, picked) in picked.iter().enumerate() {
+        let count = (quantiles * picked.len()).div_ceil(k);
+        for j in 0..count {
+            let place = picked.len() as f64 * (j as f64 + (rank as f64 + 0.5) / world as f64) / count as f64;
+            pool.push(picked[(place + 1e-9) as usize]);
+        }
+    }
+    pool.sort_unstable();
+    let bound = |c: usize| {
+        if c == 0 {
+            0
+        } else if c == world {
+            len
+        } else {
+            pool[c * pool.len() / world]
+        }
+    };
+    let mut mean = vec![0.0_f32; len];
+    for (x, picked) in inputs.iter().zip(&picked) {
+        picked.iter().for_each(|&i| mean[i] += 1.0 / world as f32 * x[i]);
+    }
+    let mut average = vec![0.0; len];
+    for range in (0..world).map(|c| bound(c)..bound(c + 1)) {
+        for i in largest(&mean[range.clone()], k.div_ceil(world)) {
+            average[range.start + i] = mean[range.start + i];
+        }
+    }
+    let sent = |(x, picked): (&Vec<f32>, &Vec<usize>)| {
+        let kept = |i: usize| if picked.contains(&i) && average[i] != 0.0 { x[i] } else { 0.0 };
+        (0..len).map(kept).collect()
+    };
+    let sent = inputs.iter().zip(&picked).map(sent).collect();
+    (average, sent)
+}
+
+#[test]
+fn exchanges_equal_the_naive_twin_to_the_bit() {
+    for world in [1, 2, 3, 5, 8, 16] {
+        for (len, k) in [(400, 40), (400, 3), (90, 45), (7, 2)] {
+            let inputs: Vec<Vec<f32>> = (0..world).map(|rank| skewed(rank, len)).collect();
+            let (average, sent) = naive(&inputs, k);
+            let make = || SparseAllReduce::new(factor(len as f64 / k as f64));
+            for (rank, got) in exchange(world, 1, make, |rank| inputs[rank].clone()).iter().enumerate() {
+                assert_eq!(got.0, average, "world {world}, {k} of {len}");
+                assert_eq!(got.1, sent[rank], "world {world}, {k} of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_without_anything_to_send_do_not_matter() {
+    let zeros = |rank: usize| if rank == 1 { skewed(1, 60) } else { vec![0.0; 60] };
+    let ranks = exchange(3, 1, || SparseAllReduce::new(factor(6.0)), zeros);
+    assert!(ranks[0].0.iter().filter(|v| **v != 0.0).count() >= 8);
+    let nothing = exchange(3, 1, || SparseAllReduce::new(factor(6.0)), |_| vec![0.0; 60]);
+    assert!(nothing.iter().all(|(average, _, _)| average.iter().all(|v| *v == 0.0)));
+    assert!(exchange(3, 1, || SparseAllReduce::new(factor(6.0)), |_| Vec::new())[0].0.is_empty());
+}
+
+#[test]
+fn fed_back_no_coordinate_waits_for_ever() {
+    // Gradients that never change: the sum of the averages is t times the mean, but for what is still on its way.
+    let (world, len, steps) = (5, 40, 400);
+    let inputs: Vec<Vec<f32>> = (0..world).map(|rank| skewed(rank, len)).collect();
+    let make = || ErrorFeedback::new(SparseAllReduce::new(factor(10.0)));
+    let body = |mut comm: Local| {
+        let (mut reducer, layout, facts) = (make(), Layout::flat(len), Facts::default());
+        let (mut sum, mut average) = (vec![0.0_f64; len], vec![0.0; len]);
+        for step in 0..steps {
+            let (key, slots, input) = (Key::new(0).step(step), layout.slots(), &inputs[comm.rank()][..]);
+            let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: None };
+            reducer.reduce(round, &mut comm)?;
+            sum.iter_mut().zip(&average).for_each(|(sum, v)| *sum += f64::from(*v));
+        }
+        Ok::<_, ReduceError>((sum, reducer.residual().iter().fold(0.0_f32, |m, v| m.max(v.abs()))))
+    };
+    for rank in Local::run(world, body) {
+        let (sum, waiting) = rank.unwrap();
+        // 40 coordinates, 5 a step, values up to 125: nobody should wait for much more than 8 turns of the largest.
+        assert!(waiting < 30.0 * 125.0, "{waiting}");
+        for (i, sum) in sum.iter().enumerate() {
+            let mean = inputs.iter().map(|x| f64::from(x[i])).sum::<f64>() / world as f64;
+            let off = (sum / steps as f64 - mean).abs();
+            assert!(off < 30.0 * 125.0 / steps as f64, "coordinate {i}: off by {off}");
+        }
+    }
+}
+
+/// Payload bytes that one rank moves, by phase, and headers.
+#[derive(Debug, Default, Clone, Copy)]
+struct Bytes {
+    points: usize,
+    scattered: usize,
+    received: usize,
+    gathered: usize,
+    headers: usize,
+}
+
+impl Bytes {
+    fn sent(&self) -> usize {
+        self.points + self.scattered + self.gathered
+    }
+}
+
+/// What every rank would move, from the selections alone: no threads, no vectors.
+fn count(selections: &[Message], k: usize, cut_at: impl Fn(&mut [u32], usize, &mut Vec<usize>)) -> Vec<Bytes> {
+    let (world, len) = (selections.len(), selections[0].len());
+    let (mut pool, mut bounds, mut ranks) = (Vec::new(), Vec::new(), vec![Bytes::default(); world]);
+    for (rank, selection) in selections.iter().enumerate() {
+        let before = pool.len();
+        points(selected(selection).0, k, (rank, world), &mut pool);
+        ranks[rank].points = 4 * (world - 1) * (pool.len() - before);
+    }
+    cut_at(&mut pool, len, &mut bounds);
+    let (mut piece, mut result, mut sums) = (Message::default(), Message::default(), Vec::new());
+    for owner in 0..world {
+        let range = bounds[owner]..bounds[owner + 1];
+        sums.clear();
+        sums.resize(range.len(), 0.0);
+        for (rank, selection) in selections.iter().enumerate() {
+            cut(selection, range.clone(), &mut piece);
+            piece.add_to(1.0, &mut sums).unwrap();
+            if rank != owner {
+                ranks[rank].scattered += piece.encoded_len() - HEADER;
+                ranks[owner].received += piece.encoded_len() - HEADER;
+                ranks[rank].headers += HEADER;
+            }
+        }
+        keep_largest(&sums, k.div_ceil(world), &mut result);
+        ranks[owner].gathered = (world - 1) * (result.encoded_len() - HEADER);
+        ranks[owner].headers += (world - 1) * HEADER;
+    }
+    ranks
+}
+
+/// `k` of `len` indices: half of them from a set all ranks share, most in hot regions, as layers have. Random values.
+fn selection(rank: usize, len: usize, k: usize) -> Message {
+    let mut taken = vec![false; len];
+    let mut draw = |key: Key, until: usize, count: &mut usize| {
+        let mut rng = key.block(0);
+        while *count < until {
+            let u: f64 = rng.random();
+            let index = (u * u * u * len as f64) as usize;
+            *count += usize::from(!std::mem::replace(&mut taken[index], true));
+        }
+    };
+    let mut count = 0;
+    draw(Key::new(1), k / 2, &mut count);
+    draw(Key::new(2).rank(rank), k, &mut count);
+    let mut rng = Key::new(3).rank(rank).block(0);
+    let mut message = Message::default();
+    let (indices, values) = message.sparse(len, ValueKind::F32);
+    indices.extend((0..len as u32).filter(|&i| taken[i as usize]));
+    let Values::F32(values) = values else { unreachable!() };
+    values.extend(indices.iter().map(|_| rng.random::<f32>() - 0.5));
+    message
+}
+
+/// Largest and mean over ranks.
+fn over(ranks: &[Bytes], what: impl Fn(&Bytes) -> usize) -> (usize, usize) {
+    (ranks.iter().map(&what).max().unwrap(), ranks.iter().map(&what).sum::<usize>() / ranks.len())
+}
+
+#[test]
+fn payload_per_rank_does_not_grow_with_the_world() {
+    let (len, k) = (1 << 19, 1 << 13);
+    let mut first = None;
+    for world in [2, 3, 4, 8, 16, 64, 256, 1024] {
+        let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
+        let ranks = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
+        let gather = (world - 1) * (selections[0].encoded_len() - HEADER);
+        let ((_, sent), (most, received)) = (over(&ranks, Bytes::sent), over(&ranks, |b| b.received));
+        let (points, headers) = (over(&ranks, |b| b.points).1, ranks[0].headers);
+        println!(
+            "{world:5} ranks: payload sent {sent} (quantiles {points}), scatter received {received} (most {most}), \
+             headers {headers}; gather {gather}"
+        );
+        // One to four quantiles a range in large worlds: their noise shows.
+        let limit = if world <= 64 { 2 } else { 6 };
+        assert!(most <= limit * received, "world {world}: {most} of {received}");
+        if world >= 16 {
+            let first = *first.get_or_insert(sent);
+            assert!(sent <= first + first / 5, "world {world}: {sent}, {first} at 16");
+        }
+        if world >= 3 {
+            assert!(sent + ranks[0].headers < gather, "world {world}");
+        }
+    }
+}
+
+#[test]
+fn equal_ranges_would_burden_one_owner() {
+    let (len, k, world) = (1 << 17, 1 << 12, 16);
+    let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
+    let fair = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
+    let equal = count(&selections, k, |_, len, bounds| split(&mut [], len, world, bounds));
+    let most = |ranks: &[Bytes]| over(ranks, |b| b.received).0;
+    println!("most received: {} with quantiles, {} with equal ranges", most(&fair), most(&equal));
+    assert!(3 * most(&fair) < most(&equal));
+}
+
+#[test]
+fn counted_bytes_are_those_on_the_wire() {
+    for world in [2, 3, 8, 16] {
+        let (len, k) = (4096, 256);
+        let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
+        let counted = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
+        let dense = |rank: usize| {
+            let mut x = vec![0.0; len];
+            selections[rank].decode_into(&mut x).unwrap();
+            x
+        };
+        let real = exchange(world, 1, || SparseAllReduce::new(factor(len as f64 / k as f64)), dense);
+        for (rank, (counted, real)) in counted.iter().zip(&real).enumerate() {
+            assert_eq!(real.2.sent as usize, counted.sent() + counted.headers, "rank {rank} of {world}");
+        }
+    }
+}
+
+#[test]
+fn damaged_quantiles_are_refused() {
+    let mut out = Vec::new();
+    assert!(read_points(&[1, 0, 0, 0], 1, 2, &mut out).is_ok());
+    for (frame, most) in [(&[2, 0, 0, 0][..], 1), (&[1, 0, 0], 1), (&[0; 8], 1)] {
+        assert!(read_points(frame, most, 2, &mut out).is_err(), "{frame:?}");
+    }
+}
