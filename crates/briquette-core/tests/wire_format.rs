@@ -189,7 +189,7 @@ fn lengths_follow_the_documented_formulas() {
         let bytes = encode(&message);
         // The unary part of the formula, from the decoded positions and the r on the wire.
         let (r, mut next, mut unary) = (bytes[12] as usize, 0, 0);
-        if (3..=5).contains(&bytes[3]) {
+        if matches!(bytes[3], 3..=5 | 14) {
             let mut decoded = vec![0.0; n];
             message.decode_into(&mut decoded).unwrap();
             for (i, _) in decoded.iter().enumerate().filter(|(_, v)| **v != 0.0) {
