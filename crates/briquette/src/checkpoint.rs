@@ -27,8 +27,9 @@ use serde::{Deserialize, Serialize};
 use self::books::Books;
 pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
-use crate::error::Error;
-use crate::optimizer::DistributedOptimizer;
+use crate::error::{Error, StepError};
+use crate::flat::Part;
+use crate::optimizer::{DistributedOptimizer, keeping};
 use crate::synchronizer::Synchronizer;
 
 /// What to do with residuals when the world has another size than the one that saved.
@@ -149,25 +150,37 @@ impl DistributedOptimizer {
     /// checkpoints but one are removed once the new one is complete.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete.
+    /// [`StepError`] holds the model. [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint
+    /// as complete, and training may go on.
     pub fn save<M: Module>(
         &mut self,
         module: M,
         directory: &Path,
         notes: &BTreeMap<String, String>,
-    ) -> Result<M, Error> {
+    ) -> Result<M, StepError<M>> {
         // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
         let clock = self.sync.comm.now();
-        let module = self.sync.average_buffers(module)?;
+        let module = self.sync.average(module, Part::Buffers).map_err(keeping)?;
         self.sync.comm.set_clock(clock);
+        match self.write(&module, directory, notes).and_then(|()| self.sync.finish_saving(clock)) {
+            Ok(()) => Ok(module),
+            Err(error) => Err(keeping((module, error))),
+        }
+    }
+
+    fn write<M: Module>(
+        &mut self,
+        module: &M,
+        directory: &Path,
+        notes: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
         let path = directory.join(format!("step-{:08}", self.sync.step));
-        let blobs = self.blobs(&module);
+        let blobs = self.blobs(module);
         self.sync.write_checkpoint(&path, blobs, notes)?;
         if self.sync.rank() == 0 {
             remove_old(directory);
         }
-        self.sync.finish_saving(clock)?;
-        Ok(module)
+        Ok(())
     }
 
     fn blobs<M: Module>(&self, module: &M) -> Result<Blobs, String> {
@@ -240,6 +253,8 @@ impl Synchronizer {
 
     fn write_rank(&self, path: &Path, blobs: Result<Blobs, String>) -> Result<u32, Error> {
         fs::create_dir_all(path).map_err(|e| fail(path, e))?;
+        // Before the first file of an older checkpoint here is replaced, none may take it for complete.
+        forget_manifest(path).map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))?;
         let bytes = blobs.and_then(|blobs| self.to_bytes(&blobs)).map_err(|e| fail(path, e))?;
         write_atomically(&path.join(file_name(self.rank())), &bytes)?;
         Ok(crc32fast::hash(&bytes))
@@ -321,6 +336,15 @@ impl Synchronizer {
             }
         }
         Ok(())
+    }
+}
+
+/// Every rank does; one of them is first.
+fn forget_manifest(path: &Path) -> std::io::Result<()> {
+    let manifest = path.join(MANIFEST);
+    match fs::remove_file(&manifest) {
+        Err(error) if manifest.is_file() => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -44,7 +44,8 @@ impl std::fmt::Debug for DistributedOptimizer {
     }
 }
 
-pub(crate) fn fail<M: Module>((module, source): (M, Error)) -> StepError<M> {
+/// An error that gives the model back.
+pub(crate) fn keeping<M: Module>((module, source): (M, Error)) -> StepError<M> {
     StepError { model: Box::new(module), source }
 }
 
@@ -88,7 +89,7 @@ impl DistributedOptimizer {
         grads: GradientsParams,
     ) -> Result<M, StepError<M>> {
         match self.sync.sync_gradients(&module, grads) {
-            Err(error) => Err(fail((module, error))),
+            Err(error) => Err(keeping((module, error))),
             Ok(grads) => {
                 let module = self.inner.step(lr, module, grads);
                 self.sync_parameters(module)
@@ -124,7 +125,7 @@ impl DistributedOptimizer {
     /// # Errors
     /// As for [`step`](Self::step); [`Error::Order`] without `sync_gradients` before it.
     pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
-        self.sync.sync_parameters(module).map_err(fail)
+        self.sync.sync_parameters(module).map_err(keeping)
     }
 
     /// See [`Synchronizer::average_parameters`].

@@ -25,7 +25,8 @@ fn save_one(directory: &Path) -> Result<(), Error> {
     let mut optim = optimizer(top_k(), 1);
     let model = optim.join(Mlp::new(5))?;
     let (model, _) = train(&mut optim, model, 0, 0)?;
-    optim.save(model, directory, &BTreeMap::new()).map(drop)
+    optim.save(model, directory, &BTreeMap::new())?;
+    Ok(())
 }
 
 fn load(model: Mlp, config: Config, seed: u64, directory: &Path) -> Result<Mlp, Error> {
@@ -105,7 +106,11 @@ fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
         optim.synchronizer_mut().communicator().barrier()?;
         spoil(directory, rank);
         optim.synchronizer_mut().communicator().barrier()?;
-        let error = optim.save(model.clone(), directory, &BTreeMap::new()).expect_err("it cannot be written");
+        let before = bits(&model);
+        let error = optim.save(model, directory, &BTreeMap::new()).expect_err("it cannot be written");
+        let said = error.to_string();
+        model = *error.model;
+        assert_eq!(bits(&model), before, "the model comes back");
         optim.synchronizer_mut().communicator().barrier()?;
         if rank == 0 {
             mend(directory);
@@ -113,7 +118,7 @@ fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
         optim.synchronizer_mut().communicator().barrier()?;
         (model, _) = train(&mut optim, model, 2, rank)?;
         optim.save(model, &directory.join("later"), &BTreeMap::new())?;
-        Ok(error.to_string())
+        Ok(said)
     });
     for error in errors {
         assert!(error.contains("the checkpoint before is untouched"), "{error}");
@@ -148,6 +153,31 @@ fn a_manifest_that_cannot_be_written_fails_the_save_on_every_rank_and_training_g
         }
     };
     failed_save(directory.path(), spoil, |_| {});
+}
+
+#[test]
+fn a_checkpoint_that_is_half_replaced_is_not_complete() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let (model, _) = train(&mut optim, model, 0, rank)?;
+        let model = optim.save(model, at, &BTreeMap::new())?;
+        // Once more at the same step, but rank 1 cannot replace its file.
+        if rank == 1 {
+            let file = at.join("step-00000001/rank-1.safetensors");
+            fs::remove_file(&file).unwrap();
+            fs::create_dir_all(file.join("in-the-way")).unwrap();
+        }
+        optim.synchronizer_mut().communicator().barrier()?;
+        let error = optim.save(model, at, &BTreeMap::new()).expect_err("it cannot be written");
+        assert!(error.to_string().contains("step-00000001"), "{error}");
+        Ok(())
+    });
+    let error = Checkpoint::latest(at).expect_err("half of it is new").to_string();
+    assert!(error.contains("no complete checkpoint"), "{error}");
 }
 
 /// A small file system of its own, unmounted at the end.
