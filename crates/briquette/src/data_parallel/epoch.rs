@@ -68,6 +68,7 @@ impl<M: LearnerModel> Run<M> {
         let mut feed = Feed::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(&mut feed)?;
+            self.check()?;
             let signal = Signal {
                 batch: group.is_some(),
                 more: feed.next.is_some(),

@@ -60,8 +60,8 @@
 //! weighted by its samples (by the mean of the batches, under gradient accumulation, where Burn adds gradients up).
 //!
 //! **Failures** stop all ranks and are in `LearningResult::error` of each, as Burn's `TrainingError::Workers` with the
-//! rank as the device's number. That includes a gradient that is not finite. The model is then as after the last whole
-//! step.
+//! rank as the device's number. That includes a gradient that is not finite, a loader and a metric. The model is then as
+//! after the last whole step.
 
 mod epoch;
 mod metrics;

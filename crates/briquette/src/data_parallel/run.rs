@@ -1,5 +1,7 @@
 //! One rank's run: joining, epochs, what happens between them.
 
+use std::sync::Arc;
+
 use briquette_core::error::SyncError;
 use burn::data::dataloader::Progress;
 use burn::data::dataset::DatasetError;
@@ -27,6 +29,8 @@ pub(super) struct Run<M: LearnerModel> {
 pub(super) enum Failure {
     Exchange(Error),
     Loader(DatasetError),
+    /// Something that Burn reports to the interrupter, which has it already.
+    Known(Arc<TrainingError>),
 }
 
 impl Failure {
@@ -62,15 +66,22 @@ impl<M: LearnerModel> Run<M> {
         let reason = match &failure {
             Failure::Exchange(error) => error.to_string(),
             Failure::Loader(error) => format!("its loader failed: {error}"),
+            Failure::Known(error) => error.to_string(),
         };
         if !failure.is_everyones() {
             self.own.sync.communicator().abort(&reason);
         }
         let rank = self.own.sync.rank();
-        self.components.interrupter.fail(match failure {
-            Failure::Exchange(_) => training_error(rank, reason),
-            Failure::Loader(error) => error.into(),
-        });
+        match failure {
+            Failure::Exchange(_) => self.components.interrupter.fail(training_error(rank, reason)),
+            Failure::Loader(error) => self.components.interrupter.fail(error),
+            Failure::Known(_) => {}
+        }
+    }
+
+    /// A failed metric, for example: the other ranks must hear of an error, not of a wish to stop.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        self.components.interrupter.error().map_or(Ok(()), |error| Err(Failure::Known(error)))
     }
 
     fn join(&mut self, starting_epoch: usize) -> Result<(), Failure> {
@@ -99,7 +110,8 @@ impl<M: LearnerModel> Run<M> {
             // What happens between epochs is not the next step's computing.
             let clock = self.own.sync.communicator().now();
             self.average_buffers()?;
-            self.validate(epoch);
+            self.validate(epoch)?;
+            self.check()?;
             let verdict = self.verdict(epoch)?;
             if let Some(rank) = verdict.stopped {
                 self.stopped_by(rank);
@@ -132,23 +144,15 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    fn validate(&mut self, epoch: usize) {
+    fn validate(&mut self, epoch: usize) -> Result<(), Failure> {
         let loader = self.valid.clone();
         self.emit_valid(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
         let model = self.learner.model().valid();
         let mut batches = loader.iter();
         let mut iteration = 0;
         while let Some(batch) = batches.next() {
-            let batch = match batch {
-                Ok(batch) => batch,
-                // As a stop, all ranks hear of it at the end of the epoch.
-                Err(error) => {
-                    self.components.interrupter.fail(error);
-                    break;
-                }
-            };
             iteration += 1;
-            let output = InferenceStep::step(&model, batch);
+            let output = InferenceStep::step(&model, batch?);
             self.emit_valid(item(output, batches.progress(), iteration));
             if self.components.interrupter.should_stop() {
                 break;
@@ -158,6 +162,7 @@ impl<M: LearnerModel> Run<M> {
         self.emit(LearnerEvent::EndEpoch(epoch));
         let flushed = self.components.event_processor.flush();
         self.components.interrupter.fail_on_error(flushed);
+        Ok(())
     }
 
     fn verdict(&mut self, epoch: usize) -> Result<Verdict, Error> {

@@ -12,7 +12,7 @@ pub(super) struct Signal {
     pub(super) batch: bool,
     /// And will have for the next.
     pub(super) more: bool,
-    /// Its interrupter was used, or something failed that Burn reports there.
+    /// Its interrupter was used.
     pub(super) stop: bool,
 }
 

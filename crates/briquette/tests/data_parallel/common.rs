@@ -112,6 +112,28 @@ pub(crate) fn bits(model: &Mlp) -> Vec<u32> {
     read.0
 }
 
+/// Every trainable value.
+pub(crate) fn parameters(model: &Mlp) -> Vec<f32> {
+    #[derive(Default)]
+    struct Read(Vec<String>, Vec<f32>);
+    impl ModuleVisitor for Read {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.0.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.0.iter().any(|name| name.starts_with("running")) {
+                self.1.extend(param.val().into_data().try_to_vec::<f32>().unwrap());
+            }
+        }
+    }
+    let mut read = Read::default();
+    model.visit(&mut read);
+    read.1
+}
+
 // ---- the data ----
 
 #[derive(Debug, Clone)]
@@ -130,19 +152,22 @@ pub(crate) enum Trouble {
 /// `count` batches that are another for every rank.
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
-    rank: usize,
-    count: usize,
+    pub(crate) rank: usize,
+    pub(crate) count: usize,
+    pub(crate) rows: usize,
     pub(crate) trouble: Option<Trouble>,
+    /// Of the loader this rank validates on.
+    pub(crate) valid_trouble: Option<Trouble>,
     pub(crate) device: Device,
 }
 
 impl Shard {
     pub(crate) fn new(rank: usize, count: usize) -> Self {
-        Shard { rank, count, trouble: None, device: device() }
+        Shard { rank, count, rows: ROWS, trouble: None, valid_trouble: None, device: device() }
     }
 
     pub(crate) fn batch(&self, index: usize) -> Batch {
-        let x = numbers((1 + self.rank * 1000 + index) as u64, [ROWS, 3], &self.device);
+        let x = numbers((1 + self.rank * 1000 + index) as u64, [self.rows, 3], &self.device);
         let y = x.clone().sum_dim(1).sin();
         let y = if self.trouble == Some(Trouble::NotFinite(index)) { y / 0.0 } else { y };
         Batch { x, y }
@@ -168,7 +193,7 @@ impl Iterator for Batches<'_> {
 
 impl DataLoaderIterator<Batch> for Batches<'_> {
     fn progress(&self) -> Progress {
-        Progress::new(self.next * ROWS, self.shard.count * ROWS, None)
+        Progress::new(self.next * self.shard.rows, self.shard.count * self.shard.rows, None)
     }
 }
 
@@ -177,7 +202,7 @@ impl DataLoader<Batch> for Shard {
         Box::new(Batches { shard: self, next: 0 })
     }
     fn num_items(&self) -> usize {
-        self.count * ROWS
+        self.count * self.rows
     }
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<Batch>> {
         Arc::new(Shard { device: device.clone(), ..self.clone() })
@@ -246,7 +271,7 @@ pub(crate) fn train(
 ) -> Vec<Outcome> {
     let results = run_ranks(world(shards.len()), |comm| {
         let rank = comm.rank();
-        let valid = Arc::new(Shard::new(50 + rank, 2));
+        let valid = Arc::new(Shard { trouble: shards[rank].valid_trouble, ..Shard::new(50 + rank, 2) });
         let training =
             SupervisedTraining::new(directory.join(format!("rank-{rank}")), Arc::new(shards[rank].clone()), valid)
                 .renderer(Box::new(Silent))

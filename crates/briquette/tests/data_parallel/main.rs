@@ -14,9 +14,11 @@ use briquette::core::{Communicator, CompressionFactor};
 use briquette::{Config, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;
-use burn::optim::GradientsParams;
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::TensorReadError;
 use burn::train::EarlyStoppingStrategy;
 use burn::train::metric::store::{Aggregate, EventStoreClient, Split};
+use burn::train::metric::{Metric, MetricMetadata, MetricName, SerializedEntry};
 
 use common::*;
 
@@ -56,6 +58,30 @@ fn steps_are_those_of_the_distributed_optimizer() {
         Ok::<_, CommError>(bits(&model.valid()))
     });
     assert_eq!(bits(&ours[0].model), by_hand.into_iter().next().unwrap().unwrap());
+}
+
+#[test]
+fn ranks_weigh_by_their_samples() {
+    let directory = tempfile::tempdir().unwrap();
+    let shards = [Shard { rows: 9, ..Shard::new(0, 4) }, Shard { rows: 3, ..Shard::new(1, 4) }];
+    let ours = train(directory.path(), &Config::dense(), &shards, |_, Rank { training, strategy }| Rank {
+        training: training.num_epochs(1),
+        strategy: strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
+    });
+    assert_agree(&ours);
+    // One process: both batches, each normalized by itself, and the mean over twelve samples.
+    let (mut model, mut optim) = (Mlp::new(1, &device()), optimizer());
+    let mut schedule = ExponentialLrSchedulerConfig::new(0.05, 0.99).init().unwrap();
+    for index in 0..4 {
+        let mut sum = GradientsAccumulator::new();
+        for shard in &shards {
+            let loss = model.forward(shard.batch(index)).loss.mul_scalar(shard.rows as f64 / 12.0);
+            sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+        }
+        model = optim.step(schedule.step(), model, sum.grads());
+    }
+    let off = parameters(&ours[0].model).iter().zip(parameters(&model)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off < 1e-6, "{off}");
 }
 
 #[test]
@@ -212,5 +238,55 @@ fn a_failure_on_one_rank_is_an_error_on_all_that_names_it() {
     for outcome in train(directory.path(), &top_k(), &shards, |_, r| r) {
         let error = outcome.error.unwrap();
         assert!(error.contains("step 1") && error.contains("rank 1") && error.contains("first.weight"), "{error}");
+    }
+}
+
+#[test]
+fn a_validation_loader_that_fails_on_one_rank_is_an_error_on_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shards = [Shard::new(0, 4), Shard::new(1, 4)];
+    shards[1].valid_trouble = Some(Trouble::Fails(1));
+    let outcomes = train(directory.path(), &top_k(), &shards, |_, r| r);
+    let errors: Vec<String> = outcomes.into_iter().map(|o| o.error.expect("an error, not a stop")).collect();
+    assert!(errors[0].contains("rank 1 stopped the run") && errors[0].contains("on fire"), "{}", errors[0]);
+    assert!(errors[1].contains("on fire"), "{}", errors[1]);
+}
+
+/// Cannot read its third value.
+#[derive(Clone, Default)]
+struct Broken {
+    updates: usize,
+}
+
+impl Metric for Broken {
+    type Input = ();
+    fn name(&self) -> MetricName {
+        Arc::new("Broken".to_owned())
+    }
+    fn update(&mut self, _: &(), _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        self.updates += 1;
+        if self.updates == 3 {
+            return Err(TensorReadError::InvalidShape { expected: 1, actual: 0 });
+        }
+        Ok(SerializedEntry::not_available(None))
+    }
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(SerializedEntry::not_available(None))
+    }
+    fn clear(&mut self) {}
+}
+
+#[test]
+fn a_metric_that_fails_on_one_rank_is_an_error_on_all() {
+    for config in [top_k(), local_sgd()] {
+        let directory = tempfile::tempdir().unwrap();
+        let shards = [Shard::new(0, 8), Shard::new(1, 8)];
+        let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| Rank {
+            training: if rank == 1 { training.metric_train(Broken::default()) } else { training },
+            strategy,
+        });
+        let errors: Vec<String> = outcomes.into_iter().map(|o| o.error.expect("an error, not a stop")).collect();
+        assert!(errors[0].contains("rank 1 stopped the run"), "{}", errors[0]);
+        assert!(errors[1].contains("Broken"), "{}", errors[1]);
     }
 }
