@@ -1,7 +1,6 @@
 //! What the trainers' command lines share.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +26,9 @@ pub struct Cli {
     /// --data, --eval-every and --checkpoint-every may be given anew
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// Replace the run that is in the directory of --out, checkpoints and all
+    #[arg(long, conflicts_with = "resume")]
+    pub overwrite: bool,
     /// No progress bar
     #[arg(long)]
     pub plain: bool,
@@ -34,9 +36,17 @@ pub struct Cli {
 
 /// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
+    show_warnings();
     let stop = Arc::new(AtomicBool::new(false));
     let result = resolve(&cli, defaults).and_then(|settings| {
-        let control = Control { plain: cli.plain, quiet: false, resume: cli.resume.is_some(), stop: Arc::clone(&stop) };
+        let control = Control {
+            plain: cli.plain,
+            quiet: false,
+            resume: cli.resume.is_some(),
+            overwrite: cli.overwrite,
+            stop: Arc::clone(&stop),
+        };
+        control.check_out(&settings.out)?;
         catch_interrupts(stop)?;
         println!("{}", toml::to_string(&settings)?);
         let summary = run(&settings, &control)?;
@@ -53,6 +63,13 @@ pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
     }
 }
 
+/// Warnings of the libraries on standard error.
+pub fn show_warnings() {
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
+    // Fails only where there is a subscriber already, which then has them.
+    let _ = subscriber.without_time().with_target(false).try_init();
+}
+
 fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
     let Some(directory) = &cli.resume else {
         let file = cli.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
@@ -66,32 +83,29 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
         bail!("--resume {}: no config.toml there; give the --out directory of a run", directory.display());
     }
     let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
-    let mut settings = cli.options.clone().or(saved.clone()).resolve()?;
-    settings.out.clone_from(directory);
-    let saved = Options { out: Some(directory.clone()), ..saved }.resolve()?;
-    refuse_changes(&saved, &settings)?;
-    Ok(settings)
+    refuse_changes(directory, &saved, &cli.options)?;
+    Options { out: Some(directory.clone()), ..cli.options.clone().or(saved) }.resolve()
 }
 
-/// What a run may take anew when it is continued: nothing that changes what a step computes.
+/// What a run may take anew when it is continued: nothing that changes what a step computes. (Where `epochs` and `steps`
+/// would, by way of the schedule, the checkpoint knows: see [`crate::train`].)
 const MAY_CHANGE: [&str; 5] = ["epochs", "steps", "data", "eval-every", "checkpoint-every"];
 
-fn refuse_changes(saved: &Settings, now: &Settings) -> Result<()> {
-    let directory = now.out.display();
-    let (saved, now) = (toml::Table::try_from(saved)?, toml::Table::try_from(now)?);
-    let show = |table: &toml::Table, key: &str| table.get(key).map_or("not set".to_owned(), ToString::to_string);
-    let keys: BTreeSet<&String> = saved.keys().chain(now.keys()).collect();
-    let changed: Vec<String> = keys
-        .into_iter()
-        .filter(|key| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != now.get(*key))
-        .map(|key| format!("--{key} is {} there, {} here", show(&saved, key), show(&now, key)))
+fn refuse_changes(directory: &Path, saved: &Options, given: &Options) -> Result<()> {
+    let (saved, given) = (toml::Table::try_from(saved)?, toml::Table::try_from(given)?);
+    let there = |key: &str| saved.get(key).map_or("not set".to_owned(), ToString::to_string);
+    let changed: Vec<String> = given
+        .iter()
+        .filter(|(key, value)| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != Some(value))
+        .map(|(key, value)| format!("--{key} is {} there, {value} here", there(key)))
         .collect();
     if changed.is_empty() {
         return Ok(());
     }
     bail!(
-        "--resume {directory}: {}. A run goes on as it began: leave that away, or begin another run with --out. These \
+        "--resume {}: {}. A run goes on as it began: leave that away, or begin another run with --out. These \
          may change: --{}",
+        directory.display(),
         changed.join(", "),
         MAY_CHANGE.join(", --")
     )
@@ -120,7 +134,6 @@ fn catch_interrupts(stop: Arc<AtomicBool>) -> Result<()> {
 }
 
 fn report(settings: &Settings, summary: &Summary) {
-    let ratio = summary.bytes_dense as f64 / summary.bytes_sent.max(1) as f64;
     println!();
     match summary.final_test_accuracy.is_nan() {
         true => println!("test accuracy     not evaluated yet"),
@@ -128,7 +141,7 @@ fn report(settings: &Settings, summary: &Summary) {
             println!("test accuracy     {:.4} (best {:.4})", summary.final_test_accuracy, summary.best_test_accuracy)
         }
     }
-    println!("bytes sent        {} by all ranks, {ratio:.2}x fewer than the dense ring", bytes(summary.bytes_sent));
+    println!("bytes sent        {}", traffic(summary));
     println!("wall time         {:.1} s", summary.wall_seconds);
     if let Some(seconds) = summary.simulated_seconds {
         println!("simulated time    {seconds:.1} s on {} with clock {}", settings.network, settings.clock);
@@ -137,6 +150,15 @@ fn report(settings: &Settings, summary: &Summary) {
         println!("interrupted at step {}; continue with --resume {}", summary.steps, settings.out.display());
     }
     println!("written to        {}", settings.out.display());
+}
+
+/// One rank alone has nobody to send to, and nothing to compare with.
+fn traffic(summary: &Summary) -> String {
+    if summary.bytes_sent == 0 {
+        return "none".into();
+    }
+    let ratio = summary.bytes_dense as f64 / summary.bytes_sent as f64;
+    format!("{} by all ranks, {ratio:.2}x fewer than the dense ring", bytes(summary.bytes_sent))
 }
 
 /// Bytes for people.

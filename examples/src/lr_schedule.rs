@@ -14,6 +14,16 @@ pub enum LrSchedule {
     OneCycle,
 }
 
+impl std::fmt::Display for LrSchedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LrSchedule::Constant => "constant",
+            LrSchedule::Cosine => "cosine",
+            LrSchedule::OneCycle => "one-cycle",
+        })
+    }
+}
+
 impl LrSchedule {
     /// The learning rate of `step` of `total`.
     pub fn at(self, peak: f64, step: u64, total: u64) -> f64 {

@@ -28,6 +28,9 @@ pub struct StepRecord {
     pub compute_seconds: f64,
     pub compress_seconds: f64,
     pub exchange_seconds: f64,
+    /// What the three above are.
+    #[serde(default)]
+    pub seconds_are: Option<SecondsAre>,
     /// Seconds on the simulated clock since the run began; absent when time is not simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_seconds: Option<f64>,
@@ -37,6 +40,23 @@ pub struct StepRecord {
     /// Gain and bytes of every slot, every so many steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub slots: Vec<SlotRecord>,
+}
+
+/// Where seconds of computing, compressing and exchanging come from. Files of older versions do not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SecondsAre {
+    /// What it took, by the wall clock.
+    Measured,
+    /// What it would have taken, by the clock of the simulated network.
+    Simulated,
+}
+
+impl SecondsAre {
+    /// Of a run's exchanges.
+    pub fn of(settings: &Settings) -> SecondsAre {
+        if settings.simulated() { SecondsAre::Simulated } else { SecondsAre::Measured }
+    }
 }
 
 /// One slot's part of a step.
@@ -52,7 +72,7 @@ pub struct SlotRecord {
 
 impl StepRecord {
     /// From what the optimizer reports.
-    pub fn new(report: &StepReport, epoch: u64, lr: f64, simulated: bool) -> StepRecord {
+    pub fn new(report: &StepReport, epoch: u64, lr: f64, seconds_are: SecondsAre) -> StepRecord {
         StepRecord {
             step: report.step,
             epoch,
@@ -66,7 +86,8 @@ impl StepRecord {
             compute_seconds: report.compute_seconds,
             compress_seconds: report.compress_seconds,
             exchange_seconds: report.exchange_seconds,
-            simulated_seconds: simulated.then_some(report.clock),
+            seconds_are: Some(seconds_are),
+            simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
             reason: report.exchange.reason.clone(),
             slots: Vec::new(),
         }
@@ -100,6 +121,9 @@ pub struct Totals {
     pub exchange_seconds: f64,
     /// The newest evaluation, means over the test samples.
     pub score: Option<Score>,
+    /// The step of that evaluation.
+    #[serde(default)]
+    pub evaluated: Option<u64>,
     pub best_test_accuracy: f64,
 }
 
@@ -124,6 +148,9 @@ pub struct Summary {
     pub compute_seconds: f64,
     pub compress_seconds: f64,
     pub exchange_seconds: f64,
+    /// What the three above are; wall seconds are always measured.
+    #[serde(default)]
+    pub seconds_are: Option<SecondsAre>,
     pub interrupted: bool,
     pub git_revision: String,
     pub version: String,
@@ -132,6 +159,11 @@ pub struct Summary {
 
 fn nan_from_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// Whether a run was written to this directory.
+pub fn holds_a_run(directory: &Path) -> bool {
+    ["config.toml", "metrics.jsonl", "summary.json", "checkpoints"].iter().any(|name| directory.join(name).exists())
 }
 
 /// The files of a run; rank 0 writes them.
@@ -217,9 +249,8 @@ fn write_whole(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// The source's revision, where git knows it.
-pub fn git_revision() -> String {
-    let output = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
-    let text = output.ok().filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
-    text.unwrap_or_else(|| "unknown".into())
-}
+/// The revision this was built from, with `-dirty` where the sources had changed since; `unknown` outside of git.
+pub const GIT_REVISION: &str = env!("BRIQUETTE_GIT_REVISION");
+
+/// The version of Burn this was built with.
+pub const BURN_VERSION: &str = env!("BRIQUETTE_BURN_VERSION");

@@ -4,14 +4,12 @@
 //! the file, the file over the trainer's defaults. [`Settings`] is the resolved description; it is printed, and written to
 //! `config.toml`, which is itself a valid `--config`.
 
+mod exchange;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
-use briquette::core::compress::Compressor;
-use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
-use briquette::core::layer::Momentum;
-use briquette::core::{CompressionFactor, Layout};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +47,7 @@ options! {
     model: String,
     /// Ranks, each a thread with a model of its own
     ranks: usize,
-    /// Passes over the training data
+    /// Passes over the training data; with --steps, what a schedule that is not constant is stretched over
     epochs: usize,
     /// Stop after so many optimizer steps, whatever the epochs
     steps: u64,
@@ -77,7 +75,7 @@ options! {
     feedback: FeedbackSpec,
     /// Who chooses the factor: constant, schedule[:from=4x,epochs=1], gravac[:epsilon=0.4,min=10x,max=100x,window=25,...]
     controller: ControllerSpec,
-    /// Average parameters every so many steps instead of gradients every step (Local SGD)
+    /// Average parameters every so many steps instead of gradients every step (Local SGD); what is evaluated is an average
     local_steps: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
@@ -138,7 +136,7 @@ pub enum AugmentSpec {
     CropFlip,
 }
 
-/// A resolved run.
+/// A resolved run. What has no part in it is absent: a compressor where everything travels, momentum under Adam.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // the flags' help says what each is
@@ -153,15 +151,19 @@ pub struct Settings {
     pub steps: Option<u64>,
     pub batch: usize,
     pub lr: f64,
-    pub momentum: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
     pub weight_decay: f64,
     pub optimizer: OptimizerKind,
     pub schedule: LrSchedule,
     pub seed: u64,
-    pub reducer: ReducerSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reducer: Option<ReducerSpec>,
     pub momentum_correction: Toggle,
-    pub compressor: String,
-    pub feedback: FeedbackSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackSpec>,
     pub controller: ControllerSpec,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_steps: Option<u64>,
@@ -170,7 +172,8 @@ pub struct Settings {
     pub network: String,
     pub clock: ClockSpec,
     pub backend: String,
-    pub augment: AugmentSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub augment: Option<AugmentSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub non_iid: Option<f64>,
     pub out: PathBuf,
@@ -199,6 +202,16 @@ impl Options {
     /// Names the flag and the values it may take.
     pub fn resolve(self) -> Result<Settings> {
         let momentum_correction = self.momentum_correction.unwrap_or(Toggle::Off);
+        let optimizer = self.optimizer.unwrap_or(OptimizerKind::Sgd);
+        let momentum = match optimizer {
+            OptimizerKind::Sgd => Some(self.momentum.unwrap_or(0.9)),
+            OptimizerKind::Adam => exchange::unused("momentum", self.momentum, "--optimizer adam")?,
+        };
+        let (reducer, compressor, feedback) = exchange::flags(
+            self.local_steps.is_some(),
+            momentum_correction,
+            (self.reducer, self.compressor, self.feedback),
+        )?;
         let settings = Settings {
             dataset: self.dataset.unwrap_or_default(),
             data: self.data,
@@ -208,22 +221,22 @@ impl Options {
             steps: self.steps,
             batch: self.batch.unwrap_or(32),
             lr: self.lr.unwrap_or(0.1),
-            momentum: self.momentum.unwrap_or(0.9),
+            momentum,
             weight_decay: self.weight_decay.unwrap_or(0.0),
-            optimizer: self.optimizer.unwrap_or(OptimizerKind::Sgd),
+            optimizer,
             schedule: self.schedule.unwrap_or(LrSchedule::Constant),
             seed: self.seed.unwrap_or(1),
-            reducer: self.reducer.unwrap_or(ReducerSpec::Gather),
+            reducer,
             momentum_correction,
-            compressor: self.compressor.unwrap_or_else(|| "topk:20x:q8".into()),
-            feedback: self.feedback.unwrap_or(FeedbackSpec::Error),
+            compressor,
+            feedback,
             controller: self.controller.unwrap_or(ControllerSpec::Constant),
             local_steps: self.local_steps,
             bucket_values: self.bucket_values,
             network: self.network.unwrap_or_else(|| "unlimited".into()),
             clock: self.clock.unwrap_or(ClockSpec::Wall),
             backend: self.backend.unwrap_or_else(|| "flex".into()),
-            augment: self.augment.unwrap_or(AugmentSpec::Flip),
+            augment: self.augment,
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
             checkpoint_every: self.checkpoint_every,
@@ -249,8 +262,8 @@ impl Settings {
         if !(self.lr.is_finite() && self.lr > 0.0) {
             bail!("--lr must be a positive number, got {}", self.lr);
         }
-        if !(0.0..1.0).contains(&self.momentum) {
-            bail!("--momentum must be in [0, 1), got {}", self.momentum);
+        if let Some(momentum) = self.momentum.filter(|momentum| !(0.0..1.0).contains(momentum)) {
+            bail!("--momentum must be in [0, 1), got {momentum}");
         }
         if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
             bail!("--weight-decay must be at least 0, got {}", self.weight_decay);
@@ -266,23 +279,6 @@ impl Settings {
         self.check_exchange()
     }
 
-    /// What would be ignored is refused; the rest is built once, for any layout.
-    fn check_exchange(&self) -> Result<()> {
-        self.compressor.parse::<CompressorConfig>().context("--compressor")?;
-        let local = self.local_steps.is_some();
-        if local && self.momentum_correction == Toggle::On {
-            bail!("--local-steps averages parameters, not gradients: --momentum-correction must be off");
-        }
-        if local && self.controller != ControllerSpec::Constant {
-            bail!("--local-steps averages parameters exactly: --controller must be constant, got {}", self.controller);
-        }
-        if self.bucket_values.is_some() && (local || matches!(self.reducer, ReducerSpec::PowerSgd(_))) {
-            bail!("--bucket-values is for --reducer gather, dense or shared-random-k, without --local-steps");
-        }
-        self.config(1)?.build(&Layout::flat(1000), self.ranks)?;
-        Ok(())
-    }
-
     /// The simulated link.
     ///
     /// # Errors
@@ -294,49 +290,6 @@ impl Settings {
     /// Whether time is simulated.
     pub fn simulated(&self) -> bool {
         self.network != "unlimited" || self.clock != ClockSpec::Wall
-    }
-
-    /// The factor that reducer or compressor were set to, where it is one of a sparsifier.
-    ///
-    /// # Errors
-    /// What is wrong with the compressor.
-    fn full_factor(&self) -> Result<Option<CompressionFactor>> {
-        let compressor = self.compressor.parse::<CompressorConfig>().context("--compressor")?.compressor();
-        Ok(match (self.reducer, compressor) {
-            _ if self.local_steps.is_some() => None,
-            (ReducerSpec::Gather, sparsifier) if sparsifier.is_sparse() => Some(sparsifier.nominal()),
-            (ReducerSpec::SharedRandomK(factor), _) => Some(factor),
-            _ => None,
-        })
-    }
-
-    /// What Briquette is asked to do; schedules need to know the steps of an epoch.
-    ///
-    /// # Errors
-    /// What the reducer, compressor or controller finds wrong.
-    pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
-        if let Some(every) = self.local_steps {
-            return Ok(Config::Periodic(Rhythm { every }));
-        }
-        let compressor: CompressorConfig = self.compressor.parse().context("--compressor")?;
-        let reducer = self.reducer.config(compressor);
-        let full = self.full_factor()?;
-        let tunable = !matches!(self.reducer, ReducerSpec::Dense | ReducerSpec::PowerSgd(_));
-        let controller = match &self.controller {
-            ControllerSpec::Constant => ControllerConfig::None,
-            other if tunable => other.config(full, steps_per_epoch).context("--controller")?,
-            other => bail!(
-                "--controller {other} turns the compression factor, but --reducer {} has none; use --reducer gather with \
-                 --compressor topk or qsgd, or --reducer shared-random-k, or --controller constant",
-                self.reducer
-            ),
-        };
-        let feedback = match (self.momentum_correction, self.feedback) {
-            (Toggle::On, _) => Feedback::Momentum(Momentum { momentum: self.momentum as f32, ..Momentum::default() }),
-            (Toggle::Off, FeedbackSpec::Error) if !matches!(self.reducer, ReducerSpec::Dense) => Feedback::Error,
-            _ => Feedback::None,
-        };
-        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values: self.bucket_values }))
     }
 }
 

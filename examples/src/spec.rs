@@ -35,13 +35,16 @@ pub enum ReducerSpec {
 
 impl ReducerSpec {
     /// With the compressor that gather wants.
-    pub fn config(self, compressor: CompressorConfig) -> ReducerConfig {
-        match self {
-            ReducerSpec::Gather => ReducerConfig::gather(compressor),
+    ///
+    /// # Errors
+    /// When gather has none.
+    pub fn config(self, compressor: Option<CompressorConfig>) -> Result<ReducerConfig> {
+        Ok(match self {
+            ReducerSpec::Gather => ReducerConfig::gather(compressor.context("--reducer gather needs a --compressor")?),
             ReducerSpec::Dense => ReducerConfig::Dense,
             ReducerSpec::PowerSgd(rank) => ReducerConfig::PowerSgd { rank },
             ReducerSpec::SharedRandomK(factor) => ReducerConfig::SharedRandomK { factor, scaled: false },
-        }
+        })
     }
 }
 

@@ -1,31 +1,30 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, each with a model, a shard and a communicator of its own.
 
+mod failure;
+mod rank;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
 use briquette::core::Key;
 use briquette::core::comm::{Communicator, Compute, Local, Simulated, run_ranks};
-use briquette::core::error::{CommError, ReduceError, SyncError};
-use briquette::core::sync::StopFlags;
 use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
-use briquette_datasets::{EpochPlan, Shards};
-use burn::module::Module;
+use briquette_datasets::Shards;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::Device;
+use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::record::{RunFiles, StepRecord, Summary, Totals, git_revision};
+use self::failure::{RankError, first_error};
+use self::rank::Rank;
+use crate::lr_schedule::LrSchedule;
+use crate::record::{RunFiles, Summary, Totals, holds_a_run};
 use crate::settings::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
-use crate::task::{Place, Score, Task};
-
-/// Steps between records with gain and bytes per slot.
-const SLOTS_EVERY: u64 = 50;
+use crate::task::Task;
 
 /// How a run is shown and ended.
 #[derive(Debug, Clone, Default)]
@@ -36,8 +35,26 @@ pub struct Control {
     pub quiet: bool,
     /// Continue the run whose directory this is.
     pub resume: bool,
+    /// Replace a run that is in the directory already.
+    pub overwrite: bool,
     /// Set by Ctrl-C: all ranks stop after the step, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+}
+
+impl Control {
+    /// Whether a run may begin, or go on, in this directory.
+    ///
+    /// # Errors
+    /// Another run is there, and it was not said to replace or to continue it.
+    pub fn check_out(&self, out: &Path) -> Result<()> {
+        if self.resume || self.overwrite || !holds_a_run(out) {
+            return Ok(());
+        }
+        let out = out.display();
+        bail!(
+            "--out {out}: there is a run already; continue it with --resume {out}, replace it with --overwrite, or choose another --out"
+        )
+    }
 }
 
 /// Trains and writes the run's files.
@@ -45,6 +62,7 @@ pub struct Control {
 /// # Errors
 /// The first failing rank's own error: what the other ranks say is only that they were stopped.
 pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Result<Summary> {
+    control.check_out(&settings.out)?;
     let key = Key::new(settings.seed);
     let mut shards = Shards::new(task.train_labels().len(), settings.ranks, settings.batch)?;
     if let Some(alpha) = settings.non_iid {
@@ -63,6 +81,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
         begin: Instant::now(),
     };
+    run.check_resumed()?;
     let results = run_ranks(world(settings)?, |comm| run.rank(comm).map_err(RankError::from));
     first_error(results)
 }
@@ -89,52 +108,9 @@ fn world(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
     })
 }
 
-/// Whether a rank failed by itself or was stopped by another.
-#[derive(Debug)]
-enum RankError {
-    Own(anyhow::Error),
-    Stopped(anyhow::Error),
-}
-
-impl From<anyhow::Error> for RankError {
-    fn from(error: anyhow::Error) -> Self {
-        let by_another = |cause: &CommError| matches!(cause, CommError::Aborted { .. } | CommError::Lost { .. });
-        let stopped = error.chain().filter_map(transport).any(by_another);
-        if stopped { RankError::Stopped(error) } else { RankError::Own(error) }
-    }
-}
-
-/// The transport's part of an error: a transparent error hides it from the chain.
-fn transport<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
-    let reduce = |error: &'a ReduceError| if let ReduceError::Comm(error) = error { Some(error) } else { None };
-    match cause.downcast_ref() {
-        Some(briquette::Error::Comm(error)) => Some(error),
-        Some(briquette::Error::Sync(SyncError::Reduce { source, .. })) => reduce(source),
-        _ => cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(reduce)),
-    }
-}
-
-impl From<CommError> for RankError {
-    fn from(error: CommError) -> Self {
-        RankError::Own(error.into())
-    }
-}
-
-fn first_error(results: Vec<Result<Summary, RankError>>) -> Result<Summary> {
-    let (mut summary, mut stopped) = (None, None);
-    for (rank, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(s) if rank == 0 => summary = Some(s),
-            Ok(_) => {}
-            Err(RankError::Own(error)) => return Err(error),
-            Err(RankError::Stopped(error)) => stopped = Some(error),
-        }
-    }
-    match (stopped, summary) {
-        (Some(error), _) => Err(error),
-        (None, summary) => summary.ok_or_else(|| anyhow!("no rank ran")),
-    }
-}
+/// Notes in a checkpoint.
+const DATA: &str = "data";
+const TOTAL: &str = "total steps";
 
 /// What all ranks share.
 struct Run<'a, T: Task> {
@@ -149,32 +125,47 @@ struct Run<'a, T: Task> {
     begin: Instant,
 }
 
-/// One rank in training.
-struct Rank<'a, T: Task> {
-    run: &'a Run<'a, T>,
-    rank: usize,
-    device: Device,
-    optim: DistributedOptimizer,
-    /// Absent only while a step has it.
-    model: Option<T::Model>,
-    totals: Totals,
-    /// Rank 0 writes.
-    files: Option<RunFiles>,
-    bar: ProgressBar,
-}
-
 impl<T: Task> Run<'_, T> {
+    /// The checkpoint is of this data, and its steps had the learning rates they have now.
+    fn check_resumed(&self) -> Result<()> {
+        let Some(checkpoint) = &self.checkpoint else { return Ok(()) };
+        let (out, notes) = (self.settings.out.display(), self.notes());
+        let saved = |name: &str| checkpoint.note(name).unwrap_or("unknown").to_owned();
+        if saved(DATA) != notes[DATA] {
+            bail!(
+                "--resume {out}: the data is not what the run began with: {} there, {} here",
+                saved(DATA),
+                notes[DATA]
+            );
+        }
+        if self.settings.schedule != LrSchedule::Constant && saved(TOTAL) != notes[TOTAL] {
+            bail!(
+                "--resume {out}: --schedule {} runs over the whole of a run, {} steps there, {} here with --epochs and \
+                 --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
+                 --schedule constant can be made longer or shorter",
+                self.settings.schedule,
+                saved(TOTAL),
+                notes[TOTAL],
+            );
+        }
+        Ok(())
+    }
+
+    /// What a resumed run must have in common with the run that saved.
+    fn notes(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([(DATA.to_owned(), self.task.fingerprint()), (TOTAL.to_owned(), self.total.to_string())])
+    }
+
     fn optimizer(&self) -> ModuleOptimizer {
         let settings = self.settings;
         match settings.optimizer {
             OptimizerKind::Adam => AdamConfig::new().init(),
             // Under momentum correction each rank has the momentum; here it must not act twice.
-            OptimizerKind::Sgd if settings.momentum_correction == Toggle::On || settings.momentum == 0.0 => {
-                SgdConfig::new().init()
-            }
+            OptimizerKind::Sgd if settings.momentum_correction == Toggle::On => SgdConfig::new().init(),
             OptimizerKind::Sgd => {
-                let momentum = MomentumConfig::new().with_momentum(settings.momentum).with_dampening(0.0);
-                SgdConfig::new().with_momentum(Some(momentum)).init()
+                let given = settings.momentum.filter(|momentum| *momentum != 0.0);
+                let momentum = given.map(|m| MomentumConfig::new().with_momentum(m).with_dampening(0.0));
+                SgdConfig::new().with_momentum(momentum).init()
             }
         }
     }
@@ -218,173 +209,5 @@ impl<T: Task> Run<'_, T> {
         let bar = ProgressBar::with_draw_target(Some(self.total), target);
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-    }
-}
-
-impl<T: Task> Rank<'_, T> {
-    /// All epochs from where the optimizer is; whether it was interrupted.
-    fn train(&mut self) -> Result<bool> {
-        let run = self.run;
-        while self.step() < run.total {
-            let epoch = self.step() / run.steps_per_epoch;
-            let plan = run.shards.epoch(run.key, epoch);
-            let end = run.total.min((epoch + 1) * run.steps_per_epoch);
-            while self.step() < end {
-                if run.control.stop.load(Ordering::Relaxed) {
-                    self.optim.synchronizer_mut().request_stop(StopFlags::INTERRUPTED);
-                }
-                self.train_step(epoch, &plan)?;
-                if self.optim.synchronizer().stopped().any() {
-                    self.save()?;
-                    return Ok(true);
-                }
-                if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
-                    && self.step() < end
-                {
-                    self.save()?;
-                }
-            }
-            if (epoch + 1).is_multiple_of(run.settings.eval_every) || self.step() == run.total {
-                self.evaluate(epoch)?;
-            }
-            if run.settings.checkpoint_every != Some(0) || self.step() == run.total {
-                self.save()?;
-            }
-        }
-        Ok(false)
-    }
-
-    fn step(&self) -> u64 {
-        self.optim.synchronizer().step()
-    }
-
-    fn train_step(&mut self, epoch: u64, plan: &EpochPlan) -> Result<()> {
-        let run = self.run;
-        let step = self.step();
-        let indices = plan.indices((step % run.steps_per_epoch) as usize, self.rank);
-        let model = self.model.take().context("the model was lost with an earlier error")?;
-        let mut grads = GradientsParams::new();
-        if !indices.is_empty() {
-            let place = Place { rank: self.rank, epoch, step };
-            let loss = run.task.loss(&model, indices, place, &self.device);
-            self.optim.record_loss(f64::from(loss.clone().into_scalar::<f32>()));
-            grads = GradientsParams::from_grads(loss.backward(), &model);
-        }
-        self.optim.record_samples(indices.len());
-        let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
-        let model = self.optim.step(lr, model, grads).map_err(|e| e.source)?;
-        self.model = Some(model);
-        self.record(epoch, lr)
-    }
-
-    fn record(&mut self, epoch: u64, lr: f64) -> Result<()> {
-        let report = self.optim.report();
-        let totals = &mut self.totals;
-        totals.compute_seconds += report.compute_seconds;
-        totals.compress_seconds += report.compress_seconds;
-        totals.exchange_seconds += report.exchange_seconds;
-        totals.bytes_sent += report.traffic.sent;
-        totals.bytes_received += report.traffic.received;
-        totals.bytes_dense += report.dense_traffic.sent;
-        self.bar.set_position(report.step + 1);
-        if let Some(loss) = report.loss {
-            self.bar.set_message(format!("loss {loss:.3}"));
-        }
-        let Some(files) = &mut self.files else { return Ok(()) };
-        let mut record = StepRecord::new(report, epoch, lr, self.run.settings.simulated());
-        if report.step.is_multiple_of(SLOTS_EVERY) {
-            record = record.with_slots(report, self.optim.synchronizer().layout()?);
-        }
-        files.step(&record)
-    }
-
-    /// All ranks score their share of the test samples; outside of simulated time.
-    fn evaluate(&mut self, epoch: u64) -> Result<()> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
-        let model = self.model.take().context("the model was lost with an earlier error")?;
-        let model = self.optim.synchronizer_mut().average_buffers(model)?;
-        let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
-        let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
-        let inference = model.valid();
-        let device = self.device.clone().inner();
-        let mut sums = [0.0; 3];
-        for indices in share.chunks(100) {
-            let Score { loss, correct, samples } = self.run.task.score(&inference, indices, &device);
-            sums.iter_mut().zip([loss, correct, samples]).for_each(|(sum, v)| *sum += v);
-        }
-        self.model = Some(model);
-        let sync = self.optim.synchronizer_mut();
-        sync.communicator().all_reduce_sum_f64(&mut sums)?;
-        sync.set_clock(clock);
-        let [loss, correct, samples] = sums.map(|sum| sum / sums[2].max(1.0));
-        self.totals.score = Some(Score { loss, correct, samples });
-        self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
-        if self.rank == 0 && !self.run.control.quiet {
-            let report = self.optim.report();
-            let line = format!(
-                "epoch {:>3}  step {:>6}  test accuracy {:.4}  test loss {loss:.4}  factor {:.1}  wire factor {:.1}",
-                epoch + 1,
-                self.step(),
-                correct,
-                report.exchange.factor.map_or(1.0, |f| f.get()),
-                self.totals.bytes_dense as f64 / self.totals.bytes_sent.max(1) as f64,
-            );
-            self.bar.suspend(|| println!("{line}"));
-        }
-        Ok(())
-    }
-
-    /// Bytes of all ranks together.
-    fn agreed_totals(&mut self) -> Result<Totals> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
-        let mine = &self.totals;
-        // Exact up to 2⁵³ bytes.
-        let mut sums = [mine.bytes_sent, mine.bytes_received, mine.bytes_dense].map(|b| b as f64);
-        let sync = self.optim.synchronizer_mut();
-        sync.communicator().all_reduce_sum_f64(&mut sums)?;
-        sync.set_clock(clock);
-        let [bytes_sent, bytes_received, bytes_dense] = sums.map(|b| b as u64);
-        Ok(Totals { bytes_sent, bytes_received, bytes_dense, ..self.totals.clone() })
-    }
-
-    fn save(&mut self) -> Result<()> {
-        let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
-        let notes = BTreeMap::from([("totals".to_owned(), serde_json::to_string(&totals)?)]);
-        let model = self.model.take().context("the model was lost with an earlier error")?;
-        self.model = Some(self.optim.save(model, &self.run.settings.out.join("checkpoints"), &notes)?);
-        Ok(())
-    }
-
-    fn wall_seconds(&self) -> f64 {
-        self.totals.wall_seconds + self.run.begin.elapsed().as_secs_f64()
-    }
-
-    fn finish(mut self, interrupted: bool) -> Result<Summary> {
-        self.bar.finish_and_clear();
-        let totals = self.agreed_totals()?;
-        let simulated = self.run.settings.simulated();
-        let score = totals.score;
-        let summary = Summary {
-            final_test_accuracy: score.map_or(f64::NAN, |score| score.correct),
-            best_test_accuracy: score.map_or(f64::NAN, |_| totals.best_test_accuracy),
-            final_test_loss: score.map_or(f64::NAN, |score| score.loss),
-            steps: self.step(),
-            bytes_sent: totals.bytes_sent,
-            bytes_received: totals.bytes_received,
-            bytes_dense: totals.bytes_dense,
-            wall_seconds: self.wall_seconds(),
-            simulated_seconds: simulated.then(|| self.optim.synchronizer_mut().communicator().now()),
-            compute_seconds: totals.compute_seconds,
-            compress_seconds: totals.compress_seconds,
-            exchange_seconds: totals.exchange_seconds,
-            interrupted,
-            git_revision: git_revision(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            burn_version: "0.22".into(),
-        };
-        if let Some(files) = &mut self.files {
-            files.finish(&summary)?;
-        }
-        Ok(summary)
     }
 }

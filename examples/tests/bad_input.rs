@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use briquette_examples::train::train;
+use briquette_examples::train::{Control, train};
 use common::{AG_NEWS, CIFAR, Fault, Runs, SMALL, Toy, quiet, settings};
 
 /// The trainer refuses the flags with these words, and writes nothing.
@@ -76,7 +76,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
         "--reducer ring",
         &["--reducer", "`ring`", "gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"],
     );
-    refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; topk", "qsgd", "sign"]);
+    refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; ", "topk[", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
     refused_flags("--controller pid", &["--controller", "`pid`", "constant, schedule[:from=4x,epochs=1], gravac"]);
     refused_flags("--controller gravac:epsilom=1", &["--controller", "`epsilom`", "`epsilon`", "`window`"]);
@@ -102,11 +102,30 @@ fn settings_that_do_not_go_together_say_why() {
         let words = ["--controller gravac", &format!("--reducer {reducer}"), "has none", "shared-random-k"];
         refused_flags(&format!("--controller gravac --reducer {reducer}"), &words);
     }
-    refused_flags("--controller gravac --compressor sign", &["controller", "sign has none", "topk or qsgd"]);
+    refused_flags("--controller gravac --compressor sign", &["controller", "sign has none", "qsgd", "topk"]);
     refused_flags("--controller schedule --compressor qsgd:4", &["--controller", "--compressor topk"]);
     refused_flags("--local-steps 2 --controller gravac", &["--local-steps", "--controller must be constant"]);
     refused_flags("--local-steps 2 --momentum-correction on", &["--local-steps", "--momentum-correction must be off"]);
     refused_flags("--bucket-values 100 --reducer power-sgd", &["--bucket-values", "--reducer gather, dense"]);
+}
+
+#[test]
+fn a_flag_that_would_be_ignored_is_refused_by_name() {
+    for (flags, flag, under) in [
+        ("--momentum-correction on --feedback none", "--feedback", "--momentum-correction on"),
+        ("--momentum-correction on --feedback error", "--feedback", "--momentum-correction on"),
+        ("--reducer dense --compressor topk:0.1", "--compressor", "--reducer dense"),
+        ("--reducer power-sgd --compressor topk:0.1", "--compressor", "--reducer power-sgd:2"),
+        ("--reducer dense --feedback error", "--feedback", "--reducer dense"),
+        ("--local-steps 2 --reducer gather", "--reducer", "--local-steps"),
+        ("--local-steps 2 --compressor topk:0.1", "--compressor", "--local-steps"),
+        ("--local-steps 2 --feedback none", "--feedback", "--local-steps"),
+        ("--optimizer adam --momentum 0.9", "--momentum", "--optimizer adam"),
+        ("--data somewhere", "--data", "--dataset generated"),
+    ] {
+        refused_flags(flags, &[&format!("{flag} would be ignored under {under}"), "leave it away"]);
+    }
+    refused(AG_NEWS, "--dataset generated --augment flip", &["--augment is for images"]);
 }
 
 /// Runs on data files made of these bytes.
@@ -230,7 +249,7 @@ fn failure(ranks: usize, fault: Fault, more: &str) -> (String, Duration) {
     let toml = format!("ranks = {ranks}\nbatch = 2\nsteps = 8\ncheckpoint-every = 1\n{more}");
     let (settings, begin) = (settings(&runs.path("run"), &toml), Instant::now());
     let error = train(&settings, &Toy::new(96, Some(fault)), &quiet()).unwrap_err();
-    let (Fault::Nan(_, step) | Fault::Panic(_, step)) = fault;
+    let (Fault::Nan(_, step) | Fault::Panic(_, step) | Fault::Stop(step)) = fault;
     assert!(runs.metrics("run").len() as u64 >= step, "the steps before it are on record");
     assert_eq!(runs.checkpoints("run").last(), Some(&step), "and saved");
     (format!("{error:#}"), begin.elapsed())
@@ -246,6 +265,47 @@ fn a_gradient_that_is_not_finite_stops_all_ranks_and_names_rank_slot_and_step() 
             assert!(error.contains(word), "no `{word}` in: {error}");
         }
         assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+}
+
+#[test]
+fn what_was_trained_before_a_refused_gradient_is_saved_and_can_be_resumed() {
+    let runs = Runs::default();
+    let toml = "ranks = 3\nbatch = 2\nsteps = 8\ncheckpoint-every = 0\ncompressor = \"topk:0.5\"";
+    let settings = settings(&runs.path("run"), toml);
+    let error = train(&settings, &Toy::new(96, Some(Fault::Nan(1, 3))), &quiet()).unwrap_err();
+    let error = format!("{error:#}");
+    for word in ["stopped before step 3", "--resume", "rank 1", "non-finite"] {
+        assert!(error.contains(word), "no `{word}` in: {error}");
+    }
+    assert_eq!(runs.checkpoints("run"), [3]);
+    let control = Control { resume: true, ..quiet() };
+    assert_eq!(train(&settings, &Toy::new(96, None), &control).unwrap().steps, 8);
+    assert_eq!(runs.metrics("run").len(), 8);
+}
+
+#[test]
+fn a_run_is_not_resumed_with_other_data_or_other_learning_rates() {
+    let runs = Runs::default();
+    let go = |schedule: &str, length: &str, points: usize, resume: bool| {
+        let toml = format!("ranks = 2\nbatch = 4\nreducer = \"dense\"\nschedule = \"{schedule}\"\n{length}");
+        let control = Control { resume, ..quiet() };
+        let result = train(&settings(&runs.path(schedule), &toml), &Toy::new(points, None), &control);
+        result.map(|summary| summary.steps).map_err(|error| format!("{error:#}"))
+    };
+    for schedule in ["one-cycle", "cosine"] {
+        assert_eq!(go(schedule, "steps = 4", 96, false), Ok(4));
+        assert_eq!(go(schedule, "steps = 4\nepochs = 7", 96, true), Ok(4), "epochs that change no learning rate");
+        let error = go(schedule, "steps = 6", 96, true).unwrap_err();
+        for word in [schedule, "4 steps there, 6 here", "--schedule constant"] {
+            assert!(error.contains(word), "no `{word}` in: {error}");
+        }
+    }
+    assert_eq!(go("constant", "steps = 4", 96, false), Ok(4));
+    assert_eq!(go("constant", "steps = 6", 96, true), Ok(6));
+    let error = go("constant", "steps = 8", 90, true).unwrap_err();
+    for word in ["the data is not what the run began with", "96 training", "90 training"] {
+        assert!(error.contains(word), "no `{word}` in: {error}");
     }
 }
 

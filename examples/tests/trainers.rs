@@ -5,9 +5,9 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 
-use briquette_examples::record::Summary;
-use briquette_examples::train::train;
-use common::{AG_NEWS, CIFAR, Runs, SMALL, Toy, quiet, settings};
+use briquette_examples::record::{SecondsAre, Summary};
+use briquette_examples::train::{Control, train};
+use common::{AG_NEWS, CIFAR, Fault, Runs, SMALL, Toy, quiet, settings};
 use serde_json::Value;
 
 /// Momentum correction under GraVAC with checks every other step.
@@ -29,13 +29,13 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
 
     let summary = names(
         "final_test_accuracy best_test_accuracy final_test_loss steps bytes_sent bytes_received bytes_dense \
-         wall_seconds simulated_seconds compute_seconds compress_seconds exchange_seconds interrupted git_revision \
+         wall_seconds simulated_seconds compute_seconds compress_seconds exchange_seconds seconds_are interrupted git_revision \
          version burn_version",
     );
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
         "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds simulated_seconds",
+         exchange_seconds seconds_are simulated_seconds",
     );
     let metrics = runs.text("run", "metrics.jsonl");
     for (number, line) in metrics.lines().enumerate() {
@@ -63,6 +63,11 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     assert!(summary.bytes_dense > 5 * summary.bytes_sent);
     assert!((summary.compute_seconds - 6.0 * 0.05).abs() < 1e-9, "a fixed clock: {}", summary.compute_seconds);
     assert_eq!(summary.simulated_seconds, records[5].simulated_seconds, "evaluating and saving take no simulated time");
+    assert_eq!(
+        (summary.seconds_are, records[3].seconds_are),
+        (Some(SecondsAre::Simulated), Some(SecondsAre::Simulated))
+    );
+    assert!(summary.burn_version.starts_with("0.22.") && !summary.git_revision.is_empty());
 }
 
 #[test]
@@ -73,6 +78,7 @@ fn without_a_clock_or_network_no_time_is_simulated() {
     assert!(runs.metrics("run").iter().all(|record| record.simulated_seconds.is_none()));
     let summary = runs.summary("run");
     assert!(summary.simulated_seconds.is_none() && summary.compute_seconds > 0.0);
+    assert_eq!(summary.seconds_are, Some(SecondsAre::Measured));
 }
 
 #[test]
@@ -100,11 +106,14 @@ fn config_toml_given_as_config_reproduces_a_run_to_the_bit() {
 }
 
 #[test]
-fn a_run_in_the_directory_of_another_replaces_it() {
+fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
     let runs = Runs::default();
     runs.cifar("run", "--compressor topk:0.1").succeeds();
-    let flags = SMALL.replace("--steps 6", "--steps 2");
-    runs.run(CIFAR, &format!("{flags} --out run --reducer dense")).succeeds();
+    let flags = format!("{} --out run --reducer dense", SMALL.replace("--steps 6", "--steps 2"));
+    let before = runs.contents("run");
+    runs.run(CIFAR, &flags).says(&["--out run: there is a run already", "--resume run", "--overwrite"]);
+    assert_eq!(runs.contents("run"), before);
+    runs.run(CIFAR, &format!("{flags} --overwrite")).succeeds();
     assert_eq!((runs.metrics("run").len(), runs.checkpoints("run")), (2, vec![2]), "else it would resume at step 6");
 }
 
@@ -141,9 +150,10 @@ fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
     ] {
         let runs = Runs::default();
         let steps = |steps: u64| SMALL.replace("--steps 6", &format!("--steps {steps}"));
-        runs.run(AG_NEWS, &format!("{} --out whole {flags}", steps(5))).succeeds();
-        runs.run(AG_NEWS, &format!("{} --out broken {flags}", steps(3))).succeeds();
-        runs.run(AG_NEWS, "--resume broken --steps 5 --plain").succeeds();
+        // Under Local SGD the end of a run, even of one that will go on, is an average: here it would be one anyway.
+        runs.run(AG_NEWS, &format!("{} --out whole {flags}", steps(7))).succeeds();
+        runs.run(AG_NEWS, &format!("{} --out broken {flags}", steps(4))).succeeds();
+        runs.run(AG_NEWS, "--resume broken --steps 7 --plain").succeeds();
         assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
         assert_eq!(runs.summary("whole"), runs.summary("broken"), "{flags}");
     }
@@ -296,13 +306,61 @@ fn three_dense_ranks_equal_one_with_three_times_the_batch() {
 }
 
 #[test]
+fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resumed_run() {
+    // 24 samples: three steps an epoch. One rank, so that the wish is voiced in the step after the one it is made in.
+    for (epochs, stop_at, evaluations) in [(1, 1, 1), (2, 1, 2), (2, 4, 2)] {
+        let runs = Runs::default();
+        let toml = format!("ranks = 1\nbatch = 8\nreducer = \"dense\"\nepochs = {epochs}");
+        let settings = settings(&runs.path("run"), &toml);
+        let toy = Toy::new(24, Some(Fault::Stop(stop_at)));
+        let stopped = train(&settings, &toy, &Control { stop: toy.stop.clone(), ..quiet() }).unwrap();
+        assert!(stopped.interrupted && stopped.steps == stop_at + 2, "{stopped:?}");
+        let rest = Toy::new(24, None);
+        let done = train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
+        assert!(!done.interrupted && done.final_test_accuracy.is_finite() && done.final_test_loss.is_finite());
+        let scored = toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len();
+        assert_eq!(scored, evaluations, "once an epoch");
+        // What is finished is not evaluated again.
+        train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
+        assert_eq!(toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len(), evaluations);
+    }
+}
+
+#[test]
+fn local_sgd_ends_with_one_model_and_evaluating_on_the_way_changes_nothing() {
+    let runs = Runs::default();
+    let run = |out: &str, more: &str| {
+        let toml = format!("ranks = 3\nbatch = 2\nepochs = 2\nlocal-steps = 5\n{more}");
+        let toy = Toy::new(24, None);
+        let summary = train(&settings(&runs.path(out), &toml), &toy, &quiet()).unwrap();
+        let scored = toy.scored.lock().unwrap().clone();
+        (summary.final_test_loss, scored)
+    };
+    // Four steps an epoch, averages after steps 5, and at the end.
+    let (loss, models) = run("once", "eval-every = 2");
+    assert!(models.len() == 3 && models.iter().all(|model| *model == models[0]), "one model");
+    let (loss_too, twice) = run("twice", "eval-every = 1");
+    assert_eq!((twice.len(), loss, &twice[3..]), (6, loss_too, &models[..]));
+    assert!(twice[..3].iter().all(|model| *model == twice[0]) && twice[0] != twice[3]);
+}
+
+#[test]
+fn one_rank_alone_is_not_compared_with_a_ring() {
+    let runs = Runs::default();
+    let flags = SMALL.replace("--ranks 2", "--ranks 1");
+    let said = runs.run(CIFAR, &format!("{flags} --out run")).succeeds().stdout;
+    assert!(said.contains("test accuracy") && said.contains("bytes sent        none"), "{said}");
+    assert!(!said.contains("fewer") && !said.contains("wire factor"), "{said}");
+}
+
+#[test]
 fn help_names_every_flag_and_shows_an_example() {
     let runs = Runs::default();
     for (program, example) in [(CIFAR, "cifar --dataset generated"), (AG_NEWS, "ag-news --dataset generated")] {
         let help = runs.run(program, "--help").succeeds().stdout;
         let flags = "dataset data model ranks epochs steps batch lr momentum weight-decay schedule seed reducer \
                      momentum-correction compressor feedback controller network clock backend out resume train-limit \
-                     test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every";
+                     test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every overwrite";
         for flag in names(flags) {
             assert!(
                 help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")),

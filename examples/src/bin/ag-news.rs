@@ -39,6 +39,9 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         "generated" => TextKind::Generated,
         other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
     };
+    if settings.augment.is_some() {
+        bail!("--augment is for images: leave it away");
+    }
     let model = settings.model.parse().context("--model")?;
     let source = TextSource {
         dir: settings.data.clone(),

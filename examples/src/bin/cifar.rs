@@ -17,7 +17,8 @@ const EXAMPLES: &str = "Examples:
   cifar --dataset generated --model resnet8 --ranks 4
   cifar --data cifar-10-batches-bin --model resnet20 --controller gravac --momentum-correction on
   cifar --compressor topk:50x:q8 --momentum-correction on --controller schedule --network 100mbit,1ms --clock fixed:50ms
-  cifar --resume runs/latest --epochs 10";
+  cifar --resume runs/latest
+  cifar --schedule constant --epochs 5 --out runs/long, and later: cifar --resume runs/long --epochs 10";
 
 fn main() -> ExitCode {
     let command = Cli::command()
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         lr: Some(0.2),
         weight_decay: Some(5e-4),
         schedule: Some(LrSchedule::OneCycle),
+        augment: Some(AugmentSpec::Flip),
         ..Options::default()
     };
     cli::main(cli, defaults, run)
@@ -58,9 +60,9 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
     }
     println!("{} training and {} test images\n", images.train.len(), images.test.len());
     let augment = match settings.augment {
-        AugmentSpec::None => None,
-        AugmentSpec::Flip => Some(Augment::flip()),
-        AugmentSpec::CropFlip => Some(Augment::crop_and_flip()),
+        None | Some(AugmentSpec::None) => None,
+        Some(AugmentSpec::Flip) => Some(Augment::flip()),
+        Some(AugmentSpec::CropFlip) => Some(Augment::crop_and_flip()),
     };
     train(settings, &ImageTask { images, kind: model, augment, key: Key::new(settings.seed) }, control)
 }

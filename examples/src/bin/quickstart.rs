@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use briquette::core::Key;
 use briquette_datasets::{Augment, ImageKind, ImageSource};
-use briquette_examples::cli::bytes;
+use briquette_examples::cli::{bytes, show_warnings};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;
 use briquette_examples::record::Summary;
-use briquette_examples::settings::{Options, Settings};
+use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
 use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
@@ -53,7 +53,9 @@ fn main() -> ExitCode {
 
 /// Both runs and the table; false when interrupted.
 fn run(cli: &Cli) -> Result<bool> {
-    let control = Control { plain: cli.plain, quiet: false, resume: false, stop: Arc::new(AtomicBool::new(false)) };
+    show_warnings();
+    // Its own folder, of its own runs.
+    let control = Control { plain: cli.plain, overwrite: true, ..Control::default() };
     let stop = Arc::clone(&control.stop);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
     let mut rows = Vec::new();
@@ -88,6 +90,7 @@ fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
         epochs: Some(1000),
         steps: Some(cli.steps),
         lr: Some(0.1),
+        augment: Some(AugmentSpec::Flip),
         schedule: Some(LrSchedule::OneCycle),
         network: Some(cli.network.clone()),
         clock: Some(ClockSpec::Fixed(0.05)),
@@ -132,6 +135,10 @@ fn print(cli: &Cli, rows: &[(&str, Summary)]) {
     }
     println!("\n{table}");
     if let [(_, dense), (_, adaptive)] = rows {
+        if dense.bytes_sent == 0 {
+            println!("One rank alone sends nothing: use --ranks 2 or more to compare.");
+            return println!("Run folders: {}", cli.out.display());
+        }
         let (before, after) = (dense.simulated_seconds.unwrap_or(1.0), adaptive.simulated_seconds.unwrap_or(1.0));
         println!(
             "{:.0} times fewer bytes; on {} with 50 ms of computing a step, {:.1} times as fast as dense.",

@@ -4,6 +4,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -216,6 +218,8 @@ pub(crate) enum Fault {
     Nan(usize, u64),
     /// This rank panics at this step.
     Panic(usize, u64),
+    /// Somebody presses Ctrl-C while this step is computed.
+    Stop(u64),
 }
 
 /// Logistic regression on points of a plane.
@@ -223,12 +227,17 @@ pub(crate) enum Fault {
 pub(crate) struct Toy {
     labels: Vec<u8>,
     fault: Option<Fault>,
+    /// What Ctrl-C sets.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// The bits of every model that was scored.
+    pub(crate) scored: Arc<Mutex<Vec<Vec<u32>>>>,
 }
 
 impl Toy {
     /// Points, and what goes wrong.
     pub(crate) fn new(points: usize, fault: Option<Fault>) -> Toy {
-        Toy { labels: (0..points).map(|i| (i % 3 == 0) as u8).collect(), fault }
+        let labels = (0..points).map(|i| (i % 3 == 0) as u8).collect();
+        Toy { labels, fault, stop: Arc::default(), scored: Arc::default() }
     }
 
     fn batch(&self, indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
@@ -260,10 +269,16 @@ impl Task for Toy {
         match self.fault {
             Some(Fault::Nan(rank, step)) if (rank, step) == (place.rank, place.step) => loss * f32::NAN,
             Some(Fault::Panic(rank, step)) if (rank, step) == (place.rank, place.step) => panic!("out of luck"),
+            Some(Fault::Stop(step)) if step == place.step => {
+                self.stop.store(true, Ordering::Relaxed);
+                loss
+            }
             _ => loss,
         }
     }
     fn score(&self, model: &Linear, indices: &[usize], device: &Device) -> Score {
+        let weights: Vec<f32> = model.weight.val().into_data().try_into_vec().unwrap();
+        self.scored.lock().unwrap().push(weights.into_iter().map(f32::to_bits).collect());
         let (points, labels) = self.batch(indices, device);
         let samples = indices.len() as f64;
         let loss = CrossEntropyLossConfig::new().init(device).forward(model.forward(points), labels);

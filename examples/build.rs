@@ -1,0 +1,40 @@
+//! What a run's summary says of the build: the revision of the sources, and the version of Burn.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Whatever may change the answers.
+    for path in ["Cargo.lock", "Cargo.toml", "crates", "datasets/src", "examples/src", "examples/build.rs"] {
+        println!("cargo::rerun-if-changed={}", root.join(path).display());
+    }
+    if let Some(log) = git(&root, &["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={}", root.join(log).display());
+    }
+    println!("cargo::rustc-env=BRIQUETTE_GIT_REVISION={}", revision(&root));
+    let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
+    println!("cargo::rustc-env=BRIQUETTE_BURN_VERSION={}", locked(&lock, "burn").unwrap_or("unknown"));
+}
+
+/// The last commit; results, documents and untracked files do not make it dirty.
+fn revision(root: &Path) -> String {
+    let Some(commit) = git(root, &["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
+    let sources = ["Cargo.lock", "Cargo.toml", "crates", "datasets", "examples"];
+    let changed = git(root, &[&["status", "--porcelain", "--untracked-files=no", "--"][..], &sources].concat());
+    let dirty = changed.is_none_or(|changed| !changed.is_empty());
+    if dirty { format!("{commit}-dirty") } else { commit }
+}
+
+/// What git says, without the line's end; nothing where there is no git or no repository.
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The version of a package in Cargo.lock.
+fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name);
+    lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')
+}

@@ -1,0 +1,259 @@
+//! One rank, from its first step to its summary.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result};
+use briquette::core::error::SyncError;
+use briquette::core::sync::{Due, StopFlags};
+use briquette::{DistributedOptimizer, Error, StepError};
+use briquette_datasets::EpochPlan;
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Device;
+use indicatif::ProgressBar;
+
+use super::Run;
+use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
+use crate::task::{Place, Score, Task};
+
+/// Steps between records with gain and bytes per slot.
+const SLOTS_EVERY: u64 = 50;
+
+/// One rank in training.
+pub(super) struct Rank<'a, T: Task> {
+    pub(super) run: &'a Run<'a, T>,
+    pub(super) rank: usize,
+    pub(super) device: Device,
+    pub(super) optim: DistributedOptimizer,
+    /// Absent only while a step has it.
+    pub(super) model: Option<T::Model>,
+    pub(super) totals: Totals,
+    /// Rank 0 writes.
+    pub(super) files: Option<RunFiles>,
+    pub(super) bar: ProgressBar,
+}
+
+impl<T: Task> Rank<'_, T> {
+    /// All epochs from where the optimizer is; whether it was interrupted.
+    pub(super) fn train(&mut self) -> Result<bool> {
+        let run = self.run;
+        // An interrupt at the last step of an epoch leaves its evaluation to whoever resumes.
+        if self.unevaluated() {
+            self.end_epoch()?;
+        }
+        while self.step() < run.total {
+            let epoch = self.step() / run.steps_per_epoch;
+            let plan = run.shards.epoch(run.key, epoch);
+            let end = run.total.min((epoch + 1) * run.steps_per_epoch);
+            while self.step() < end {
+                if run.control.stop.load(Ordering::Relaxed) {
+                    self.optim.synchronizer_mut().request_stop(StopFlags::INTERRUPTED);
+                }
+                self.train_step(epoch, &plan)?;
+                if self.optim.synchronizer().stopped().any() {
+                    self.save()?;
+                    return Ok(true);
+                }
+                if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
+                    && self.step() < end
+                {
+                    self.save()?;
+                }
+            }
+            self.end_epoch()?;
+        }
+        Ok(false)
+    }
+
+    /// At the end of an epoch, or of the run, that is to be evaluated and has not been.
+    fn unevaluated(&self) -> bool {
+        let (run, step) = (self.run, self.step());
+        let last = step == run.total;
+        let due = step.is_multiple_of(run.steps_per_epoch * run.settings.eval_every);
+        step > 0 && (last || due) && self.totals.evaluated != Some(step)
+    }
+
+    fn end_epoch(&mut self) -> Result<()> {
+        if self.unevaluated() {
+            self.evaluate()?;
+        }
+        if self.run.settings.checkpoint_every != Some(0) || self.step() == self.run.total {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    fn step(&self) -> u64 {
+        self.optim.synchronizer().step()
+    }
+
+    fn train_step(&mut self, epoch: u64, plan: &EpochPlan) -> Result<()> {
+        let run = self.run;
+        let step = self.step();
+        let indices = plan.indices((step % run.steps_per_epoch) as usize, self.rank);
+        let model = self.model.take().context("the model was lost with an earlier error")?;
+        let mut grads = GradientsParams::new();
+        if !indices.is_empty() {
+            let place = Place { rank: self.rank, epoch, step };
+            let loss = run.task.loss(&model, indices, place, &self.device);
+            self.optim.record_loss(f64::from(loss.clone().into_scalar::<f32>()));
+            grads = GradientsParams::from_grads(loss.backward(), &model);
+        }
+        self.optim.record_samples(indices.len());
+        let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
+        match self.optim.step(lr, model, grads) {
+            Ok(model) => self.model = Some(model),
+            Err(StepError { model, source, .. }) => {
+                self.model = Some(*model);
+                return Err(self.keep(source));
+            }
+        }
+        self.record(epoch, lr)
+    }
+
+    /// A gradient that is refused is refused on every rank, before anything changed: what was trained can be saved.
+    fn keep(&mut self, source: Error) -> anyhow::Error {
+        let refused = matches!(source, Error::Sync(SyncError::NonFinite { .. }));
+        let unchanged = self.optim.synchronizer().due().is_ok_and(|due| due == Due::Gradients);
+        let error = anyhow::Error::from(source);
+        if !(refused && unchanged) {
+            return error;
+        }
+        let (step, out) = (self.step(), self.run.settings.out.display());
+        match self.save() {
+            Ok(()) => error.context(format!("stopped before step {step}, where --resume {out} goes on")),
+            Err(other) => error.context(format!("stopped before step {step}, which could not be saved ({other:#})")),
+        }
+    }
+
+    fn record(&mut self, epoch: u64, lr: f64) -> Result<()> {
+        let report = self.optim.report();
+        let totals = &mut self.totals;
+        totals.compute_seconds += report.compute_seconds;
+        totals.compress_seconds += report.compress_seconds;
+        totals.exchange_seconds += report.exchange_seconds;
+        totals.bytes_sent += report.traffic.sent;
+        totals.bytes_received += report.traffic.received;
+        totals.bytes_dense += report.dense_traffic.sent;
+        self.bar.set_position(report.step + 1);
+        if let Some(loss) = report.loss {
+            self.bar.set_message(format!("loss {loss:.3}"));
+        }
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let mut record = StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings));
+        if report.step.is_multiple_of(SLOTS_EVERY) {
+            record = record.with_slots(report, self.optim.synchronizer().layout()?);
+        }
+        files.step(&record)
+    }
+
+    /// All ranks score their share of the test samples; outside of simulated time.
+    fn evaluate(&mut self) -> Result<()> {
+        let clock = self.optim.synchronizer_mut().communicator().now();
+        let model = self.model.take().context("the model was lost with an earlier error")?;
+        let model = self.optim.synchronizer_mut().average_buffers(model)?;
+        // Under Local SGD the average is what is evaluated, and in the end what is left of the run. Before, each rank goes on
+        // from where it is, so that evaluating changes nothing.
+        let averaged = self.optim.average_parameters(model.clone())?;
+        let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
+        let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
+        let inference = averaged.valid();
+        let device = self.device.clone().inner();
+        let mut sums = [0.0; 3];
+        for indices in share.chunks(100) {
+            let Score { loss, correct, samples } = self.run.task.score(&inference, indices, &device);
+            sums.iter_mut().zip([loss, correct, samples]).for_each(|(sum, v)| *sum += v);
+        }
+        self.model = Some(if self.step() == self.run.total { averaged } else { model });
+        let sync = self.optim.synchronizer_mut();
+        sync.communicator().all_reduce_sum_f64(&mut sums)?;
+        sync.set_clock(clock);
+        let [loss, correct, samples] = sums.map(|sum| sum / sums[2].max(1.0));
+        self.totals.score = Some(Score { loss, correct, samples });
+        self.totals.evaluated = Some(self.step());
+        self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
+        if self.rank == 0 && !self.run.control.quiet {
+            self.bar.suspend(|| {
+                println!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.factors())
+            });
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        let step = self.step();
+        format!("epoch {:>3}  step {step:>6}", step.div_ceil(self.run.steps_per_epoch))
+    }
+
+    /// Nothing where nothing was sent: one rank alone has no factors.
+    fn factors(&self) -> String {
+        let Totals { bytes_sent, bytes_dense, .. } = self.totals;
+        if bytes_sent == 0 {
+            return String::new();
+        }
+        let factor = self.optim.report().exchange.factor.map_or(1.0, |f| f.get());
+        format!("  factor {factor:.1}  wire factor {:.1}", bytes_dense as f64 / bytes_sent as f64)
+    }
+
+    /// Bytes of all ranks together.
+    fn agreed_totals(&mut self) -> Result<Totals> {
+        let clock = self.optim.synchronizer_mut().communicator().now();
+        let mine = &self.totals;
+        // Exact up to 2⁵³ bytes.
+        let mut sums = [mine.bytes_sent, mine.bytes_received, mine.bytes_dense].map(|b| b as f64);
+        let sync = self.optim.synchronizer_mut();
+        sync.communicator().all_reduce_sum_f64(&mut sums)?;
+        sync.set_clock(clock);
+        let [bytes_sent, bytes_received, bytes_dense] = sums.map(|b| b as u64);
+        Ok(Totals { bytes_sent, bytes_received, bytes_dense, ..self.totals.clone() })
+    }
+
+    fn save(&mut self) -> Result<()> {
+        let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
+        let mut notes = self.run.notes();
+        notes.insert("totals".to_owned(), serde_json::to_string(&totals)?);
+        let model = self.model.take().context("the model was lost with an earlier error")?;
+        match self.optim.save(model, &self.run.settings.out.join("checkpoints"), &notes) {
+            Ok(model) => self.model = Some(model),
+            Err(StepError { model, source, .. }) => {
+                self.model = Some(*model);
+                return Err(source.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn wall_seconds(&self) -> f64 {
+        self.totals.wall_seconds + self.run.begin.elapsed().as_secs_f64()
+    }
+
+    pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
+        self.bar.finish_and_clear();
+        let totals = self.agreed_totals()?;
+        let simulated = self.run.settings.simulated();
+        let score = totals.score;
+        let summary = Summary {
+            final_test_accuracy: score.map_or(f64::NAN, |score| score.correct),
+            best_test_accuracy: score.map_or(f64::NAN, |_| totals.best_test_accuracy),
+            final_test_loss: score.map_or(f64::NAN, |score| score.loss),
+            steps: self.step(),
+            bytes_sent: totals.bytes_sent,
+            bytes_received: totals.bytes_received,
+            bytes_dense: totals.bytes_dense,
+            wall_seconds: self.wall_seconds(),
+            simulated_seconds: simulated.then(|| self.optim.synchronizer_mut().communicator().now()),
+            compute_seconds: totals.compute_seconds,
+            compress_seconds: totals.compress_seconds,
+            exchange_seconds: totals.exchange_seconds,
+            seconds_are: Some(SecondsAre::of(self.run.settings)),
+            interrupted,
+            git_revision: GIT_REVISION.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            burn_version: BURN_VERSION.into(),
+        };
+        if let Some(files) = &mut self.files {
+            files.finish(&summary)?;
+        }
+        Ok(summary)
+    }
+}
