@@ -2,3 +2,4 @@
 
 pub mod overhead;
 pub mod paired;
+pub mod trainer;

@@ -1,14 +1,15 @@
 //! Trains every row of a table with several seeds and compares each with dense, seed by seed.
 //!
-//! Resumable: a run with a `summary.json` is not done again. The trainers are run as they are (`cargo build --release` first).
+//! Resumable: a run that came to its end with the row's flags is not done again. The trainers are run as they are
+//! (`cargo build --release` first). Means are over the seeds that dense has too.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use briquette_benches::paired::Mean;
+use briquette_benches::trainer;
 use briquette_examples::record::Summary;
 use clap::{Parser, ValueEnum};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
@@ -130,31 +131,16 @@ fn run(cli: &Cli) -> Result<()> {
 fn work(cli: &Cli, queue: &Mutex<std::vec::IntoIter<(u64, Row)>>) -> Result<()> {
     loop {
         let Some((seed, row)) = queue.lock().expect("no job panics with the queue").next() else { return Ok(()) };
-        let directory = directory(cli, row.0, seed);
-        if directory.join("summary.json").is_file() {
-            continue;
-        }
-        eprintln!("seed {seed}: {}", row.0);
-        let exe = std::env::current_exe()?.with_file_name(cli.table.trainer());
-        let log = fs::create_dir_all(&directory).and_then(|()| fs::File::create(directory.join("log.txt")))?;
-        let status = Command::new(&exe)
-            .args(cli.table.common().split_whitespace())
-            .args(row.1.split_whitespace())
-            .arg("--data")
-            .arg(&cli.data)
-            .arg("--out")
-            .arg(&directory)
-            .args(["--seed", &seed.to_string()])
-            .env("RAYON_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .status()
-            .with_context(|| format!("cannot run {}: build the trainers in release mode first", exe.display()))?;
-        if !status.success() {
-            bail!("seed {seed}, {}: {status}; see {}", row.0, directory.join("log.txt").display());
+        let (directory, flags) = (directory(cli, row.0, seed), flags(cli, row.1, seed));
+        if trainer::finished(&directory, &flags).is_none() {
+            eprintln!("seed {seed}: {}", row.0);
+            trainer::run(cli.table.trainer(), &flags, &cli.data, &directory)?;
         }
     }
+}
+
+fn flags(cli: &Cli, row: &str, seed: u64) -> String {
+    format!("{} {row} --seed {seed}", cli.table.common())
 }
 
 fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
@@ -162,9 +148,9 @@ fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
     cli.out.join(cli.table.trainer()).join(name).join(format!("seed-{seed}"))
 }
 
-fn summaries(cli: &Cli, row: &str) -> Vec<(u64, Summary)> {
-    let read = |path: &Path| serde_json::from_str(&fs::read_to_string(path).ok()?).ok();
-    (1..=cli.seeds).filter_map(|seed| Some((seed, read(&directory(cli, row, seed).join("summary.json"))?))).collect()
+fn summaries(cli: &Cli, (name, row): Row) -> Vec<(u64, Summary)> {
+    let read = |seed| trainer::finished(&directory(cli, name, seed), &flags(cli, row, seed));
+    (1..=cli.seeds).filter_map(|seed| Some((seed, read(seed)?))).collect()
 }
 
 /// A line of the CSV.
@@ -178,18 +164,22 @@ struct Line {
     bytes_sent: f64,
     fewer_bytes: f64,
     simulated_seconds: f64,
+    machine: String,
+    cores: usize,
     flags: String,
 }
 
 fn print(cli: &Cli) -> Result<()> {
     let accuracy = |all: &[(u64, Summary)]| all.iter().map(|(s, v)| (*s, v.final_test_accuracy)).collect::<Vec<_>>();
-    let dense = accuracy(&summaries(cli, "dense"));
+    let dense = accuracy(&summaries(cli, cli.table.rows()[0]));
+    let (machine, cores) = trainer::machine();
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
     table.set_header(["row", "seeds", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     for (name, flags) in cli.table.rows() {
-        let all = summaries(cli, name);
+        let mut all = summaries(cli, (name, flags));
+        all.retain(|(seed, _)| dense.iter().any(|(other, _)| other == seed));
         if all.is_empty() {
             continue;
         }
@@ -204,6 +194,8 @@ fn print(cli: &Cli) -> Result<()> {
             bytes_sent: mean(|s| s.bytes_sent as f64),
             fewer_bytes: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
+            machine: machine.clone(),
+            cores,
             flags: format!("{} {} {flags}", cli.table.trainer(), cli.table.common()),
         };
         table.add_row([
