@@ -16,6 +16,10 @@ pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
             let bytes = verify::read(file, None, notes)?;
             let before = rows.len();
             parse(file, &bytes, wanted, &mut rows)?;
+            // Blank lines only.
+            if rows.len() == before {
+                return Err(DataError::Empty { file: file.path.clone() });
+            }
             Ok(rows.len() - before)
         })?;
         Ok::<_, DataError>(rows)

@@ -56,7 +56,7 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A file without a byte.
+    /// A file without a byte, or without a row.
     #[error("{}: the file is empty", file.display())]
     Empty {
         /// The file.

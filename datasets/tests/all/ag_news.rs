@@ -111,3 +111,14 @@ fn zero_words_are_refused() {
     source.length = 0;
     assert_eq!(source.load().unwrap_err().to_string(), "text length is 0, expected at least 1");
 }
+
+#[test]
+fn a_file_of_blank_lines_is_empty() {
+    for blank in ["\n", "\n\n\n", "\r\n\r\n"] {
+        assert_eq!(error_for(blank.as_bytes()), "train_partial.csv: the file is empty");
+        let (dir, source) = source(TEST.as_bytes());
+        fs::write(dir.path().join("test.csv"), blank).unwrap();
+        let error = source.load().unwrap_err().to_string();
+        assert!(error.ends_with("test.csv: the file is empty"), "{error}");
+    }
+}
