@@ -21,9 +21,9 @@ forbid "briquette-core knows no framework, socket, clock or environment" \
     '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core"
 forbid "briquette-core keeps nothing process-wide" \
     'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core"
-# Threads: only comm/local.rs, and tests.
+# Threads: only comm/local.rs and what is under it, and tests.
 threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" --include='*.rs' \
-    | grep -vE '/comm/local\.rs$|/tests\.rs$|/suite\.rs$' || true)
+    | grep -vE '/comm/local(\.rs$|/)|/tests\.rs$|/suite\.rs$' || true)
 for file in $threads; do
     line=$(grep -nE 'thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
     tests=$(grep -n '#\[cfg(test)\]' "$file" | head -1 | cut -d: -f1)
@@ -40,7 +40,10 @@ forbid "only the core names algorithms: the glue holds none" \
 forbid "libraries read no environment variables" 'env::var' crates datasets/src
 forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette/src datasets/src examples/src
 
-if cargo tree -p briquette-core --edges normal --prefix none 2>/dev/null | grep -qE '^(burn|tokio)'; then
+if ! tree=$(cargo tree -p briquette-core --edges normal --prefix none --locked); then
+    echo "broken: cargo cannot say what briquette-core depends on"
+    failed=1
+elif grep -qE '^(burn|tokio)' <<<"$tree"; then
     echo "broken: briquette-core depends on a framework or runtime"
     failed=1
 fi
