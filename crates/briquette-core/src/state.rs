@@ -168,3 +168,12 @@ pub trait Stateful {
         Ok(())
     }
 }
+
+impl<T: Stateful + ?Sized> Stateful for Box<T> {
+    fn save(&self, state: &mut State) {
+        (**self).save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        (**self).load(state)
+    }
+}

@@ -112,8 +112,10 @@ mod tests {
         }
         assert_eq!([100, 1000].map(|k| omega(k).1), [13, 17]);
         // 17 = 10001, preceded by its 5 digits less one as 100, preceded by 3 digits less one as 10: 10 100 10001 0,
-        // the first bit lowest.
-        assert_eq!(omega(17), (0b0_10001_001_01, 11));
+        // the first bit lowest: 1, 0; 1, 0, 0; 1, 0, 0, 0, 1; 0.
+        let digits = [1, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0];
+        let word = digits.iter().rev().fold(0, |word, digit| word << 1 | digit);
+        assert_eq!(omega(17), (word, 11));
     }
 
     proptest! {

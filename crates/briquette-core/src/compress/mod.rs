@@ -236,33 +236,27 @@ pub trait Tunable {
 
 /// A compressor with a knob, as one object.
 pub trait TunableCompressor: Compressor + Tunable {}
-impl<T: Compressor + Tunable> TunableCompressor for T {}
+impl<T: Compressor + Tunable + ?Sized> TunableCompressor for T {}
 
-macro_rules! forward_compressor {
-    ($object:ty) => {
-        impl Compressor for Box<$object> {
-            fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-                (**self).compress_into(x, key, out);
-            }
-            fn class(&self, x: &[f32]) -> Class {
-                (**self).class(x)
-            }
-            fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
-                (**self).refine_into(x, coarse, key, out);
-            }
-            fn nominal(&self) -> CompressionFactor {
-                (**self).nominal()
-            }
-            fn selects(&self) -> bool {
-                (**self).selects()
-            }
-        }
-    };
+impl<C: Compressor + ?Sized> Compressor for Box<C> {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        (**self).compress_into(x, key, out);
+    }
+    fn class(&self, x: &[f32]) -> Class {
+        (**self).class(x)
+    }
+    fn nominal(&self) -> CompressionFactor {
+        (**self).nominal()
+    }
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        (**self).refine_into(x, coarse, key, out);
+    }
+    fn selects(&self) -> bool {
+        (**self).selects()
+    }
 }
-forward_compressor!(dyn Compressor);
-forward_compressor!(dyn TunableCompressor);
 
-impl Tunable for Box<dyn TunableCompressor> {
+impl<T: Tunable + ?Sized> Tunable for Box<T> {
     fn tune(&mut self, factor: CompressionFactor) {
         (**self).tune(factor);
     }

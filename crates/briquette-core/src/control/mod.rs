@@ -11,9 +11,8 @@ pub use constant::Constant;
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use schedule::Schedule;
 
-use crate::error::StateError;
 use crate::reduce::Facts;
-use crate::state::{State, Stateful};
+use crate::state::Stateful;
 use crate::{CompressionFactor, Traffic};
 
 /// What is known before an exchange, equal on all ranks.
@@ -72,16 +71,7 @@ pub trait Controller: Stateful + Send {
     fn observe(&mut self, _outcome: &Outcome) {}
 }
 
-impl Stateful for Box<dyn Controller> {
-    fn save(&self, state: &mut State) {
-        (**self).save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        (**self).load(state)
-    }
-}
-
-impl Controller for Box<dyn Controller> {
+impl<C: Controller + ?Sized> Controller for Box<C> {
     fn probes(&self) -> &[CompressionFactor] {
         (**self).probes()
     }

@@ -111,6 +111,14 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
     }
 }
 
+fn saved_factor(factor: f64) -> Result<CompressionFactor, StateError> {
+    CompressionFactor::new(factor).map_err(|_| StateError::Mismatch {
+        name: "factor".into(),
+        expected: "at least 1".into(),
+        got: factor.to_string(),
+    })
+}
+
 impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
         if let Some(last) = self.last {
@@ -124,11 +132,7 @@ impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let last = match state.contains("factor") {
             false => None,
-            true => Some(Last {
-                factor: CompressionFactor::new(state.f64("factor")?)
-                    .map_err(|_| StateError::Missing("factor of at least 1".into()))?,
-                asked: state.u64("asked")? != 0,
-            }),
+            true => Some(Last { factor: saved_factor(state.f64("factor")?)?, asked: state.u64("asked")? != 0 }),
         };
         state.load_part("inner", &mut self.inner)?;
         state.load_part("controller", &mut self.controller)?;
@@ -152,7 +156,10 @@ impl<R: Probing, K: Controller> Reducer for Adaptive<R, K> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        report.factor = self.last.map(|l| l.factor);
+        // Else it is the reducer's own: its knob may not reach what the controller asked for.
+        if self.last.is_some_and(|last| last.factor.is_dense()) {
+            report.factor = Some(CompressionFactor::DENSE);
+        }
         report.reason.clone_from(&self.reason);
     }
 }

@@ -166,43 +166,22 @@ pub trait Probing: Reducer + Tunable {
     );
 }
 
-macro_rules! forward_reducer {
-    ($object:ty) => {
-        impl Stateful for Box<$object> {
-            fn save(&self, state: &mut crate::state::State) {
-                (**self).save(state);
-            }
-            fn load(&mut self, state: &crate::state::State) -> Result<(), crate::error::StateError> {
-                (**self).load(state)
-            }
-        }
-        impl Reducer for Box<$object> {
-            fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-                (**self).reduce(round, comm)
-            }
-            fn report(&self, report: &mut Report) {
-                (**self).report(report);
-            }
-        }
-    };
-}
 /// A reducer for buckets that controllers can tune.
 pub trait StatelessProbing: Stateless + Probing {}
-impl<R: Stateless + Probing> StatelessProbing for R {}
+impl<R: Stateless + Probing + ?Sized> StatelessProbing for R {}
 
-forward_reducer!(dyn Reducer);
-forward_reducer!(dyn Stateless);
-forward_reducer!(dyn StatelessProbing);
-impl Stateless for Box<dyn Stateless> {}
-impl Stateless for Box<dyn StatelessProbing> {}
-
-impl Tunable for Box<dyn StatelessProbing> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        (**self).tune(factor);
+impl<R: Reducer + ?Sized> Reducer for Box<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        (**self).reduce(round, comm)
+    }
+    fn report(&self, report: &mut Report) {
+        (**self).report(report);
     }
 }
 
-impl Probing for Box<dyn StatelessProbing> {
+impl<R: Stateless + ?Sized> Stateless for Box<R> {}
+
+impl<R: Probing + ?Sized> Probing for Box<R> {
     fn probe(
         &mut self,
         x: &[f32],

@@ -58,6 +58,10 @@ impl SharedRandomK {
     pub fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
         random_k::choose(key, len, k, out);
     }
+
+    fn scale(&self, len: usize, k: usize) -> f64 {
+        if self.scaled && k > 0 { len as f64 / k as f64 } else { 1.0 }
+    }
 }
 
 impl Stateful for SharedRandomK {}
@@ -84,7 +88,10 @@ impl Probing for SharedRandomK {
         out.kept.clear();
         for factor in factors {
             SharedRandomK::choose(key, x.len(), factor.keep(x.len()), &mut self.indices);
-            out.kept.push(self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum());
+            let chosen: f64 = self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum();
+            // Of a value x sent as s·x, x² − (x − s·x)² = s(2 − s)·x².
+            let scale = self.scale(x.len(), self.indices.len());
+            out.kept.push(scale * (2.0 - scale) * chosen);
         }
     }
 }
@@ -94,7 +101,7 @@ impl Reducer for SharedRandomK {
         let Round { key, input, average, sent, .. } = round;
         let k = self.factor.keep(input.len());
         SharedRandomK::choose(key, input.len(), k, &mut self.indices);
-        let scale = if self.scaled { input.len() as f32 / k as f32 } else { 1.0 };
+        let scale = self.scale(input.len(), k) as f32;
         self.values.clear();
         self.values.extend(self.indices.iter().map(|&i| input[i as usize] * scale));
         if let Some(sent) = sent {
@@ -120,6 +127,28 @@ impl Reducer for SharedRandomK {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
+    use crate::comm::Local;
+    use crate::math::distance2;
+    use crate::reduce::Facts;
+
+    #[test]
+    fn a_probe_foretells_what_is_kept_scaled_or_not() {
+        let x: Vec<f32> = (0..100).map(|i| (i as f32 * 0.7).sin()).collect();
+        let (layout, key, factor) = (Layout::flat(100), Key::new(3), CompressionFactor::new(10.0).unwrap());
+        for mut reducer in [SharedRandomK::new(factor), SharedRandomK::scaled(factor)] {
+            let (mut energies, mut average, mut sent) = (Energies::default(), vec![0.0; 100], vec![0.0; 100]);
+            reducer.probe(&x, layout.slots(), key, &[factor], 0, &mut energies);
+            let facts = Facts::default();
+            let (average, sent) = (&mut average, Some(&mut sent[..]));
+            let round = Round { key, slots: layout.slots(), facts: &facts, input: &x, average, sent };
+            reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
+            let kept = norm2(&x) - distance2(&x, average);
+            assert!((energies.kept[0] - kept).abs() < 1e-4, "{energies:?}, {kept}");
+            // Ten times too large, a value does more harm than its absence: 10·(2 − 10) = −80 of its energy.
+            assert_eq!(kept < 0.0, reducer.scaled);
+        }
+    }
 
     #[test]
     fn every_position_is_chosen_equally_often() {
