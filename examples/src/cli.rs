@@ -23,7 +23,8 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Continue the run in this directory from its newest checkpoint. Its config.toml counts; only --epochs, --steps,
-    /// --data, --eval-every and --checkpoint-every may be given anew
+    /// --data, --eval-every and --checkpoint-every may be given anew, and the number of steps may change under --schedule
+    /// constant only: others are stretched over the run
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// Replace the run that is in the directory of --out, checkpoints and all

@@ -203,15 +203,8 @@ impl Options {
     pub fn resolve(self) -> Result<Settings> {
         let momentum_correction = self.momentum_correction.unwrap_or(Toggle::Off);
         let optimizer = self.optimizer.unwrap_or(OptimizerKind::Sgd);
-        let momentum = match optimizer {
-            OptimizerKind::Sgd => Some(self.momentum.unwrap_or(0.9)),
-            OptimizerKind::Adam => exchange::unused("momentum", self.momentum, "--optimizer adam")?,
-        };
-        let (reducer, compressor, feedback) = exchange::flags(
-            self.local_steps.is_some(),
-            momentum_correction,
-            (self.reducer, self.compressor, self.feedback),
-        )?;
+        let given = (self.reducer, self.compressor, self.feedback);
+        let (reducer, compressor, feedback) = exchange::flags(self.local_steps.is_some(), momentum_correction, given)?;
         let settings = Settings {
             dataset: self.dataset.unwrap_or_default(),
             data: self.data,
@@ -221,7 +214,7 @@ impl Options {
             steps: self.steps,
             batch: self.batch.unwrap_or(32),
             lr: self.lr.unwrap_or(0.1),
-            momentum,
+            momentum: exchange::momentum(optimizer, self.momentum)?,
             weight_decay: self.weight_decay.unwrap_or(0.0),
             optimizer,
             schedule: self.schedule.unwrap_or(LrSchedule::Constant),

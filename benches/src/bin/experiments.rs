@@ -169,6 +169,19 @@ struct Line {
     flags: String,
 }
 
+impl Line {
+    fn cells(&self) -> [String; 6] {
+        [
+            self.row.clone(),
+            self.seeds.to_string(),
+            format!("{:.4}", self.test_accuracy),
+            format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
+            format!("{:.1}x", self.fewer_bytes),
+            format!("{:.1} s", self.simulated_seconds),
+        ]
+    }
+}
+
 fn print(cli: &Cli) -> Result<()> {
     let accuracy = |all: &[(u64, Summary)]| all.iter().map(|(s, v)| (*s, v.final_test_accuracy)).collect::<Vec<_>>();
     let dense = accuracy(&summaries(cli, cli.table.rows()[0]));
@@ -198,14 +211,7 @@ fn print(cli: &Cli) -> Result<()> {
             cores,
             flags: format!("{} {} {flags}", cli.table.trainer(), cli.table.common()),
         };
-        table.add_row([
-            line.row.clone(),
-            line.seeds.to_string(),
-            format!("{:.4}", line.test_accuracy),
-            format!("{:+.2} ± {:.2}", 100.0 * line.difference_to_dense, 100.0 * line.standard_error),
-            format!("{:.1}x", line.fewer_bytes),
-            format!("{:.1} s", line.simulated_seconds),
-        ]);
+        table.add_row(line.cells());
         csv.as_mut().map(|csv| csv.serialize(&line)).transpose()?;
     }
     println!("{table}");

@@ -6,15 +6,23 @@ use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchan
 use briquette::core::layer::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
-use super::{FeedbackSpec, Settings};
+use super::{FeedbackSpec, OptimizerKind, Settings};
 use crate::spec::{ControllerSpec, ReducerSpec, Toggle};
 
 /// Refuses a flag that would be ignored.
-pub(super) fn unused<T>(flag: &str, given: Option<T>, under: &str) -> Result<Option<T>> {
+fn unused<T>(flag: &str, given: Option<T>, under: &str) -> Result<Option<T>> {
     if given.is_some() {
         bail!("--{flag} would be ignored under {under}: leave it away");
     }
     Ok(None)
+}
+
+/// Adam has its own.
+pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<Option<f64>> {
+    match optimizer {
+        OptimizerKind::Sgd => Ok(Some(given.unwrap_or(0.9))),
+        OptimizerKind::Adam => unused("momentum", given, "--optimizer adam"),
+    }
 }
 
 /// `--reducer`, `--compressor`, `--feedback`.
