@@ -34,7 +34,7 @@ for file in $threads; do
 done
 forbid "compress, aggregate and control do not communicate" \
     'crate::comm|Communicator' "$core/compress" "$core/aggregate" "$core/control"
-forbid "a message does not know compressors" 'crate::compress' "$core/message.rs" "$core/wire.rs"
+forbid "a message does not know compressors" 'crate::compress' "$core/message.rs" "$core/message" "$core/wire.rs" "$core/wire"
 forbid "only the core names algorithms: the glue holds none" \
     'impl.* (Compressor|Aggregator|Reducer|Controller|SyncStrategy) for' crates/briquette/src
 forbid "libraries read no environment variables" 'env::var' crates datasets/src

@@ -10,7 +10,7 @@
 
 mod elias;
 
-pub(crate) use elias::{elias_bits, elias_decode, elias_encode};
+pub(crate) use elias::{Elias, elias_decode};
 
 use crate::error::WireError;
 

@@ -7,12 +7,12 @@ use crate::comm::Scope;
 #[non_exhaustive]
 pub enum CommError {
     /// The other side said nothing for too long.
-    #[error("rank {rank} waited {seconds:.1} s for rank {peer} during {during}: deadline passed")]
+    #[error("rank {rank} waited {seconds:.1} s for rank {other} during {during}: deadline passed")]
     Deadline {
         /// Who waited.
         rank: usize,
         /// For whom.
-        peer: usize,
+        other: usize,
         /// What was going on.
         during: Scope,
         /// How long, in seconds.
@@ -29,24 +29,24 @@ pub enum CommError {
         reason: String,
     },
     /// The other side is gone.
-    #[error("rank {peer} lost by rank {rank} during {during}: {cause}")]
+    #[error("rank {other} lost by rank {rank} during {during}: {cause}")]
     Lost {
         /// Who noticed.
         rank: usize,
         /// Who is gone.
-        peer: usize,
+        other: usize,
         /// What was going on.
         during: Scope,
         /// The transport's words.
         cause: String,
     },
     /// A frame of an unexpected size.
-    #[error("rank {rank} got {got} bytes from rank {peer} during {during}, expected {expected}")]
+    #[error("rank {rank} got {got} bytes from rank {other} during {during}, expected {expected}")]
     Size {
         /// Who received.
         rank: usize,
         /// Who sent.
-        peer: usize,
+        other: usize,
         /// What was going on.
         during: Scope,
         /// Bytes expected.

@@ -20,7 +20,7 @@
 
 mod read;
 
-use crate::bits::{best_rice, elias_bits, elias_encode, packed_len, rice_encode, unpack};
+use crate::bits::{Elias, best_rice, packed_len, rice_encode, unpack};
 use crate::message::{BLOCK, Coding, Grid, HalfKind, Message, Payload, Q8_BLOCK, ValueKind, Values, bucket_count};
 
 const MAGIC: [u8; 2] = *b"BQ";
@@ -55,7 +55,11 @@ impl Message {
                 let base = if matches!(grid, Grid::Linear { .. }) { 0 } else { 4 };
                 let codes = match coding {
                     Coding::Fixed => packed_len(n, grid.bits()),
-                    Coding::Elias => elias_bits(code_blocks(codes, n, grid.bits()), grid.bits()).div_ceil(8) as usize,
+                    Coding::Elias => {
+                        let (elias, mut bits) = (Elias::new(grid.bits()), 0);
+                        for_codes(codes, n, grid.bits(), |block| bits += elias.length(block));
+                        bits.div_ceil(8) as usize
+                    }
                 };
                 5 + base + 4 * bucket_count(n, *bucket) + codes
             }
@@ -91,7 +95,10 @@ impl Message {
                 put_f32s(scales, out);
                 match coding {
                     Coding::Fixed => out.extend_from_slice(codes),
-                    Coding::Elias => elias_encode(code_blocks(codes, self.len(), grid.bits()), grid.bits(), out),
+                    Coding::Elias => {
+                        let bits = grid.bits();
+                        Elias::new(bits).encode(out, |each| for_codes(codes, self.len(), bits, each));
+                    }
                 }
             }
             Payload::Sign { bucket, scales, signs } => {
@@ -113,13 +120,14 @@ impl Message {
     }
 }
 
-/// Packed codes, unpacked a block at a time.
-fn code_blocks(codes: &[u8], n: usize, bits: u8) -> impl Iterator<Item = Vec<u8>> + '_ {
-    (0..n).step_by(BLOCK).map(move |start| {
-        let mut block = vec![0; BLOCK.min(n - start)];
-        unpack(codes, bits, start, &mut block);
-        block
-    })
+/// Calls `each` with packed codes, unpacked a block at a time.
+fn for_codes(codes: &[u8], n: usize, bits: u8, mut each: impl FnMut(&[u8])) {
+    let mut block = [0; BLOCK];
+    for start in (0..n).step_by(BLOCK) {
+        let block = &mut block[..BLOCK.min(n - start)];
+        unpack(codes, bits, start, block);
+        each(block);
+    }
 }
 
 fn put_sparse(indices: &[u32], values: &Values, out: &mut Vec<u8>) {

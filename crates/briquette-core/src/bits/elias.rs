@@ -20,42 +20,40 @@ pub(crate) fn omega(k: u32) -> (u64, u32) {
     (code, length)
 }
 
-/// Codes of every sign and level, `levels` at most 127: the sign stands in bit 7.
-struct Table([(u64, u32); 256]);
+/// The code words of all codes of a width: sign bit and level.
+pub(crate) struct Elias {
+    words: [(u64, u32); 256],
+}
 
-impl Table {
-    fn new() -> Table {
-        Table(std::array::from_fn(|code| {
-            let (word, length) = omega((code as u32 & 0x7f) + 1);
-            if code & 0x7f == 0 { (word, length) } else { (word | ((code as u64 >> 7) << length), length + 1) }
-        }))
+impl Elias {
+    /// For codes of `bits` bits, 2 to 8.
+    pub(crate) fn new(bits: u8) -> Elias {
+        let sign = 1_u32 << (bits - 1);
+        let word = |code: usize| {
+            let (code, level) = (code as u32, code as u32 & (sign - 1));
+            let (word, length) = omega(level + 1);
+            if level == 0 { (word, length) } else { (word | (u64::from(code & sign != 0) << length), length + 1) }
+        };
+        Elias { words: std::array::from_fn(word) }
     }
-}
 
-/// Brings the sign of a code of `bits` bits to bit 7.
-fn widen(code: u8, bits: u8) -> usize {
-    let sign = code >> (bits - 1);
-    usize::from((code & ((1 << (bits - 1)) - 1)) | (sign << 7))
-}
+    /// Bits of the stream of `codes`, none of them a negative zero.
+    pub(crate) fn length(&self, codes: &[u8]) -> u64 {
+        codes.iter().map(|code| u64::from(self.words[usize::from(*code)].1)).sum()
+    }
 
-/// Bits of the stream of codes of `bits` bits.
-pub(crate) fn elias_bits(blocks: impl Iterator<Item = impl AsRef<[u8]>>, bits: u8) -> u64 {
-    let table = Table::new();
-    let length = |code: &u8| u64::from(table.0[widen(*code, bits)].1);
-    blocks.map(|block| block.as_ref().iter().map(length).sum::<u64>()).sum()
-}
-
-/// Appends the stream of codes of `bits` bits, none of them a negative zero; the last byte is filled with zero bits.
-pub(crate) fn elias_encode(blocks: impl Iterator<Item = impl AsRef<[u8]>>, bits: u8, out: &mut Vec<u8>) {
-    let table = Table::new();
-    let mut writer = Writer { out, window: 0, used: 0 };
-    blocks.for_each(|block| {
-        for &code in block.as_ref() {
-            let (word, length) = table.0[widen(code, bits)];
-            writer.put(word, length);
-        }
-    });
-    writer.finish();
+    /// Appends the stream of the codes that `blocks` hands on, none of them a negative zero; the last byte is filled with
+    /// zero bits.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, blocks: impl FnOnce(&mut dyn FnMut(&[u8]))) {
+        let mut writer = Writer { out, window: 0, used: 0 };
+        blocks(&mut |codes| {
+            for code in codes {
+                let (word, length) = self.words[usize::from(*code)];
+                writer.put(word, length);
+            }
+        });
+        writer.finish();
+    }
 }
 
 /// Reads `count` codes with levels up to `levels` that fill `bytes` to the last, and hands them on one by one.
@@ -125,8 +123,9 @@ mod tests {
             let codes: Vec<u8> = values.iter().map(|v| v & ((1_u16 << bits) - 1) as u8)
                 .map(|c| if c & levels == 0 { 0 } else { c }).collect();
             let mut bytes = Vec::new();
-            elias_encode(codes.chunks(7), bits, &mut bytes);
-            prop_assert_eq!(bytes.len() as u64, elias_bits(codes.chunks(9), bits).div_ceil(8));
+            let elias = Elias::new(bits);
+            elias.encode(&mut bytes, |each| codes.chunks(7).for_each(each));
+            prop_assert_eq!(bytes.len() as u64, elias.length(&codes).div_ceil(8));
             let mut back = Vec::new();
             elias_decode(&bytes, (codes.len(), levels, bits), |code| back.push(code)).unwrap();
             prop_assert_eq!(back, codes);

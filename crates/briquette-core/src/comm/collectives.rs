@@ -207,7 +207,7 @@ fn expect_size<C: Communicator + ?Sized>(
         return Ok(());
     }
     comm.abort(&format!("got {} bytes from rank {from}, expected {expected}", frame.len()));
-    Err(CommError::Size { rank: comm.rank(), peer: from, during: *comm.scope(), expected, got: frame.len() })
+    Err(CommError::Size { rank: comm.rank(), other: from, during: *comm.scope(), expected, got: frame.len() })
 }
 
 /// A number that travels as little-endian bytes.

@@ -136,9 +136,9 @@ impl Local {
         Err(self.lost(other, format!("the world has ranks 0 to {}", self.world() - 1)))
     }
 
-    fn lost(&mut self, peer: usize, cause: String) -> CommError {
-        let reason = format!("lost rank {peer}: {cause}");
-        self.fail(CommError::Lost { rank: self.rank, peer, during: self.scope, cause }, &reason)
+    fn lost(&mut self, other: usize, cause: String) -> CommError {
+        let reason = format!("lost rank {other}: {cause}");
+        self.fail(CommError::Lost { rank: self.rank, other, during: self.scope, cause }, &reason)
     }
 
     /// Waits on `changed` while `waiting` holds, until the deadline, or longer where there is progress.
@@ -160,22 +160,22 @@ impl Local {
         }
     }
 
-    /// Why a wait for rank `peer` ended without what was waited for.
-    fn in_vain(&mut self, peer: usize) -> CommError {
+    /// Why a wait for rank `other` ended without what was waited for.
+    fn in_vain(&mut self, other: usize) -> CommError {
         if let Some(error) = self.shared.stopped.get() {
             return error.clone();
         }
-        if self.shared.has_left(peer) {
-            return self.lost(peer, "it left the run".to_owned());
+        if self.shared.has_left(other) {
+            return self.lost(other, "it left the run".to_owned());
         }
-        self.overdue(peer)
+        self.overdue(other)
     }
 
-    /// Waited for rank `peer` until the deadline.
-    pub(super) fn overdue(&mut self, peer: usize) -> CommError {
+    /// Waited for rank `other` until the deadline.
+    pub(super) fn overdue(&mut self, other: usize) -> CommError {
         let seconds = self.shared.deadline.as_secs_f64();
-        let reason = format!("waited {seconds:.1} s for rank {peer}: deadline passed");
-        self.fail(CommError::Deadline { rank: self.rank, peer, during: self.scope, seconds }, &reason)
+        let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
+        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds }, &reason)
     }
 }
 

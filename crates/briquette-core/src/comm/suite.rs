@@ -261,7 +261,7 @@ pub(crate) fn frames_of_a_rank_that_left_arrive_before_the_news(make: Make) {
             match result {
                 Ok(()) => assert_eq!(rank, world - 1),
                 // The first to notice stops the others.
-                Err(CommError::Lost { peer, .. }) => assert_eq!(peer, world - 1),
+                Err(CommError::Lost { other, .. }) => assert_eq!(other, world - 1),
                 Err(error) => assert!(error.to_string().contains(&format!("lost rank {}", world - 1)), "{error}"),
             }
         }

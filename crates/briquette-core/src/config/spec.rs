@@ -188,6 +188,17 @@ impl CompressorConfig {
         alone.chain(coded).collect()
     }
 
+    /// Every compressor with its default settings, and top-k with coded values: what there is to compare.
+    pub fn defaults() -> Vec<CompressorConfig> {
+        // A few have a setting without a default: those stand as the laws try them.
+        let alone = CompressorKind::all().into_iter().map(|kind| {
+            let compressor = name_of(&kind).parse().unwrap_or(kind);
+            CompressorConfig { compressor, values: None }
+        });
+        let coded = ["topk+minmax", "topk+natural", "topk+dither"].map(|text| text.parse::<CompressorConfig>());
+        alone.chain(coded.into_iter().flatten()).collect()
+    }
+
     /// The compressor.
     pub fn build(&self) -> Box<dyn Compressor> {
         match self.values {

@@ -146,7 +146,7 @@ pub fn agree(
             }
         } else {
             let during = *comm.scope();
-            return Err(failed(CommError::Size { rank, peer: from, during, expected: bytes.len(), got: frame.len() }));
+            return Err(failed(CommError::Size { rank, other: from, during, expected: bytes.len(), got: frame.len() }));
         }
         comm.pool().put(frame);
     }

@@ -18,7 +18,7 @@ fn short(capacity: usize) -> (Local, Local) {
 fn a_frame_that_does_not_come_ends_at_the_deadline_and_stops_the_world() {
     let (mut first, mut second) = short(1);
     let error = first.recv(1).unwrap_err();
-    assert!(matches!(error, CommError::Deadline { rank: 0, peer: 1, .. }), "{error}");
+    assert!(matches!(error, CommError::Deadline { rank: 0, other: 1, .. }), "{error}");
     assert_eq!(first.send(1, vec![]).unwrap_err(), error);
     let told = second.recv(0).unwrap_err();
     assert!(matches!(told, CommError::Aborted { by: 0, .. }), "{told}");
@@ -31,7 +31,7 @@ fn a_full_queue_waits_until_the_deadline() {
     assert!(first.can_send(1));
     first.send(1, vec![2]).unwrap();
     assert!(!first.can_send(1));
-    assert!(matches!(first.send(1, vec![3]), Err(CommError::Deadline { peer: 1, .. })));
+    assert!(matches!(first.send(1, vec![3]), Err(CommError::Deadline { other: 1, .. })));
     assert_eq!(first.traffic().sent, 2);
 }
 
@@ -57,7 +57,7 @@ fn a_rank_that_leaves_frees_a_sender_that_waits_for_room() {
     thread::scope(|threads| {
         let sender = threads.spawn(move || first.send(1, vec![1]).and_then(|()| first.send(1, vec![2])));
         drop(second);
-        assert!(matches!(sender.join().unwrap(), Err(CommError::Lost { peer: 1, .. })));
+        assert!(matches!(sender.join().unwrap(), Err(CommError::Lost { other: 1, .. })));
     });
 }
 

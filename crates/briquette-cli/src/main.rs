@@ -1,0 +1,176 @@
+//! `briquette`: what each compressor would make of a gradient.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use briquette_cli::file::{self, Vector};
+use briquette_cli::measure::{Measured, measure};
+use briquette_core::config::CompressorConfig;
+use briquette_core::{Key, Message};
+use clap::{Args, Parser, Subcommand};
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// What compressors make of gradients.
+#[derive(Debug, Parser)]
+#[command(version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
+    Inspect(Inspect),
+    /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
+    Codec(Codec),
+}
+
+const KEYS: &str = "Random bits: `--seed N` gives the key Key::new(N) of briquette-core, used as it is (in training, step, \
+                    bucket and rank are folded in as well). Values 4096·i, 4096·i + 1, … of the vector take 32 bits each from \
+                    eight xoshiro128++ generators that are seeded from the key and i; the module documentation of a \
+                    compressor says which of the bits decide.";
+
+#[derive(Debug, Args)]
+#[command(after_help = KEYS)]
+struct Inspect {
+    /// A gradient: .safetensors (its tensors in the order of their names), .npy, or raw little-endian f32.
+    file: PathBuf,
+    /// A compressor, such as topk:0.01 or qsgd:4; may be given several times. All of them if not given.
+    #[arg(long = "compressor", value_name = "SPEC")]
+    compressors: Vec<CompressorConfig>,
+    /// Where random bits begin.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Timed runs; the median is shown.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Print CSV instead of a table.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = KEYS)]
+struct Codec {
+    /// The compressor, such as topk:0.01 or qsgd:4.
+    #[arg(long, value_name = "SPEC")]
+    compressor: CompressorConfig,
+    /// Where random bits begin.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The vector: .safetensors, .npy, or raw little-endian f32.
+    #[arg(long = "in", value_name = "FILE")]
+    input: PathBuf,
+    /// Where the decoded vector goes, in the form its name asks for.
+    #[arg(long = "out", value_name = "FILE")]
+    output: PathBuf,
+    /// Where the message goes (docs/wire.md specifies it).
+    #[arg(long, value_name = "FILE")]
+    message: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Inspect(inspect) => inspect.run(),
+        Command::Codec(codec) => codec.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Inspect {
+    fn run(&self) -> Result<()> {
+        let vector = file::read(&self.file)?;
+        let all = CompressorConfig::defaults();
+        let compressors = if self.compressors.is_empty() { &all } else { &self.compressors };
+        let bar = ProgressBar::new(compressors.len() as u64);
+        if !std::io::stderr().is_terminal() {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        }
+        bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
+        let mut rows = Vec::new();
+        for config in compressors {
+            bar.set_message(config.to_string());
+            rows.push(measure(config, &vector.values, Key::new(self.seed), usize::from(self.repeats)));
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&rows)?);
+        } else if self.csv {
+            let mut out = csv::Writer::from_writer(std::io::stdout());
+            rows.iter().try_for_each(|row| out.serialize(row))?;
+            out.flush()?;
+        } else {
+            println!("{}", summary(&self.file, &vector));
+            println!("{}", table(&rows, 4.0 * vector.values.len() as f64));
+        }
+        Ok(())
+    }
+}
+
+fn summary(path: &std::path::Path, vector: &Vector) -> String {
+    let norm = vector.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let zeros = vector.values.iter().filter(|v| **v == 0.0).count();
+    format!(
+        "{}: {} values in {} tensors, norm {norm:.4e}, {:.1} % zeros",
+        path.display(),
+        vector.values.len(),
+        vector.tensors.len(),
+        100.0 * zeros as f64 / vector.values.len().max(1) as f64
+    )
+}
+
+fn table(rows: &[Measured], dense_bytes: f64) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.set_header(["compressor", "class here", "nominal", "wire factor", "gain", "rel. error", "encode", "decode"]);
+    for row in rows {
+        let speed = |seconds: f64| format!("{:.2} ms, {:.1} GB/s", 1e3 * seconds, dense_bytes / seconds / 1e9);
+        table.add_row([
+            row.compressor.clone(),
+            row.class.clone(),
+            format!("{:.1}x", row.nominal_factor),
+            format!("{:.1}x", row.wire_factor),
+            format!("{:.4}", row.gain),
+            format!("{:.4}", row.relative_error),
+            speed(row.encode_seconds),
+            speed(row.decode_seconds),
+        ]);
+    }
+    (2..8).filter_map(|i| table.column_mut(i).map(|c| c.set_cell_alignment(CellAlignment::Right))).for_each(drop);
+    table
+}
+
+impl Codec {
+    fn run(&self) -> Result<()> {
+        let mut vector = file::read(&self.input)?;
+        let (mut message, mut bytes) = (Message::default(), Vec::new());
+        self.compressor.build().compress_into(&vector.values, Key::new(self.seed), &mut message);
+        message.encode_into(&mut bytes);
+        if let Some(path) = &self.message {
+            std::fs::write(path, &bytes).with_context(|| format!("{}", path.display()))?;
+        }
+        // What another machine would see: decoded from the bytes.
+        let mut read = Message::default();
+        read.decode_from(&bytes)?;
+        let dense = 4 * vector.values.len();
+        let gain = read.kept_energy(&vector.values) / vector.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+        read.decode_into(&mut vector.values)?;
+        file::write(&self.output, &vector)?;
+        println!("{}: {dense} bytes to {}, gain {gain:.6}", self.compressor, bytes.len());
+        Ok(())
+    }
+}
