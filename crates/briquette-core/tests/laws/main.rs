@@ -147,15 +147,14 @@ fn exact(reducer: &ReducerConfig) -> bool {
         ReducerConfig::PowerSgd { .. } => false,
         ReducerConfig::MultiStep { inner, .. } => exact(inner),
         ReducerConfig::Gather { compressor, .. } => {
-            use CompressorKind::*;
+            use CompressorKind::{Dense, RandomK, TopK};
             compressor.values().is_none()
                 && match compressor.compressor() {
-                    Dense(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) => true,
-                    HardThreshold(_) | BiasedRandom(_) | AdaptiveRandom(_) => true,
+                    Dense(_) => true,
                     TopK(top_k) => top_k.values() == ValueKind::F32,
                     RandomK(random_k) => !random_k.is_scaled(),
-                    Half(_) | MinMax(_) | Natural(_) | Qsgd(_) | ExponentialDithering(_) | Rounding(_) => false,
-                    TernGrad(_) | OneBit(_) | ScaledSign(_) | PlainSign(_) => false,
+                    // A sparsifier sends the values it keeps as they are.
+                    other => other.is_sparse(),
                 }
         }
     }

@@ -1,0 +1,174 @@
+//! Every compressor on one long vector, beside `memcpy` of the same bytes: size, loss, speed.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use briquette::core::Key;
+use briquette::core::config::CompressorConfig;
+use briquette_benches::trainer::machine;
+use briquette_cli::file;
+use briquette_cli::measure::{Measured, measure, median};
+use clap::{Parser, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use rand_distr::{Distribution as _, Exp1, StandardNormal};
+use serde::Serialize;
+
+/// What each compressor makes of a long vector, and how fast, beside memcpy.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Values of a vector drawn at random.
+    #[arg(long, default_value_t = 1 << 24)]
+    values: usize,
+    /// What is drawn.
+    #[arg(long, value_enum, default_value_t = Source::Gaussian)]
+    source: Source,
+    /// A gradient instead: .safetensors, .npy, or raw little-endian f32.
+    #[arg(long, conflicts_with_all = ["values", "source"])]
+    file: Option<PathBuf>,
+    /// Timed runs of each; the median counts.
+    #[arg(long, default_value_t = 20)]
+    repeats: usize,
+    /// Only compressors whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Write the table here as CSV too.
+    #[arg(long)]
+    csv: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Source {
+    /// Independent Gaussian values.
+    Gaussian,
+    /// Independent values of a Laplace distribution: heavier tails.
+    Laplace,
+}
+
+impl Source {
+    fn draw(self, values: usize) -> Vec<f32> {
+        let mut rng = Key::new(1).purpose("codecs").block(0);
+        let mut laplace = |i: usize| {
+            let magnitude: f32 = Exp1.sample(&mut rng);
+            // Signs in a fixed pattern: they decide nothing here but the bits of signs.
+            if i.wrapping_mul(0x9e37_79b9) & 0x8000_0000 == 0 { magnitude } else { -magnitude }
+        };
+        match self {
+            Source::Laplace => (0..values).map(&mut laplace).collect(),
+            Source::Gaussian => {
+                let mut rng = Key::new(2).purpose("codecs").block(0);
+                (0..values).map(|_| StandardNormal.sample(&mut rng)).collect()
+            }
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    source: String,
+    values: usize,
+    compressor: String,
+    class: String,
+    nominal_factor: f64,
+    wire_factor: f64,
+    gain: f64,
+    relative_error: f64,
+    encode_gigabytes_per_second: f64,
+    encode_to_memcpy: f64,
+    decode_gigabytes_per_second: f64,
+    decode_to_memcpy: f64,
+    machine: String,
+    cores: usize,
+}
+
+/// Seconds to copy `x`, the median.
+fn memcpy(x: &[f32], repeats: usize) -> f64 {
+    let mut copy = vec![0.0; x.len()];
+    let once = |copy: &mut Vec<f32>| {
+        let start = Instant::now();
+        copy.copy_from_slice(black_box(x));
+        black_box(copy);
+        start.elapsed().as_secs_f64()
+    };
+    once(&mut copy);
+    median((0..repeats.max(1)).map(|_| once(&mut copy)).collect())
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let (source, x) = match &arguments.file {
+        Some(path) => (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), file::read(path)?.values),
+        None => (format!("{:?}", arguments.source).to_lowercase(), arguments.source.draw(arguments.values)),
+    };
+    ensure!(!x.is_empty(), "the vector is empty");
+    let (machine, cores) = machine();
+    let mut rows = Vec::new();
+    let chosen = |config: &CompressorConfig| config.to_string().contains(&arguments.only);
+    for config in CompressorConfig::defaults().into_iter().filter(chosen) {
+        eprintln!("{config}");
+        // Beside each compressor: the machine may be slower a minute later.
+        let copying = memcpy(&x, arguments.repeats);
+        let measured = measure(&config, &x, Key::new(7), arguments.repeats);
+        ensure!(measured.gain <= 1.0, "{config}: a gain of {}", measured.gain);
+        rows.push(row(measured, copying, &source, x.len(), (&machine, cores)));
+    }
+    println!("{}", table(&rows));
+    if let Some(path) = &arguments.csv {
+        let mut out = csv::Writer::from_path(path).with_context(|| format!("{}", path.display()))?;
+        rows.iter().try_for_each(|row| out.serialize(row))?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn row(measured: Measured, copying: f64, source: &str, values: usize, (machine, cores): (&str, usize)) -> Row {
+    let gigabytes = 4e-9 * values as f64;
+    Row {
+        source: source.to_owned(),
+        values,
+        encode_gigabytes_per_second: gigabytes / measured.encode_seconds,
+        encode_to_memcpy: copying / measured.encode_seconds,
+        decode_gigabytes_per_second: gigabytes / measured.decode_seconds,
+        decode_to_memcpy: copying / measured.decode_seconds,
+        compressor: measured.compressor,
+        class: measured.class,
+        nominal_factor: measured.nominal_factor,
+        wire_factor: measured.wire_factor,
+        gain: measured.gain,
+        relative_error: measured.relative_error,
+        machine: machine.to_owned(),
+        cores,
+    }
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "compressor",
+        "class here",
+        "wire",
+        "gain",
+        "rel. error",
+        "encode",
+        "÷ memcpy",
+        "decode",
+        "÷ memcpy",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.compressor.clone(),
+            row.class.clone(),
+            format!("{:.1}x", row.wire_factor),
+            format!("{:.4}", row.gain),
+            format!("{:.4}", row.relative_error),
+            format!("{:.2} GB/s", row.encode_gigabytes_per_second),
+            format!("{:.2}", row.encode_to_memcpy),
+            format!("{:.2} GB/s", row.decode_gigabytes_per_second),
+            format!("{:.2}", row.decode_to_memcpy),
+        ]);
+    }
+    (2..9).filter_map(|i| table.column_mut(i).map(|c| c.set_cell_alignment(CellAlignment::Right))).for_each(drop);
+    table
+}
