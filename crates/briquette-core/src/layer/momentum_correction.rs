@@ -49,7 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit, load_memory};
+use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
@@ -154,7 +154,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let velocity = load_memory(state, "velocity", &self.velocity)?;
+        let velocity = state.memory("velocity", &self.velocity)?;
         let pending = state.f32s("residual", Some(velocity.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
         (self.velocity, self.pending) = (velocity, pending);

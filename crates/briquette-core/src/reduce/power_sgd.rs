@@ -210,8 +210,7 @@ impl Stateful for PowerSgd {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let len = (!self.q.is_empty()).then_some(self.q.len());
-        self.q = state.f32s("q", len)?.to_vec();
+        self.q = state.memory("q", &self.q)?;
         Ok(())
     }
 }
