@@ -199,3 +199,6 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         self.inner.report(report);
     }
 }
+
+#[cfg(test)]
+mod tests;

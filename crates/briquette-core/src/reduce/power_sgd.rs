@@ -255,24 +255,4 @@ impl Reducer for PowerSgd {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_become_orthonormal_and_dependent_ones_zero() {
-        // Columns (3,4,0), (3,4,5), and twice the first.
-        let mut p = [3.0, 3.0, 6.0, 4.0, 4.0, 8.0, 0.0, 5.0, 0.0];
-        orthonormalize(&mut p, 3);
-        let expected = [0.6, 0.0, 0.0, 0.8, 0.0, 0.0, 0.0, 1.0, 0.0];
-        assert!(p.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{p:?}");
-    }
-
-    #[test]
-    fn only_matrices_that_shrink_are_factored() {
-        let layout = crate::Layout::new([("big", vec![8, 8]), ("small", vec![2, 2]), ("bias", vec![5])]);
-        let plan = Plan::new(layout.slots(), 1);
-        assert_eq!(plan.matrices.len(), 1);
-        assert_eq!(plan.dense, [64..68, 68..73]);
-        assert_eq!((plan.left_len, plan.right_len), (8, 8));
-    }
-}
+mod tests;
