@@ -21,7 +21,9 @@
 //! **State.** `Q`, equal on all ranks. **Knobs.** `rank` 1…, the literature uses 1, 2, 4; default 2.
 //!
 //! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, this rank's own projection, where the paper's residual uses the average; the
-//! mean residual is the same, each rank's is smaller. A column of `Q` that became zero is drawn anew.
+//! mean residual is the same, each rank's is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column space
+//! matters. A column of `P` of which orthogonalization leaves less than 1e-12 of the energy counts as dependent on those
+//! before it and becomes zero; so does its column of `Q`, which is drawn anew at the next exchange.
 //!
 //! **Reference.** T. Vogels, S. P. Karimireddy, M. Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for
 //! Distributed Optimization*, NeurIPS 2019 (arXiv 1905.13727), algorithm 1.
