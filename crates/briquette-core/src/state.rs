@@ -108,6 +108,14 @@ impl State {
         }
     }
 
+    /// A memory that is empty before its first exchange: as it was saved, and of the length that it has `here`, where
+    /// both have one.
+    pub(crate) fn memory(&self, name: &str, here: &[f32]) -> Result<Vec<f32>, StateError> {
+        let len = self.f32s(name, None)?.len();
+        let expected = if len == 0 || here.is_empty() { len } else { here.len() };
+        self.f32s(name, Some(expected)).map(<[f32]>::to_vec)
+    }
+
     /// Exact numbers.
     ///
     /// # Errors

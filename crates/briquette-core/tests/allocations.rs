@@ -1,6 +1,9 @@
 //! What a step costs in memory: after warm-up nothing proportional to the number of parameters is allocated, and what is
 //! held between steps stays within the documented number of parameter-sized vectors.
 //!
+//! Messages differ in length from step to step, so now and then a frame must grow: the *quietest* step after warm-up shows
+//! what is allocated anew every time, messages included, and the mean bounds the growth.
+//!
 //! One test: the counter counts every thread of the process.
 //!
 //! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
@@ -10,7 +13,7 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use briquette_core::comm::{Communicator, Local, run_ranks};
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig, Rhythm};
 use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
 use briquette_core::layer::Momentum;
@@ -41,20 +44,35 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Values of the vector: 1 Mi, a matrix of 1024 rows among them.
-const LEN: usize = 1 << 20;
+/// Values of the vector: ½ Mi, a matrix of 1024 rows among them.
+const LEN: usize = 1 << 19;
 const WARM_UP: u64 = 8;
 const STEPS: u64 = 4;
+/// Bytes a rank may allocate in the quietest step: headers, lists of ranks and slots, a controller's few numbers. One value
+/// in a hundred, as top-k sends it, is five times as much.
+const QUIET: f64 = 4096.0;
+/// Bytes a rank may allocate in a step on average, for frames that grow.
+const GROWTH: f64 = LEN as f64 / 8.0;
 
 fn layout() -> Layout {
     let (rows, bias) = (1 << 10, 1 << 12);
     Layout::new([("matrix", vec![rows, (LEN - bias) / rows]), ("bias", vec![bias])])
 }
 
-/// Bytes over all ranks: held after warm-up by what a run keeps, and asked for by the steps after it.
+/// Bytes over all ranks: held after warm-up by what a run keeps, and asked for by each of the steps after it.
 struct Memory {
     held: f64,
-    asked: f64,
+    asked: [f64; STEPS as usize],
+}
+
+impl Memory {
+    fn quietest(&self) -> f64 {
+        self.asked.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn mean(&self) -> f64 {
+        self.asked.iter().sum::<f64>() / STEPS as f64
+    }
 }
 
 /// Other values at every step, so that messages differ in length as they do in training.
@@ -76,12 +94,13 @@ fn run(config: &Config, world: usize) -> Memory {
         let rank = comm.rank();
         let mut vector = vectors[rank].lock().expect("each rank has its own");
         let (mut random, mut facts) = (rank as u64, None);
-        let mut warm = (0, 0);
+        let (mut held, mut asked) = (0, [0; STEPS as usize + 1]);
         for step in 0..WARM_UP + STEPS {
+            if step >= WARM_UP {
+                asked[(step - WARM_UP) as usize] = look(&mut comm, &ASKED)?;
+            }
             if step == WARM_UP {
-                comm.barrier()?;
-                warm = (HELD.load(Relaxed), ASKED.load(Relaxed));
-                comm.barrier()?;
+                held = look(&mut comm, &HELD)?;
             }
             refill(&mut vector, &mut random);
             let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
@@ -90,15 +109,20 @@ fn run(config: &Config, world: usize) -> Memory {
             strategy.sync(&mut vector, &context, &mut comm)?;
             facts = Some(agreed.facts);
         }
-        comm.barrier()?;
-        let asked = ASKED.load(Relaxed) - warm.1;
-        // Nobody drops anything before everybody has looked.
-        comm.barrier()?;
-        Ok::<_, Failed>((warm.0 - before, asked))
+        asked[STEPS as usize] = look(&mut comm, &ASKED)?;
+        Ok::<_, Failed>((held - before, asked))
     });
-    let seen: Vec<(u64, u64)> = ranks.into_iter().map(|r| r.expect("no rank fails")).collect();
-    let most = |f: fn(&(u64, u64)) -> u64| seen.iter().map(f).max().unwrap_or(0) as f64;
-    Memory { held: most(|m| m.0), asked: most(|m| m.1) }
+    // All ranks looked at the same moments.
+    let (held, asked) = ranks.into_iter().map(|r| r.expect("no rank fails")).next().expect("at least one rank");
+    Memory { held: held as f64, asked: std::array::from_fn(|step| (asked[step + 1] - asked[step]) as f64) }
+}
+
+/// What the counter says when all ranks have come here and none has gone on.
+fn look(comm: &mut Local, counter: &AtomicU64) -> Result<u64, CommError> {
+    comm.barrier()?;
+    let seen = counter.load(Relaxed);
+    comm.barrier()?;
+    Ok(seen)
 }
 
 #[derive(Debug)]
@@ -162,7 +186,17 @@ fn table() -> Vec<Row> {
     // One row: hashing is slow without optimisation.
     let sketch = Sketch { rows: 1, width: 50.0, ..Sketch::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
+    let per_slot = ReducerConfig::Gather { compressor: "topk:0.01".parse().expect("a compressor"), per_slot: true };
+    let bucketed = |reducer| {
+        let bucket_values = Some(1 << 10);
+        Config::EveryStep(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
+    };
     vec![
+        row("local SGD", Config::Periodic(Rhythm { every: 1 }), 1.0, 0.001, true),
+        row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),
+        row("scaled sign, error feedback", exchange(gather("sign"), Feedback::Error), 4.0, 0.033, false),
+        row("top-k per slot, error feedback", exchange(per_slot, Feedback::Error), 4.0, 0.02, false),
+        row("top-k in buckets, error feedback", bucketed(gather("topk:0.01")), 4.0, 0.02, false),
         row("dense", exchange(ReducerConfig::Dense, Feedback::None), 1.0, 0.001, true),
         row("top-k, error feedback", exchange(gather("topk:0.01"), Feedback::Error), 4.0, 0.02, false),
         row("top-k of 8 bits, error feedback", exchange(gather("topk:0.01:q8"), Feedback::Error), 4.0, 0.02, false),
@@ -196,10 +230,14 @@ fn after_warm_up_a_step_allocates_nothing_of_parameter_size_and_few_vectors_are_
         for world in [1, 2, 4] {
             let memory = run(&row.config, world);
             let held = memory.held / (4 * LEN * world) as f64;
-            let asked = memory.asked / (world as u64 * STEPS) as f64;
-            let line = format!("{}, {world} ranks: {held:.3} vectors held a rank, {asked:.0} bytes a step", row.name);
+            let [quietest, mean] = [memory.quietest(), memory.mean()].map(|bytes| bytes / world as f64);
+            let line = format!(
+                "{}, {world} ranks: {held:.3} vectors held a rank, {quietest:.0} bytes in the quietest step, {mean:.0} in \
+                 the mean",
+                row.name
+            );
             println!("{line}");
-            if held > row.limit(world) || asked > LEN as f64 / 8.0 {
+            if held > row.limit(world) || quietest > QUIET || mean > GROWTH {
                 failed.push(line);
             }
         }

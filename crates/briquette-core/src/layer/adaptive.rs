@@ -2,8 +2,12 @@
 //!
 //! **Method.** Probe this rank's vector at the factors the controller asks about, sum the energies over ranks (one small
 //! all-reduce of f64, only when it asks), let every rank's copy of the controller decide from the agreed numbers, tune,
-//! reduce. The message of the chosen probe is the message sent: nothing is compressed twice. For factor 1 a
+//! reduce. The message of the chosen probe is the message sent: nothing is compressed again to be sent. For factor 1 a
 //! [`Dense`] ring is used, because gathering `W` full messages costs `W/2` times as much.
+//!
+//! **Cost.** Every probe is a message. Top-k makes each from the one before, in a pass over what that kept, so the vector
+//! itself is compressed once; compressors without [`refine_into`](crate::compress::Compressor::refine_into) compress it once
+//! a probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes add up what would be chosen.
 //!
 //! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or
 //! [`MomentumCorrection`](super::MomentumCorrection), so that gains are those of the vector with its residual, as GraVAC

@@ -39,7 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit, load_memory};
+use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round};
@@ -74,7 +74,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let residual = load_memory(state, "residual", &self.residual)?;
+        let residual = state.memory("residual", &self.residual)?;
         state.load_part("inner", &mut self.inner)?;
         self.residual = residual;
         Ok(())

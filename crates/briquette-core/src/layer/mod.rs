@@ -19,9 +19,8 @@ pub use momentum_correction::{Momentum, MomentumCorrection};
 pub use shifted::Shifted;
 
 use crate::Slot;
-use crate::error::{ReduceError, StateError};
+use crate::error::ReduceError;
 use crate::math::all_finite;
-use crate::state::State;
 
 /// Gives `vector` its length at first use; later another length is an error.
 fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
@@ -29,13 +28,6 @@ fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
         vector.resize(len, 0.0);
     }
     if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
-}
-
-/// A memory as it was saved: empty before its first exchange, else of the length that it has here, where it has one.
-fn load_memory(state: &State, name: &str, here: &[f32]) -> Result<Vec<f32>, StateError> {
-    let len = state.f32s(name, None)?.len();
-    let expected = if len == 0 || here.is_empty() { len } else { here.len() };
-    state.f32s(name, Some(expected)).map(<[f32]>::to_vec)
 }
 
 /// The header has seen the gradient alone: with a memory added to it, it may have become infinite.

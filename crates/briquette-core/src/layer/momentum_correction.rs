@@ -27,7 +27,10 @@
 //! `masking`, default on. Warm-up is a matter of the factor: [`Schedule`](crate::control::Schedule).
 //!
 //! **Deviations.** `v` keeps the *difference* to what was sent, so quantized values lose nothing (the paper zeroes the
-//! masked coordinates). A coordinate whose sent value is 0 counts as not sent.
+//! masked coordinates). A coordinate whose sent value is 0 counts as not sent. Tensors of one dimension (biases, norms) are
+//! compressed like the others; the authors' code sends them dense. The threshold of top-k is exact, not taken from a
+//! sample. A dense exchange does not mask (above). Clipping sees the gradient as it comes: scaled by the rank's share of the
+//! samples, and with weight decay in it.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018
 //! (arXiv 1712.01887), §3 and algorithm 4.
@@ -49,7 +52,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit, load_memory};
+use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
@@ -154,7 +157,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let velocity = load_memory(state, "velocity", &self.velocity)?;
+        let velocity = state.memory("velocity", &self.velocity)?;
         let pending = state.f32s("residual", Some(velocity.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
         (self.velocity, self.pending) = (velocity, pending);
@@ -199,3 +202,6 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         self.inner.report(report);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,7 +62,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::fit;
+use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection};
@@ -119,8 +119,7 @@ impl<R: Reducer> Stateful for Shifted<R> {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let len = (!self.memory.is_empty()).then_some(self.memory.len());
-        let memory = state.f32s("memory", len)?.to_vec();
+        let memory = state.memory("memory", &self.memory)?;
         let mean_memory = state.f32s("mean_memory", Some(memory.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
         (self.memory, self.mean_memory) = (memory, mean_memory);
@@ -130,7 +129,7 @@ impl<R: Reducer> Stateful for Shifted<R> {
 
 impl<R: Reducer> Reducer for Shifted<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let len = round.input.len();
+        let (len, first) = (round.input.len(), self.memory.is_empty());
         fit(&mut self.memory, len)?;
         fit(&mut self.mean_memory, len)?;
         self.difference.clear();
@@ -138,7 +137,14 @@ impl<R: Reducer> Reducer for Shifted<R> {
         self.delta.resize(len, 0.0);
         let Round { key, slots, facts, average, sent, .. } = round;
         let inner = Round { key, slots, facts, input: &self.difference, average, sent: Some(&mut self.delta) };
-        let exchanged = self.inner.reduce(inner, comm)?;
+        let exchanged =
+            check_finite(&self.difference, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        if exchanged.is_err() && first {
+            // As they were before.
+            self.memory.clear();
+            self.mean_memory.clear();
+        }
+        let exchanged = exchanged?;
         // Nothing fails from here on: this is the commit.
         if let Some(sent) = sent {
             sent.iter_mut().zip(&self.memory).zip(&self.delta).for_each(|((sent, h), delta)| *sent = h + delta);

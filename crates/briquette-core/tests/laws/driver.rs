@@ -1,18 +1,19 @@
 //! Drives strategies and reducers over threads, the way the Burn glue does.
 
 use briquette_core::comm::{Communicator, Local};
-use briquette_core::config::{Config, Exchange};
+use briquette_core::compress::Class;
+use briquette_core::config::{CompressorConfig, CompressorKind, Config, Exchange, ReducerConfig};
 use briquette_core::error::SyncError;
 use briquette_core::reduce::{Facts, Previous, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::State;
-use briquette_core::sync::{Context, Header, SyncStrategy, agree};
+use briquette_core::sync::{Context, Due, Header, SyncStrategy, agree};
 use briquette_core::{Key, Layout, Traffic};
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 /// Matrices, vectors and a lone number; 131 values.
-pub(crate) fn layout() -> Layout {
+pub(crate) fn short() -> Layout {
     Layout::new([
         ("conv.weight", vec![6, 3, 3, 1]),
         ("conv.bias", vec![17]),
@@ -21,57 +22,219 @@ pub(crate) fn layout() -> Layout {
     ])
 }
 
-/// This rank's gradient of a step: heavy-tailed, with zeros.
-pub(crate) fn gradient(rank: usize, step: u64) -> Vec<f32> {
+/// 6 017 values. All-reduces go round the ring, keys have a second block, and an eighth of the values has three ranges of
+/// 8 bits; one slot alone is above each of these limits, too.
+pub(crate) fn long() -> Layout {
+    Layout::new([
+        ("conv.weight", vec![8, 5, 3, 3]),
+        ("conv.bias", vec![1100]),
+        ("fc.weight", vec![65, 70]),
+        ("scale", vec![7]),
+    ])
+}
+
+/// 40 007 values, 35 000 of them in one slot: selections by magnitude begin with a sample.
+pub(crate) fn sampled() -> Layout {
+    Layout::new([
+        ("conv.weight", vec![20, 20, 3, 3]),
+        ("conv.bias", vec![1400]),
+        ("fc.weight", vec![250, 140]),
+        ("scale", vec![7]),
+    ])
+}
+
+/// A configuration (a [`Config`], or an [`Exchange`] for its reducer alone), the parameters, and how many ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup<C> {
+    pub(crate) config: C,
+    pub(crate) layout: Layout,
+    pub(crate) world: usize,
+}
+
+impl<C: std::fmt::Debug> std::fmt::Display for Setup<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {} values, {} ranks", self.config, self.layout.len(), self.world)
+    }
+}
+
+/// Whether the reducer looks for the largest values.
+fn searches(reducer: &ReducerConfig) -> bool {
+    use CompressorKind::{HardThreshold, Redsync, Sidco, ThresholdTopK, TopK};
+    match reducer {
+        ReducerConfig::Gather { compressor, .. } => {
+            matches!(compressor.compressor(), TopK(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) | HardThreshold(_))
+        }
+        ReducerConfig::MultiStep { inner, .. } => searches(inner),
+        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
+        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } | ReducerConfig::PowerSgd { .. } => false,
+    }
+}
+
+/// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for
+/// what searches.
+fn places(reducer: Option<&ReducerConfig>) -> Vec<(Layout, usize)> {
+    let mut places: Vec<_> = [1, 2, 3, 5].into_iter().map(|world| (short(), world)).collect();
+    places.extend([1, 2, 3].map(|world| (long(), world)));
+    if reducer.is_some_and(searches) {
+        places.extend([1, 2, 3].map(|world| (sampled(), world)));
+    }
+    places
+}
+
+impl Setup<Config> {
+    pub(crate) fn all(config: &Config) -> impl Iterator<Item = Self> + '_ {
+        let reducer = match config {
+            Config::EveryStep(exchange) => Some(&exchange.reducer),
+            Config::Periodic(_) => None,
+        };
+        places(reducer).into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
+    }
+
+    pub(crate) fn short(config: &Config, world: usize) -> Self {
+        Setup { config: config.clone(), layout: short(), world }
+    }
+
+    /// Some steps of a fresh world.
+    pub(crate) fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
+        each_rank(Local::world(self.world), |mut comm, rank| {
+            let mut state = Rank::new(self, rank);
+            (0..steps).map(|_| state.step(&mut comm).unwrap()).collect()
+        })
+    }
+
+    /// The first step from `from` on at which something is due, for a world that fails there.
+    pub(crate) fn due(&self, from: u64) -> u64 {
+        let strategy = self.config.build(&self.layout, self.world).unwrap();
+        (from..).find(|&step| strategy.due(step) != Due::Nothing).unwrap()
+    }
+}
+
+impl Setup<Exchange> {
+    pub(crate) fn all(exchange: &Exchange) -> impl Iterator<Item = Self> + '_ {
+        places(Some(&exchange.reducer)).into_iter().map(|(layout, world)| Setup {
+            config: exchange.clone(),
+            layout,
+            world,
+        })
+    }
+
+    /// Some steps of the reducer alone, which tells what it sent.
+    pub(crate) fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
+        each_rank(Local::world(self.world), |mut comm, rank| {
+            let mut reducer = self.config.build_reducer(&self.layout, self.world).unwrap();
+            (0..steps as u64).map(|step| self.reduce(&mut *reducer, step, (&mut comm, rank))).collect()
+        })
+    }
+
+    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
+        let input = gradient(&self.layout, rank, step);
+        let mut outcome =
+            Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
+        let start = comm.traffic();
+        let round = Round {
+            key: Key::new(5).step(step),
+            slots: self.layout.slots(),
+            facts: &Facts { step, ..Facts::default() },
+            input: &input,
+            average: &mut outcome.average,
+            sent: Some(&mut outcome.sent),
+        };
+        outcome.reported = reducer.reduce(round, comm).unwrap().traffic;
+        outcome.counted = comm.traffic() - start;
+        let mut report = Report::default();
+        reducer.report(&mut report);
+        outcome.factor = report.factor.map(|f| f.get());
+        reducer.save(&mut outcome.state);
+        outcome
+    }
+}
+
+/// This rank's gradient of a step, with zeros: by turns heavy-tailed, normal, and flat, so that a sparsifier keeps nearly
+/// everything, about half, and next to nothing of it.
+pub(crate) fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
     let mut rng = Key::new(77).step(step).rank(rank).block(0);
     let mut value = || -> f32 {
         let x: f32 = StandardNormal.sample(&mut rng);
-        if rng.random::<f32>() < 0.1 { 0.0 } else { x * x * x }
+        match (rng.random::<f32>() < 0.1, step % 3) {
+            (true, _) => 0.0,
+            (false, 0) => x * x * x,
+            (false, 1) => x,
+            (false, _) => x.signum() * (1.0 + 0.1 * rng.random::<f32>()),
+        }
     };
-    (0..layout().len()).map(|_| value()).collect()
+    (0..layout.len()).map(|_| value()).collect()
 }
 
 /// Vectors that compressors find hard.
 pub(crate) fn vectors() -> Vec<(&'static str, Vec<f32>)> {
     let mut hot = vec![0.0; 100];
     hot[37] = -3.0;
-    let mut outlier = gradient(0, 0);
+    let mut outlier = gradient(&short(), 0, 0);
     outlier[5] = 1e6;
     vec![
-        ("gradient", gradient(0, 1)),
+        ("gradient", gradient(&short(), 0, 3)),
+        ("normal", gradient(&short(), 0, 1)),
+        ("flat", gradient(&short(), 0, 2)),
         ("all equal", vec![0.7; 100]),
         ("zeros", vec![0.0; 64]),
         ("one-hot", hot),
         ("outlier", outlier),
         ("one value", vec![-2.5]),
+        ("long", gradient(&long(), 0, 0)),
     ]
+}
+
+/// Draws of `x` that tell something of a compressor of this class.
+pub(crate) fn draws(class: Class, x: &[f32]) -> u64 {
+    let draws = if matches!(class, Class::Contractive { .. }) { 200 } else { 2000 };
+    if x.len() > 1000 { draws / 10 } else { draws }
+}
+
+/// The compressors that are sent whole and as they are.
+pub(crate) fn compressors(exchanges: impl Iterator<Item = Exchange>) -> impl Iterator<Item = CompressorConfig> {
+    exchanges.filter_map(|e| match e.reducer {
+        ReducerConfig::Gather { compressor, per_slot: false } => Some(compressor),
+        _ => None,
+    })
 }
 
 /// What one rank saw of one step.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
+    /// The agreed gradient; under a strategy that exchanges parameters, the parameters after the step.
     pub(crate) average: Vec<f32>,
     pub(crate) sent: Vec<f32>,
     pub(crate) state: State,
     pub(crate) factor: Option<f64>,
+    pub(crate) due: Option<Due>,
     pub(crate) reported: Traffic,
     pub(crate) counted: Traffic,
 }
 
-/// One rank: a strategy, a step counter, and the books of the last exchange.
-pub(crate) struct Rank {
+/// One rank: a strategy, parameters, a step counter, and the books of the last exchange.
+pub(crate) struct Rank<'a> {
+    setup: &'a Setup<Config>,
     rank: usize,
     strategy: Box<dyn SyncStrategy>,
+    parameters: Vec<f32>,
     step: u64,
     books: Option<(Facts, Previous)>,
     /// Overwrites one value of the next gradient.
     pub(crate) poison: Option<(usize, f32)>,
 }
 
-impl Rank {
-    pub(crate) fn new(config: &Config, rank: usize, world: usize) -> Rank {
-        let strategy = config.build(&layout(), world).unwrap();
-        Rank { rank, strategy, step: 0, books: None, poison: None }
+impl<'a> Rank<'a> {
+    pub(crate) fn new(setup: &'a Setup<Config>, rank: usize) -> Self {
+        let strategy = setup.config.build(&setup.layout, setup.world).unwrap();
+        let parameters = vec![0.0; setup.layout.len()];
+        Rank { setup, rank, strategy, parameters, step: 0, books: None, poison: None }
+    }
+
+    /// A rank that has gone `steps` steps.
+    pub(crate) fn after(setup: &'a Setup<Config>, steps: u64, comm: &mut dyn Communicator) -> Self {
+        let mut rank = Rank::new(setup, comm.rank());
+        (0..steps).for_each(|_| drop(rank.step(comm).unwrap()));
+        rank
     }
 
     pub(crate) fn save(&self) -> State {
@@ -80,20 +243,59 @@ impl Rank {
         state
     }
 
+    /// Puts this rank back to where `other` is, by what `other` saves.
+    pub(crate) fn restore(&mut self, other: &Rank<'_>) {
+        self.strategy.load(&other.save()).unwrap();
+        self.parameters.clone_from(&other.parameters);
+        (self.step, self.books) = (other.step, other.books);
+    }
+
     /// A fresh rank that loaded what this one saved.
-    pub(crate) fn clone_saved(&self, config: &Config, world: usize) -> Rank {
-        let mut other = Rank::new(config, self.rank, world);
-        other.strategy.load(&self.save()).unwrap();
-        (other.step, other.books) = (self.step, self.books);
+    pub(crate) fn clone_saved(&self) -> Rank<'a> {
+        let mut other = Rank::new(self.setup, self.rank);
+        other.restore(self);
         other
     }
 
+    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where nothing is due
+    /// nobody talks. On an error nothing has changed.
     pub(crate) fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
-        let layout = layout();
-        let mut vector = gradient(self.rank, self.step);
+        let mut vector = gradient(&self.setup.layout, self.rank, self.step);
         if let Some((index, value)) = self.poison {
             vector[index] = value;
         }
+        let due = self.strategy.due(self.step);
+        if due != Due::Gradients {
+            vector.iter_mut().zip(&self.parameters).for_each(|(v, p)| *v += p);
+        }
+        let start = comm.traffic();
+        let (mut facts, mut reported, mut counted) = (None, Traffic::default(), Traffic::default());
+        if due != Due::Nothing {
+            let agreed = self.agree(&vector, comm)?;
+            let talked = comm.traffic();
+            reported = self.sync(&mut vector, &agreed, comm)?;
+            counted = comm.traffic() - talked;
+            facts = Some(agreed);
+        }
+        if let Some(facts) = facts {
+            let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
+            let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
+            self.books = Some((facts, previous));
+        } else {
+            counted = comm.traffic() - start;
+        }
+        if due != Due::Gradients {
+            self.parameters.clone_from(&vector);
+        }
+        self.step += 1;
+        let mut report = Report::default();
+        self.strategy.report(&mut report);
+        let (factor, state) = (report.factor.map(|f| f.get()), self.save());
+        Ok(Outcome { average: vector, sent: Vec::new(), state, factor, due: Some(due), reported, counted })
+    }
+
+    fn agree(&self, vector: &[f32], comm: &mut dyn Communicator) -> Result<Facts, SyncError> {
+        let layout = &self.setup.layout;
         let bad = |i: usize| layout.slots().iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
         let header = Header {
             step: self.step,
@@ -106,19 +308,15 @@ impl Rank {
         };
         let mut present = vec![true; layout.slots().len()];
         let before = self.books.map(|(facts, _)| facts);
-        let facts = agree(&header, before.as_ref(), layout.slots(), &mut present, comm)?.facts;
-        let start = comm.traffic();
-        let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts };
-        let reported = self.strategy.sync(&mut vector, &cx, comm)?;
-        let counted = comm.traffic() - start;
-        let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-        let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
-        self.books = Some((facts, previous));
-        self.step += 1;
-        let mut report = Report::default();
-        self.strategy.report(&mut report);
-        let factor = report.factor.map(|f| f.get());
-        Ok(Outcome { average: vector, sent: Vec::new(), state: self.save(), factor, reported, counted })
+        Ok(agree(&header, before.as_ref(), layout.slots(), &mut present, comm)?.facts)
+    }
+
+    fn sync(&mut self, vector: &mut [f32], facts: &Facts, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
+        let before = vector.to_vec();
+        let cx = Context { key: Key::new(5), slots: self.setup.layout.slots(), facts };
+        let result = self.strategy.sync(vector, &cx, comm);
+        assert!(result.is_ok() || before == vector, "{}: a failed exchange changed the vector", self.setup);
+        result
     }
 }
 
@@ -140,39 +338,4 @@ pub(crate) fn each_pair<C: Communicator, S: Send, T: Send>(
         let handles: Vec<_> = pairs.map(|(rank, (comm, own))| scope.spawn(move || body(comm, own, rank))).collect();
         handles.into_iter().map(|h| h.join().expect("a rank panicked")).collect()
     })
-}
-
-/// Some steps of a strategy in a world.
-pub(crate) fn run_world(config: &Config, world: usize, steps: usize) -> Vec<Vec<Outcome>> {
-    each_rank(Local::world(world), |mut comm, rank| {
-        let mut state = Rank::new(config, rank, world);
-        (0..steps).map(|_| state.step(&mut comm).unwrap()).collect()
-    })
-}
-
-/// Some steps of the reducer alone, which tells what it sent.
-pub(crate) fn steps_of(exchange: &Exchange, world: usize, steps: usize) -> Vec<Vec<Outcome>> {
-    each_rank(Local::world(world), |mut comm, rank| {
-        let mut reducer = exchange.build_reducer(&layout(), world).unwrap();
-        (0..steps as u64).map(|step| reduce(&mut *reducer, rank, step, &mut comm)).collect()
-    })
-}
-
-fn reduce(reducer: &mut dyn Reducer, rank: usize, step: u64, comm: &mut dyn Communicator) -> Outcome {
-    let layout = layout();
-    let input = gradient(rank, step);
-    let mut outcome = Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
-    let start = comm.traffic();
-    let round = Round {
-        key: Key::new(5).step(step),
-        slots: layout.slots(),
-        facts: &Facts { step, ..Facts::default() },
-        input: &input,
-        average: &mut outcome.average,
-        sent: Some(&mut outcome.sent),
-    };
-    outcome.reported = reducer.reduce(round, comm).unwrap().traffic;
-    outcome.counted = comm.traffic() - start;
-    reducer.save(&mut outcome.state);
-    outcome
 }

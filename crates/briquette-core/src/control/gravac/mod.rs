@@ -59,12 +59,13 @@
 //! - **m** (Two figures are cited wrongly; nothing to choose.)
 //!
 //! Further, found by simulation: the average of `bold`'s gain restarts when `bold` changes (else steps at an untried
-//! factor slip through on the old factor's gain); the gain of a zero vector is 1; `T` is averaged with the same smoothing,
-//! not overwritten. Dense may win: compression is then off and nothing is probed for `reprobe_windows` windows, in
-//! the last of which probing resumes while dense is still sent, so that `T` compares today's dense; then the search starts
-//! anew. A dense step's time leaves probing out (Alg. 1, line 25). When the candidates are exhausted without saturation and
-//! dense has the best throughput, compression is off as well; `settle` extends this to every factor. The defaults of
-//! `dense_steps` and `settle` leave the paper's search as it is.
+//! factor slip through on the old factor's gain); the gain of a zero vector is 1, and one that is NaN counts as 0, so
+//! that it cannot stay in the average; `T` is averaged with the same smoothing, not overwritten. Dense may win:
+//! compression is then off and nothing is probed for `reprobe_windows` windows, in the last of which probing resumes
+//! while dense is still sent, so that `T` compares today's dense; then the search starts anew. A dense step's time leaves
+//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation and dense has the best throughput,
+//! compression is off as well; `settle` extends this to every factor. The defaults of `dense_steps` and `settle` leave
+//! the paper's search as it is.
 //!
 //! **Reference.** S. Tyagi, M. Swany, *GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training*,
 //! IEEE CLOUD 2023, pp. 319–329, <https://arxiv.org/abs/2305.12201>, Algorithm 1.

@@ -66,6 +66,22 @@ fn diana_by_hand() {
     assert_eq!(runs[0].1.memory(), [3.5]);
 }
 
+#[test]
+fn a_difference_that_is_not_finite_is_refused_and_the_memories_stay() {
+    let mut comm = Local::world(1).remove(0);
+    let mut reducer = Shifted::ef21(Dense);
+    let layout = Layout::new([("w", vec![1]), ("b", vec![1])]);
+    let mut step = |reducer: &mut Shifted<Dense>, input: [f32; 2]| {
+        let (mut average, facts) = ([0.0; 2], Facts::default());
+        let (key, slots) = (Key::new(0), layout.slots());
+        reducer.reduce(Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None }, &mut comm)
+    };
+    step(&mut reducer, [1.0, f32::MAX]).unwrap();
+    let error = step(&mut reducer, [1.0, -f32::MAX]).unwrap_err();
+    assert_eq!(error, ReduceError::NonFinite { rank: 0, slot: "b".into() });
+    assert_eq!((reducer.memory(), reducer.mean_memory()), (&[1.0, f32::MAX][..], &[1.0, f32::MAX][..]));
+}
+
 /// The papers' pseudocode, one process, no communicator.
 fn naive(world: usize, steps: u64, compressor: &mut dyn Compressor, alpha: f32, len: usize) -> Vec<Vec<f32>> {
     let mut own = vec![vec![0.0_f32; len]; world];

@@ -1,0 +1,205 @@
+use super::*;
+use crate::aggregate::Mean;
+use crate::comm::Local;
+use crate::compress::TopK;
+use crate::control::Constant;
+use crate::layer::{Adaptive, ErrorFeedback};
+use crate::reduce::{Dense, Facts, Gather};
+use crate::{CompressionFactor, Key, Layout};
+use rand_distr::{Distribution, StandardNormal};
+
+fn top(factor: f64) -> Gather<TopK, Mean> {
+    Gather::new(TopK::factor(CompressionFactor::new(factor).unwrap()), Mean)
+}
+
+fn settings(momentum: f32) -> Momentum {
+    Momentum { momentum, ..Momentum::default() }
+}
+
+/// One exchange: the average.
+fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Local) -> Result<Vec<f32>, ReduceError> {
+    let (layout, mut average) = (Layout::flat(input.len()), vec![0.0; input.len()]);
+    let facts = Facts { step, ..Facts::default() };
+    let (key, slots) = (Key::new(3).step(step), layout.slots());
+    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    Ok(average)
+}
+
+/// A lone rank's averages, velocities and pending values under a constant gradient.
+fn alone(settings: Momentum, gradients: &[[f32; 2]]) -> Vec<[Vec<f32>; 3]> {
+    let mut comm = Local::world(1).remove(0);
+    let mut reducer = MomentumCorrection::new(top(2.0), settings).unwrap();
+    let mut step = |(step, g): (u64, &[f32; 2])| {
+        let average = exchange(&mut reducer, step, g, &mut comm).unwrap();
+        [average, reducer.velocity().to_vec(), reducer.pending().to_vec()]
+    };
+    (0..).zip(gradients).map(&mut step).collect()
+}
+
+#[test]
+fn what_was_sent_loses_its_velocity_by_hand() {
+    // Momentum 1/2, gradient (4, 1), the larger of two values is sent. u = (4, 1), v = u; then u = (0 + 4, .5 + 1),
+    // v = (4, 1 + 1.5); then u = (4, .75 + 1), v = (4, 2.5 + 1.75): now the second is larger.
+    let steps = alone(settings(0.5), &[[4.0, 1.0]; 3]);
+    let expected = [
+        [[4.0, 0.0], [0.0, 1.0], [0.0, 1.0]],
+        [[4.0, 0.0], [0.0, 1.5], [0.0, 2.5]],
+        [[0.0, 4.25], [4.0, 0.0], [4.0, 0.0]],
+    ];
+    assert_eq!(steps, expected.map(|step| step.map(|v| v.to_vec())));
+}
+
+#[test]
+fn without_masking_velocity_goes_on_by_hand() {
+    // u = (4, 1), (2 + 4, .5 + 1), (3 + 4, .75 + 1).
+    let steps = alone(Momentum { masking: false, ..settings(0.5) }, &[[4.0, 1.0]; 3]);
+    let expected = [
+        [[4.0, 0.0], [4.0, 1.0], [0.0, 1.0]],
+        [[6.0, 0.0], [6.0, 1.5], [0.0, 2.5]],
+        [[7.0, 0.0], [7.0, 1.75], [0.0, 4.25]],
+    ];
+    assert_eq!(steps, expected.map(|step| step.map(|v| v.to_vec())));
+}
+
+#[test]
+fn nesterov_by_hand() {
+    // Momentum 1/2, gradient 1. u = ½·(0 + 1), v = .5 + 1; u = ½·(.5 + 1), v = .75 + 1; u = ½·(.75 + 1), v = .875 + 1.
+    let mut comm = Local::world(1).remove(0);
+    let mut reducer = MomentumCorrection::new(Dense, Momentum { nesterov: true, ..settings(0.5) }).unwrap();
+    let sent: Vec<f32> = (0..3).map(|step| exchange(&mut reducer, step, &[1.0], &mut comm).unwrap()[0]).collect();
+    assert_eq!(sent, [1.5, 1.75, 1.875]);
+    assert_eq!((reducer.velocity(), reducer.pending()), (&[0.875][..], &[0.0][..]));
+}
+
+#[test]
+fn velocity_and_pending_are_zero_where_something_was_sent() {
+    for world in [1, 2, 3] {
+        let ranks = Local::run(world, |mut comm| {
+            let mut reducer = MomentumCorrection::new(top(4.0), settings(0.9)).unwrap();
+            let (layout, mut masked) = (Layout::flat(40), 0);
+            for step in 0..10 {
+                let input = noise(comm.rank(), step, 40);
+                let (mut average, mut sent) = (vec![0.0; 40], vec![0.0; 40]);
+                let facts = Facts::default();
+                let (key, slots) = (Key::new(0), layout.slots());
+                let (out, own) = (&mut average, Some(&mut sent[..]));
+                reducer
+                    .reduce(Round { key, slots, facts: &facts, input: &input, average: out, sent: own }, &mut comm)?;
+                for (i, sent) in sent.iter().enumerate() {
+                    let kept = [reducer.velocity()[i], reducer.pending()[i]];
+                    assert_eq!(*sent != 0.0, kept == [0.0, 0.0], "step {step}, value {i}: {sent}, {kept:?}");
+                    masked += usize::from(*sent != 0.0);
+                }
+            }
+            Ok::<_, ReduceError>(masked)
+        });
+        ranks.into_iter().for_each(|masked| assert_eq!(masked.unwrap(), 100));
+    }
+}
+
+#[test]
+fn a_rank_clips_to_its_part_of_the_norm() {
+    // (6, 8) has norm 10. A limit of 6 is 6 for one rank, and 6/√4 = 3 for each of four.
+    for (world, expected) in [(1, [3.6, 4.8]), (4, [1.8, 2.4])] {
+        let ranks = Local::run(world, |mut comm| {
+            let mut reducer = MomentumCorrection::new(Dense, Momentum { clip: Some(6.0), ..settings(0.5) }).unwrap();
+            exchange(&mut reducer, 0, &[6.0, 8.0], &mut comm)
+        });
+        for average in ranks {
+            assert!(average.unwrap().iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6));
+        }
+    }
+}
+
+fn noise(rank: usize, step: u64, len: usize) -> Vec<f32> {
+    let mut rng = Key::new(8).step(step).rank(rank).block(0);
+    (0..len).map(|_| StandardNormal.sample(&mut rng)).collect()
+}
+
+/// This rank's gradient: the distance to a target of its own, and noise.
+fn gradient(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
+    let noise = noise(rank, step, parameters.len());
+    parameters.iter().zip(noise).map(|(p, noise)| p - rank as f32 + noise).collect()
+}
+
+const LEN: usize = 30;
+const RATE: f32 = 0.05;
+
+/// Parameters after each of 20 steps of `inner` under `make`, then plain SGD.
+fn train<R: Reducer>(world: usize, make: impl Fn() -> R + Sync) -> Vec<Vec<f32>> {
+    let mut ranks = Local::run(world, |mut comm| {
+        let (mut reducer, mut parameters, mut path) = (make(), vec![0.0; LEN], Vec::new());
+        for step in 0..20 {
+            let input = gradient(comm.rank(), step, &parameters);
+            let average = exchange(&mut reducer, step, &input, &mut comm)?;
+            parameters.iter_mut().zip(average).for_each(|(p, v)| *p -= RATE * v);
+            path.push(parameters.clone());
+        }
+        Ok::<_, ReduceError>(path)
+    });
+    ranks.swap_remove(0).unwrap()
+}
+
+/// Momentum SGD as optimizers have it, in one process, on the mean gradient.
+fn momentum_sgd(world: usize, settings: Momentum) -> Vec<Vec<f32>> {
+    let (mut parameters, mut buffer, mut path) = (vec![0.0; LEN], vec![0.0_f32; LEN], Vec::new());
+    for step in 0..20 {
+        let mut mean = vec![0.0; LEN];
+        for rank in 0..world {
+            mean.iter_mut().zip(gradient(rank, step, &parameters)).for_each(|(m, g)| *m += g);
+        }
+        for ((p, buffer), g) in parameters.iter_mut().zip(&mut buffer).zip(mean) {
+            let g = g / world as f32;
+            *buffer = settings.momentum * *buffer + g;
+            *p -= RATE * if settings.nesterov { settings.momentum * *buffer + g } else { *buffer };
+        }
+        path.push(parameters.clone());
+    }
+    path
+}
+
+fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn with_every_exchange_dense_it_is_momentum_sgd() {
+    for nesterov in [false, true] {
+        let settings = Momentum { nesterov, ..settings(0.9) };
+        for world in [1, 2, 3, 5] {
+            let plain = momentum_sgd(world, settings);
+            let dense = train(world, || MomentumCorrection::new(Dense, settings).unwrap());
+            let controlled = train(world, || {
+                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE));
+                MomentumCorrection::new(adaptive, settings).unwrap()
+            });
+            assert_eq!(dense, controlled, "{world} ranks");
+            if world == 1 {
+                assert_eq!(dense, plain, "nesterov {nesterov}");
+            }
+            // The mean of velocities is the velocity of the mean, up to rounding.
+            assert!(furthest(&dense, &plain) < 1e-5, "{world} ranks: {}", furthest(&dense, &plain));
+        }
+    }
+}
+
+#[test]
+fn without_the_correction_it_is_not_momentum_sgd() {
+    for world in [1, 3] {
+        let plain = momentum_sgd(world, settings(0.9));
+        assert!(furthest(&train(world, || ErrorFeedback::new(Dense)), &plain) > 0.1);
+    }
+    // Nor is it when the optimizer has the momentum. Gradients (4, 1), (4, 1), (0, 1) and momentum 1/2: the second value is
+    // sent at the third step, and should then have gone 1 + 1.5 + 1.75 = 4.25.
+    let gradients = [[4.0, 1.0], [4.0, 1.0], [0.0, 1.0]];
+    let corrected = alone(settings(0.5), &gradients);
+    assert_eq!(corrected.iter().map(|[average, ..]| average[1]).sum::<f32>(), 4.25);
+    let mut comm = Local::world(1).remove(0);
+    let mut fed = ErrorFeedback::new(top(2.0));
+    let (mut buffer, mut gone) = (0.0, 0.0);
+    for (step, g) in (0..).zip(&gradients) {
+        buffer = 0.5 * buffer + exchange(&mut fed, step, g, &mut comm).unwrap()[1];
+        gone += buffer;
+    }
+    assert_eq!(gone, 3.0);
+}

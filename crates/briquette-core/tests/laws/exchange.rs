@@ -1,0 +1,132 @@
+//! Laws of one exchange: agreement, honesty, accounting, equal decisions.
+
+use briquette_core::comm::{SMALL_ALL_REDUCE, all_reduce_traffic};
+use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig, Rhythm, representatives};
+use briquette_core::sync::Due;
+use briquette_core::{Key, Layout, Message, Traffic};
+
+use crate::driver::{Outcome, Setup, gradient, long, short};
+use crate::memory::Memory;
+use crate::{exchanges, same_bits};
+
+#[test]
+fn law_1_averages_are_bit_identical_on_every_rank() {
+    for config in representatives() {
+        for setup in Setup::<Config>::all(&config) {
+            let runs = setup.run(5);
+            for rank in &runs[1..] {
+                for (step, (a, b)) in runs[0].iter().zip(rank).enumerate() {
+                    assert_eq!(a.due, b.due, "{setup}, step {step}");
+                    let exchanged = a.due != Some(Due::Nothing);
+                    assert_eq!(exchanged, same_bits(&a.average, &b.average), "{setup}, step {step}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn between_its_averages_local_sgd_says_nothing() {
+    let config = Config::Periodic(Rhythm { every: 5 });
+    for (rank, run) in Setup::short(&config, 3).run(11).into_iter().enumerate() {
+        let due: Vec<usize> = (0..11).filter(|&step| run[step].due == Some(Due::Parameters)).collect();
+        assert_eq!(due, [4, 9]);
+        for (step, outcome) in run.iter().enumerate() {
+            let moves =
+                if due.contains(&step) { all_reduce_traffic(short().len(), 3, rank) } else { Traffic::default() };
+            assert_eq!((outcome.counted, outcome.reported), (moves, moves), "step {step}");
+        }
+    }
+}
+
+#[test]
+fn law_2_the_mean_of_what_was_sent_is_the_average() {
+    for exchange in exchanges() {
+        for setup in Setup::<Exchange>::all(&exchange) {
+            let runs = setup.run(4);
+            (0..4).for_each(|step| check_honesty(&setup, &runs, step));
+        }
+    }
+}
+
+fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
+    let world = setup.world as f64;
+    let memories: Vec<Vec<Memory>> =
+        runs.iter().map(|run| run[..step].iter().map(|o| Memory::of(&o.state)).collect()).collect();
+    let sent = |i: usize| runs.iter().map(move |r| f64::from(r[step].sent[i]));
+    // A memory is subtracted before and added after, and keeps every earlier step's rounding.
+    let kept = |i: usize| memories.iter().flatten().map(|m| m.size(i)).sum::<f64>();
+    let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + kept(i);
+    // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not
+    // only with W and the value at hand.
+    let (terms, largest) = match setup.config.reducer {
+        ReducerConfig::PowerSgd { .. } => (8.0, (0..setup.layout.len()).map(size).fold(0.0, f64::max)),
+        _ => (2.0, 0.0),
+    };
+    for i in 0..setup.layout.len() {
+        let mean = sent(i).sum::<f64>() / world;
+        let bound = terms * (world + 1.0) * f64::from(f32::EPSILON) * size(i).max(largest) + 1e-12;
+        let off = (f64::from(runs[0][step].average[i]) - mean).abs();
+        assert!(off <= bound, "{setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");
+    }
+}
+
+#[test]
+fn law_8_traffic_is_what_the_transport_counted() {
+    for config in representatives() {
+        for setup in Setup::<Config>::all(&config) {
+            for outcome in setup.run(3).into_iter().flatten() {
+                assert_eq!(outcome.reported, outcome.counted, "{setup}");
+            }
+        }
+    }
+}
+
+#[test]
+fn law_8_dense_moves_what_the_ring_formula_says() {
+    assert!(short().len() <= SMALL_ALL_REDUCE && long().len() > SMALL_ALL_REDUCE);
+    for setup in Setup::<Config>::all(&Config::dense()) {
+        for (rank, run) in setup.run(1).iter().enumerate() {
+            assert_eq!(run[0].counted, all_reduce_traffic(setup.layout.len(), setup.world, rank), "{setup}");
+        }
+    }
+    // By hand, three ranks and 6 017 values: chunks of 2 005, 2 006 and 2 006. Rank 0 sends chunks 0 and 2, then 1 and 0.
+    let setup = Setup { config: Config::dense(), layout: long(), world: 3 };
+    let counted = setup.run(1)[0][0].counted;
+    assert_eq!(counted, Traffic { sent: 4 * (2005 + 2006 + 2006 + 2005), received: 4 * (2006 + 2006 + 2005 + 2006) });
+}
+
+#[test]
+fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
+    let compressor: CompressorConfig = "topk:8x".parse().unwrap();
+    let exchange = Exchange { reducer: ReducerConfig::gather(compressor), ..Exchange::default() };
+    for setup in Setup::<Exchange>::all(&exchange) {
+        for (rank, run) in setup.run(1).iter().enumerate() {
+            let mut message = Message::default();
+            compressor.build().compress_into(&gradient(&setup.layout, rank, 0), Key::new(0), &mut message);
+            let expected = (setup.world as u64 - 1) * (4 + message.encoded_len() as u64);
+            assert_eq!(run[0].counted.sent, expected, "{setup}");
+        }
+    }
+}
+
+#[test]
+fn law_9_ranks_decide_alike() {
+    for config in representatives() {
+        let runs = Setup::short(&config, 5).run(12);
+        for rank in &runs[1..] {
+            let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();
+            assert_eq!(factors(rank), factors(&runs[0]), "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_goes_through_the_whole_path() {
+    // No shortcut: a lone rank's average is its compressed vector, not its vector.
+    let exchange = Exchange { reducer: ReducerConfig::gather("topk:8x".parse().unwrap()), ..Exchange::default() };
+    let setup = Setup { config: exchange, layout: Layout::flat(131), world: 1 };
+    let run = &setup.run(1)[0];
+    assert_eq!(run[0].average.iter().filter(|v| **v != 0.0).count(), 16); // 131 / 8 = 16.4
+    assert_eq!(run[0].counted, Traffic::default());
+}

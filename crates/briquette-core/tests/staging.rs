@@ -1,0 +1,218 @@
+//! A probe's message is what is sent, and it is made once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use briquette_core::aggregate::Mean;
+use briquette_core::comm::Local;
+use briquette_core::compress::{Class, Compressor, RandomK, TopK, Tunable};
+use briquette_core::control::{Agreed, Controller, Decision};
+use briquette_core::layer::{Adaptive, Bucketed};
+use briquette_core::reduce::{Facts, Gather, Grain, Probing, Reducer, Round};
+use briquette_core::state::Stateful;
+use briquette_core::{CompressionFactor, Key, Layout, Message};
+
+/// Calls of `compress_into` and `refine_into`.
+#[derive(Debug, Clone, Default)]
+struct Calls(Arc<[AtomicUsize; 2]>);
+
+impl Calls {
+    /// Since the last time this was asked.
+    fn take(&self) -> [usize; 2] {
+        [&self.0[0], &self.0[1]].map(|calls| calls.swap(0, Relaxed))
+    }
+}
+
+/// A compressor that counts, and draws other coordinates at every call where it draws any.
+#[derive(Debug)]
+struct Counting<C> {
+    inner: C,
+    /// Whether a message is made of the one before it.
+    refines: bool,
+    calls: Calls,
+    draws: u64,
+}
+
+impl<C> Counting<C> {
+    fn new(inner: C, refines: bool) -> (Self, Calls) {
+        let calls = Calls::default();
+        (Counting { inner, refines, calls: calls.clone(), draws: 0 }, calls)
+    }
+
+    fn draw(&mut self, key: Key) -> Key {
+        self.draws += 1;
+        key.step(self.draws)
+    }
+}
+
+impl<C: Compressor> Compressor for Counting<C> {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        self.calls.0[0].fetch_add(1, Relaxed);
+        let key = self.draw(key);
+        self.inner.compress_into(x, key, out);
+    }
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        if !self.refines {
+            return self.compress_into(x, key, out);
+        }
+        self.calls.0[1].fetch_add(1, Relaxed);
+        self.inner.refine_into(x, coarse, key, out);
+    }
+    fn class(&self, x: &[f32]) -> Class {
+        self.inner.class(x)
+    }
+    fn nominal(&self) -> CompressionFactor {
+        self.inner.nominal()
+    }
+    fn selects(&self) -> bool {
+        self.inner.selects()
+    }
+}
+
+impl<C: Tunable> Tunable for Counting<C> {
+    fn tune(&mut self, factor: CompressionFactor) {
+        self.inner.tune(factor);
+    }
+}
+
+fn factor(value: f64) -> CompressionFactor {
+    CompressionFactor::new(value).unwrap()
+}
+
+/// Asks about 2x and 4x, and sends what it is told to.
+struct Told([CompressionFactor; 2], CompressionFactor);
+
+impl Stateful for Told {}
+
+impl Controller for Told {
+    fn probes(&self) -> &[CompressionFactor] {
+        &self.0
+    }
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+        assert!(agreed.gains.len() == 2 && agreed.gains[0] > agreed.gains[1], "{agreed:?}");
+        Decision { factor: self.1, reason: None }
+    }
+}
+
+fn told(value: f64) -> Told {
+    Told([factor(2.0), factor(4.0)], factor(value))
+}
+
+/// 48 values in three slots.
+fn layout() -> Layout {
+    Layout::new([("a", vec![4, 4]), ("b", vec![16]), ("c", vec![2, 8])])
+}
+
+fn vector(step: u64) -> Vec<f32> {
+    (0..48).map(|i| ((i * 37 + step as usize * 11) % 101) as f32 - 50.0).collect()
+}
+
+/// One exchange of a lone rank: what it sent.
+fn send(reducer: &mut dyn Reducer, step: u64) -> Vec<f32> {
+    let (layout, input, facts) = (layout(), vector(step), Facts { step, ..Facts::default() });
+    let (mut average, mut sent) = (vec![0.0; 48], vec![0.0; 48]);
+    let (key, slots) = (Key::new(7).step(step), layout.slots());
+    let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: Some(&mut sent) };
+    reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
+    assert_eq!(average, sent);
+    sent
+}
+
+fn decoded(compressor: &mut impl Compressor, x: &[f32], key: Key) -> Vec<f32> {
+    let (mut message, mut out) = (Message::default(), vec![0.0; x.len()]);
+    compressor.compress_into(x, key, &mut message);
+    message.decode_into(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn top_k_is_compressed_once_refined_once_and_never_again() {
+    let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+    let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(4.0));
+    for step in 0..3 {
+        let sent = send(&mut reducer, step);
+        assert_eq!(calls.take(), [1, 1], "step {step}");
+        assert_eq!(sent, decoded(&mut TopK::factor(factor(4.0)), &vector(step), Key::new(0)));
+    }
+}
+
+#[test]
+fn whatever_factor_is_chosen_nothing_more_is_compressed() {
+    for (chosen, kept) in [(2.0, 24), (4.0, 12), (1.0, 48)] {
+        for refines in [true, false] {
+            let (counting, calls) = Counting::new(TopK::factor(factor(8.0)), refines);
+            let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen));
+            for step in 0..3 {
+                let sent = send(&mut reducer, step);
+                // Who cannot refine starts over for every probe, but not to send.
+                assert_eq!(calls.take(), if refines { [1, 1] } else { [2, 0] }, "{chosen}x, step {step}");
+                let zeros = vector(step).iter().filter(|v| **v == 0.0).count();
+                let count = sent.iter().filter(|v| **v != 0.0).count();
+                assert!(count == kept || (chosen == 1.0 && count + zeros == kept), "{chosen}x, step {step}: {count}");
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_and_buckets_stage_each_their_own() {
+    for chosen in [2.0, 4.0] {
+        let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+        let mut per_slot = Adaptive::new(Gather::new(counting, Mean).grain(Grain::PerSlot), told(chosen));
+        let (mut parts, counts): (Vec<_>, Vec<_>) =
+            (0..3).map(|_| Counting::new(TopK::factor(factor(2.0)), true)).unzip();
+        let bucketed = Bucketed::new(&layout(), 16, |_| Gather::new(parts.remove(0), Mean));
+        let mut bucketed = Adaptive::new(bucketed, told(chosen));
+        for step in 0..3 {
+            let expected: Vec<f32> = layout()
+                .slots()
+                .iter()
+                .flat_map(|slot| decoded(&mut TopK::factor(factor(chosen)), &vector(step)[slot.range()], Key::new(0)))
+                .collect();
+            assert_eq!(send(&mut per_slot, step), expected);
+            assert_eq!(calls.take(), [3, 3]);
+            assert_eq!(send(&mut bucketed, step), expected);
+            assert!(counts.iter().all(|calls| calls.take() == [1, 1]));
+        }
+    }
+}
+
+#[test]
+fn the_message_sent_is_the_very_one_that_was_probed() {
+    // It draws anew at every call: a second compression would choose other coordinates. Whose energy was told is sent.
+    let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
+    let mut gather = Gather::new(counting, Mean);
+    for (step, chosen) in [(0, 0), (1, 1), (2, 0)] {
+        let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
+        let mut energies = Default::default();
+        gather.probe(&x, layout.slots(), key, &[factor(2.0), factor(4.0)], 0, &mut energies);
+        gather.tune(factor([2.0, 4.0][chosen]));
+        let sent = send(&mut gather, step);
+        let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
+        assert_eq!(energy, energies.kept[chosen], "step {step}");
+        assert_eq!(calls.take(), [2, 0]);
+        // What was staged is used up: the same exchange once more compresses, and draws anew.
+        assert_ne!(send(&mut gather, step), sent);
+        assert_eq!(calls.take(), [1, 0]);
+    }
+}
+
+#[test]
+fn what_was_probed_for_another_key_or_factor_is_not_sent() {
+    let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+    let mut gather = Gather::new(counting, Mean);
+    let probe = |gather: &mut Gather<_, _>, step| {
+        let layout = layout();
+        let key = Key::new(7).step(step);
+        gather.probe(&vector(step), layout.slots(), key, &[factor(2.0), factor(4.0)], 0, &mut Default::default());
+        assert_eq!(calls.take(), [1, 1]);
+    };
+    probe(&mut gather, 0);
+    gather.tune(factor(4.0));
+    assert_eq!(send(&mut gather, 1), decoded(&mut TopK::factor(factor(4.0)), &vector(1), Key::new(0)));
+    assert_eq!(calls.take(), [1, 0]);
+    probe(&mut gather, 2);
+    gather.tune(factor(3.0));
+    assert_eq!(send(&mut gather, 2), decoded(&mut TopK::factor(factor(3.0)), &vector(2), Key::new(0)));
+    assert_eq!(calls.take(), [1, 0]);
+}
