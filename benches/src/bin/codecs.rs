@@ -12,7 +12,6 @@ use briquette_cli::file;
 use briquette_cli::measure::{Measured, measure, median};
 use clap::{Parser, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
-use rand_distr::{Distribution as _, Exp1, StandardNormal};
 use serde::Serialize;
 
 /// What each compressor makes of a long vector, and how fast, beside memcpy.
@@ -48,19 +47,19 @@ enum Source {
 
 impl Source {
     fn draw(self, values: usize) -> Vec<f32> {
-        let mut rng = Key::new(1).purpose("codecs").block(0);
-        let mut laplace = |i: usize| {
-            let magnitude: f32 = Exp1.sample(&mut rng);
-            // Signs in a fixed pattern: they decide nothing here but the bits of signs.
-            if i.wrapping_mul(0x9e37_79b9) & 0x8000_0000 == 0 { magnitude } else { -magnitude }
-        };
-        match self {
-            Source::Laplace => (0..values).map(&mut laplace).collect(),
-            Source::Gaussian => {
-                let mut rng = Key::new(2).purpose("codecs").block(0);
-                (0..values).map(|_| StandardNormal.sample(&mut rng)).collect()
+        let mut words = vec![0; 2 * values];
+        Key::new(1).purpose("codecs").lanes(0).fill(&mut words);
+        // Uniform in (0, 1).
+        let uniform = |word: u32| (f64::from(word) + 0.5) / 2_f64.powi(32);
+        let value = |pair: &[u32; 2]| {
+            let (u, v) = (uniform(pair[0]), uniform(pair[1]));
+            match self {
+                // G. E. P. Box, M. E. Muller, 1958.
+                Source::Gaussian => (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos(),
+                Source::Laplace => u.ln() * if v < 0.5 { 1.0 } else { -1.0 },
             }
-        }
+        };
+        words.as_chunks().0.iter().map(|pair| value(pair) as f32).collect()
     }
 }
 
