@@ -199,10 +199,12 @@ macro_rules! by_width {
 
 /// Appends codes of `bits` (1 to 8) bits, eight codes to `bits` bytes. Appends whole bytes, so that all calls but the
 /// last must bring a multiple of eight codes.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 pub(crate) fn pack(codes: &[u8], bits: u8, out: &mut Vec<u8>) {
     by_width!(bits, pack_width(codes, out));
 }
 
+#[inline(always)]
 fn pack_width<const B: usize>(codes: &[u8], out: &mut Vec<u8>) {
     let word = |group: &[u8]| group.iter().enumerate().fold(0_u64, |word, (i, &c)| word | (u64::from(c) << (i * B)));
     let (groups, rest) = codes.as_chunks::<8>();
@@ -214,6 +216,7 @@ fn pack_width<const B: usize>(codes: &[u8], out: &mut Vec<u8>) {
 
 /// Appends one bit a value, 1 where it is below 0 (and 0 for both zeros). All calls but the last must bring a multiple of
 /// eight values.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 pub(crate) fn pack_signs(x: &[f32], out: &mut Vec<u8>) {
     let byte = |x: &[f32]| x.iter().enumerate().fold(0, |byte, (i, &v)| byte | (u8::from(v < 0.0) << i));
     let (chunks, rest) = x.as_chunks::<8>();
@@ -224,10 +227,12 @@ pub(crate) fn pack_signs(x: &[f32], out: &mut Vec<u8>) {
 }
 
 /// Reads codes `start .. start + out.len()`, which must lie in `bytes`.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 pub(crate) fn unpack(bytes: &[u8], bits: u8, start: usize, out: &mut [u8]) {
     by_width!(bits, unpack_width(bytes, start, out));
 }
 
+#[inline(always)]
 fn unpack_width<const B: usize>(bytes: &[u8], start: usize, out: &mut [u8]) {
     let head = (start.next_multiple_of(8) - start).min(out.len());
     let (first, out) = out.split_at_mut(head);

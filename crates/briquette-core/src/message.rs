@@ -184,6 +184,7 @@ impl Message {
     }
 }
 
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 fn add(values: &[f32], weight: f32, out: &mut [f32]) {
     for (out, value) in out.iter_mut().zip(values) {
         *out += weight * value;

@@ -39,6 +39,7 @@ impl std::fmt::Display for Norm {
 }
 
 /// The largest magnitude. As integers, which order alike and vectorise.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 pub(super) fn largest(x: &[f32]) -> f32 {
     f32::from_bits(x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff)))
 }

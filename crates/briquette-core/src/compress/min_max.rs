@@ -58,6 +58,7 @@ impl MinMax {
 }
 
 /// The smallest and the largest value.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 fn range(x: &[f32]) -> [f32; 2] {
     let (mut low, mut high) = ([f32::MAX; 16], [f32::MIN; 16]);
     let (chunks, rest) = x.as_chunks::<16>();
@@ -74,7 +75,9 @@ fn range(x: &[f32]) -> [f32; 2] {
 }
 
 /// Codes of one block.
-fn encode(x: &[f32], [low, high]: [f32; 2], codes: &mut [u8]) {
+#[multiversion::multiversion(targets("x86_64+avx2"))]
+fn encode(x: &[f32], ends: [f32; 2], codes: &mut [u8]) {
+    let [low, high] = ends;
     // Halves, because the whole range may be more than f32 holds.
     let (half_low, half_range) = (low * 0.5, high * 0.5 - low * 0.5);
     let per_step = 255.0 / half_range;

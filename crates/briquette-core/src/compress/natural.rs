@@ -58,13 +58,8 @@ impl Compressor for Natural {
         let mut negative = [0; BLOCK];
         for ((index, x), exponents) in x.chunks(BLOCK).enumerate().zip(exponents.chunks_mut(BLOCK)) {
             key.lanes(index).fill(&mut random[..x.len()]);
-            for ((exponent, &x), &random) in exponents.iter_mut().zip(x).zip(&random) {
-                let (bits, up) = (x.to_bits(), (random >> 9) < x.to_bits() & FRACTION);
-                *exponent = ((bits >> 23 & 0xff) + u32::from(up)).min(0xfe) as u8;
-            }
-            let negative = &mut negative[..x.len()];
-            negative.iter_mut().zip(x).for_each(|(bit, x)| *bit = (x.to_bits() >> 31) as u8);
-            pack(negative, 1, signs);
+            round(x, &random[..x.len()], exponents, &mut negative[..x.len()]);
+            pack(&negative[..x.len()], 1, signs);
         }
     }
 
@@ -73,6 +68,16 @@ impl Compressor for Natural {
         // Of a denormal t, all that is sure is t·(2⁻¹²⁶ − t) ≤ (2⁻¹²⁷)².
         let denormal = x.iter().filter(|v| v.is_subnormal()).count() as f64 * 2_f64.powi(-254);
         Class::Unbiased { omega: if energy > 0.0 { 0.125 + denormal / energy } else { 0.0 } }
+    }
+}
+
+/// Exponents, rounded at random, and signs.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
+fn round(x: &[f32], random: &[u32], exponents: &mut [u8], negative: &mut [u8]) {
+    for (((exponent, negative), &x), &random) in exponents.iter_mut().zip(negative).zip(x).zip(random) {
+        let (bits, up) = (x.to_bits(), (random >> 9) < x.to_bits() & FRACTION);
+        *exponent = ((bits >> 23 & 0xff) + u32::from(up)).min(0xfe) as u8;
+        *negative = (bits >> 31) as u8;
     }
 }
 

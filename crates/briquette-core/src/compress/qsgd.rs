@@ -167,6 +167,7 @@ impl Compressor for Qsgd {
 }
 
 /// Codes of a part of one bucket.
+#[multiversion::multiversion(targets("x86_64+avx2"))]
 pub(super) fn quantize(x: &[f32], (scale, levels, bits): (f32, u8, u8), uniforms: &[f32], codes: &mut [u8]) {
     if scale == 0.0 {
         return codes.fill(0);
