@@ -116,8 +116,8 @@ impl Checkpoint {
         let path = self.path.join(file_name(rank));
         let bytes = fs::read(&path).map_err(|e| fail(&path, e))?;
         if Some(&crc32fast::hash(&bytes)) != self.manifest.checksums.get(rank) {
-            let problem =
-                "damaged: its checksum is not the manifest's; resume from the directory of an older checkpoint";
+            let problem = "damaged: its checksum is not the manifest's; delete this checkpoint's directory to resume from \
+                           the one before";
             return Err(fail(&path, problem));
         }
         Ok(bytes)

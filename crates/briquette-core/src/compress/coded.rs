@@ -138,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn values_draw_random_bits_of_their_own() {
+        let (x, top_k, key) = (wave(500), TopK::fraction(0.1).unwrap(), Key::new(1));
+        let nonzero = |values: Vec<f32>| values.into_iter().filter(|v| *v != 0.0).collect::<Vec<_>>();
+        let kept = nonzero(decoded(&mut { top_k }, &x, key));
+        let coded = nonzero(decoded(&mut Coded::new(top_k, Natural), &x, key));
+        assert_eq!(coded, decoded(&mut Natural, &kept, key.purpose("values")));
+        // With the sparsifier's bits, a random choice of coordinates would decide how their values are rounded.
+        assert_ne!(coded, decoded(&mut Natural, &kept, key));
+    }
+
+    #[test]
     fn refining_gives_the_message_that_starting_over_gives() {
         let (x, key) = (wave(5000), Key::new(3));
         let mut coded = Coded::new(TopK::fraction(0.1).unwrap(), Natural);

@@ -4,7 +4,7 @@
 //! the network is only somewhat too slow. Needs no error feedback in practice.
 //!
 //! **Method.** Per block with range `[low, high]`: `code = round(255·(x − low)/(high − low))`, and
-//! `C(x) = low·(1 − code/255) + high·(code/255)`. Both ends and a block of equal values are exact.
+//! `C(x) = low·(1 − code/255) + high·(code/255)`, within the range. Both ends and a block of equal values are exact.
 //!
 //! **On the wire.** `16 + 8·⌈d/block⌉ + d` bytes.
 //!

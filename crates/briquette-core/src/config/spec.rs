@@ -188,15 +188,15 @@ impl CompressorConfig {
         alone.chain(coded).collect()
     }
 
-    /// Every compressor with its default settings, and top-k with coded values: what there is to compare.
+    /// Every compressor with its default settings, bf16, and top-k with coded values: what there is to compare.
     pub fn defaults() -> Vec<CompressorConfig> {
         // A few have a setting without a default: those stand as the laws try them.
         let alone = CompressorKind::all().into_iter().map(|kind| {
             let compressor = name_of(&kind).parse().unwrap_or(kind);
             CompressorConfig { compressor, values: None }
         });
-        let coded = ["topk+minmax", "topk+natural", "topk+dither"].map(|text| text.parse::<CompressorConfig>());
-        alone.chain(coded.into_iter().flatten()).collect()
+        let more = ["bf16", "topk+minmax", "topk+natural", "topk+dither"].map(|text| text.parse::<CompressorConfig>());
+        alone.chain(more.into_iter().flatten()).collect()
     }
 
     /// The compressor.

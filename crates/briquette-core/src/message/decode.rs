@@ -62,10 +62,10 @@ impl Message {
 }
 
 /// What an 8-bit code between `low` and `high` stands for. A weighted mean, so that no range overflows and both ends are
-/// exact.
+/// exact; never beyond them, since next to the largest number rounding alone would be infinite.
 fn affine_value(low: f32, high: f32, code: u8) -> f32 {
     let share = f32::from(code) / 255.0;
-    low * (1.0 - share) + high * share
+    (low * (1.0 - share) + high * share).clamp(low, high)
 }
 
 fn scale(bucket: u32, scales: &[f32], start: usize, out: &mut [f32]) {
@@ -99,4 +99,20 @@ fn each_bit(bits: &[u8], start: usize, out: &mut [f32], value: impl Fn(u32) -> f
     let block = &mut block[..out.len()];
     unpack(bits, 1, start, block);
     out.iter_mut().zip(&*block).for_each(|(out, &bit)| *out = value(u32::from(bit)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bit_codes_stay_between_the_ends_of_their_block() {
+        let top = f32::MAX;
+        for [low, high] in [[top, top], [-top, -top], [-top, top], [0.999_999 * top, top], [0.0, 1e-45], [1.0, 1.0]] {
+            for code in 0..=255 {
+                let value = affine_value(low, high, code);
+                assert!((low..=high).contains(&value), "{low:e}, {high:e}, {code}: {value:e}");
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! One table over `config::representatives()`, on a short vector in worlds of 1, 2, 3 and 5 ranks, and on longer ones, with
 //! more than one ring chunk, key block and range of 8 bits, in worlds of up to 3 ([`driver`]). Law 6 (round trip, hostile
-//! bytes) stands beside the message and in `wire_format.rs`, exact constants of law 7 beside each compressor.
+//! bytes) stands beside the message and in `wire_format`, exact constants of law 7 beside each compressor.
 //!
 //! | file | laws |
 //! |---|---|
