@@ -19,9 +19,11 @@
 mod build;
 mod class;
 mod representatives;
+mod rules;
 mod spec;
 
 pub use representatives::representatives;
+pub use rules::{Rule, SlotPattern};
 pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::{Deserialize, Serialize};
@@ -63,6 +65,11 @@ pub struct Exchange {
     pub controller: ControllerConfig,
     /// Values a bucket holds at least; one bucket when absent.
     pub bucket_values: Option<usize>,
+    /// Slots that are exchanged another way: the first rule that matches decides.
+    pub rules: Vec<Rule>,
+    /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of
+    /// its own, since a message costs some 25 bytes however few values it holds, and 0 elsewhere.
+    pub dense_below: Option<usize>,
 }
 
 /// How vectors are combined.
@@ -194,7 +201,7 @@ impl Config {
             reducer: ReducerConfig::gather(CompressorConfig::top_k_q8(settings.min)),
             feedback: Feedback::Error,
             controller: ControllerConfig::Gravac(settings),
-            bucket_values: None,
+            ..Exchange::default()
         })
     }
 

@@ -1,11 +1,12 @@
 //! From settings to reducers: what goes around what, and which settings cannot go together.
 
+use super::rules::Group;
 use super::{Exchange, Feedback, ReducerConfig};
 use crate::aggregate::Mean;
 use crate::compress::{Class, Compressor};
 use crate::control::Controller;
 use crate::error::ConfigError;
-use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Metered, MomentumCorrection, Shifted};
+use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, MomentumCorrection, Shifted};
 use crate::reduce::{
     Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
     StatelessProbing,
@@ -23,21 +24,19 @@ impl Exchange {
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
-        if let ReducerConfig::Gather { compressor, .. } = &self.reducer
-            && compressor.refuses_feedback()
-            && !matches!(self.feedback, Feedback::None | Feedback::Diana { .. })
-        {
-            return Err(ConfigError::Conflict(format!(
-                "compressor {compressor} is not contractive: use it with feedback none or diana, or unscaled with feedback"
-            )));
-        }
-        let reducer = match self.controller.build(world)? {
-            None => self.fixed(layout)?,
-            Some(controller) => self.adaptive(layout, controller)?,
+        self.check_feedback()?;
+        let (main, others) = self.groups(layout)?;
+        let mut reducer = match self.controller.build(world)? {
+            None => self.fixed(&main.layout)?,
+            Some(controller) => self.adaptive(&main.layout, controller)?,
         };
+        if !others.is_empty() {
+            let others: Result<Vec<_>, ConfigError> = others.into_iter().map(|g| self.group(g)).collect();
+            reducer = Box::new(Grouped::new(layout, reducer, others?));
+        }
         // Dense sends everything: there is no gain to measure.
-        let metered = match self.reducer {
-            ReducerConfig::Dense => Metered::seconds_only(reducer),
+        let metered = match (&self.reducer, self.rules.is_empty()) {
+            (ReducerConfig::Dense, true) => Metered::seconds_only(reducer),
             _ => Metered::new(reducer),
         };
         Ok(match self.feedback {
@@ -50,6 +49,26 @@ impl Exchange {
                 Box::new(Shifted::ef21(metered))
             }
         })
+    }
+
+    /// Every reducer there is: the main one, then those of the rules.
+    pub fn reducers(&self) -> impl Iterator<Item = &ReducerConfig> {
+        [&self.reducer].into_iter().chain(self.rules.iter().map(|rule| &rule.reducer))
+    }
+
+    /// Residuals of what amplifies grow without bound.
+    fn check_feedback(&self) -> Result<(), ConfigError> {
+        let fed_back = !matches!(self.feedback, Feedback::None | Feedback::Diana { .. });
+        let compressors = self.reducers().filter_map(|reducer| match reducer {
+            ReducerConfig::Gather { compressor, .. } => Some(compressor),
+            _ => None,
+        });
+        match compressors.filter(|compressor| fed_back && compressor.refuses_feedback()).next() {
+            None => Ok(()),
+            Some(compressor) => Err(ConfigError::Conflict(format!(
+                "compressor {compressor} is not contractive: use it with feedback none or diana, or unscaled with feedback"
+            ))),
+        }
     }
 
     pub(super) fn bucketed<R: Stateless>(
@@ -78,10 +97,19 @@ impl Exchange {
                 )),
             };
         }
+        Ok(Box::new(self.buckets(&self.reducer, layout)?))
+    }
+
+    /// The group of a rule.
+    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Stateless>), ConfigError> {
+        Ok((group.members, Box::new(self.buckets(group.reducer, &group.layout)?)))
+    }
+
+    fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Stateless>>, ConfigError> {
         let count = self.bucket_count(layout)?;
-        let parts: Vec<_> = (0..count).map(|_| self.part(&self.reducer, layout)).collect::<Result<_, _>>()?;
+        let parts: Vec<_> = (0..count).map(|_| self.part(reducer, layout)).collect::<Result<_, _>>()?;
         let mut parts = parts.into_iter();
-        Ok(Box::new(self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?))
+        self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))
     }
 
     /// The reducer of one bucket.

@@ -41,7 +41,7 @@ impl ReducerConfig {
         }
     }
 
-    fn per_slot(&self) -> bool {
+    pub(super) fn per_slot(&self) -> bool {
         match self {
             ReducerConfig::Gather { per_slot, .. } => *per_slot,
             ReducerConfig::MultiStep { inner, .. } => inner.per_slot(),
@@ -65,6 +65,11 @@ fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
     })
 }
 
+/// Nothing is lost, whichever class says so.
+fn is_identity(class: Class) -> bool {
+    matches!(class, Class::Unbiased { .. } | Class::Contractive { .. }) && class.error() == 0.0
+}
+
 /// The one that promises less.
 fn worse(a: Class, b: Class) -> Class {
     use Class::{Biased, Contractive, MeanContractive, Unbiased};
@@ -75,6 +80,7 @@ fn worse(a: Class, b: Class) -> Class {
             Contractive { delta: a } | MeanContractive { delta: a },
             Contractive { delta: b } | MeanContractive { delta: b },
         ) => MeanContractive { delta: a.min(b) },
+        (identity, other) | (other, identity) if is_identity(identity) => other,
         // One compressor is of one class; should it ever be of several, nothing is sure but the size of the error.
         _ => Biased { omega: a.error().max(b.error()) },
     }
@@ -93,10 +99,19 @@ impl Exchange {
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
+    /// The class of all groups of slots together.
+    fn worst_class(&self, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+        let (main, others) = self.groups(layout)?;
+        let groups = [main].into_iter().chain(others).filter(|group| !group.members.is_empty());
+        let classes: Vec<_> = groups.map(|g| self.class(g.reducer, &g.layout)).collect::<Result<_, _>>()?;
+        let classes: Option<Vec<Class>> = classes.into_iter().collect();
+        Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+    }
+
     /// DIANA's step of the memory, checked against the compressor.
     pub(super) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
         let name = self.reducer.name();
-        let omega = match self.class(&self.reducer, layout)? {
+        let omega = match self.worst_class(layout)? {
             Some(Class::Unbiased { omega }) => omega,
             // The identity is of both classes.
             Some(Class::Contractive { delta: 1.0 }) => 0.0,
@@ -128,7 +143,7 @@ impl Exchange {
     /// EF21 needs every rank's compressor to contract.
     pub(super) fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
         let name = self.reducer.name();
-        match self.class(&self.reducer, layout)? {
+        match self.worst_class(layout)? {
             Some(Class::Contractive { .. } | Class::MeanContractive { .. }) => Ok(()),
             Some(Class::Unbiased { omega: 0.0 }) => Ok(()),
             Some(Class::Unbiased { omega }) => Err(ConfigError::Conflict(format!(
@@ -155,7 +170,7 @@ mod tests {
     fn exchange(reducer: &str, feedback: Feedback) -> Exchange {
         let reducer: Config = toml::from_str(&format!("strategy = 'every-step'\nreducer = {{ {reducer} }}")).unwrap();
         let Config::EveryStep(exchange) = reducer else { unreachable!() };
-        Exchange { feedback, ..exchange }
+        Exchange { feedback, dense_below: Some(0), ..exchange }
     }
 
     #[test]
@@ -165,6 +180,10 @@ mod tests {
         assert_eq!(step("kind = 'dense'"), Ok(1.0));
         // 810 values, 81 kept: omega = 9.
         assert_eq!(step("kind = 'shared-random-k', factor = 10.0, scaled = true"), Ok(0.1));
+        // The identity beside it asks for nothing.
+        let unbiased = exchange("kind = 'gather', compressor = 'qsgd:2:10:l2'", Feedback::None);
+        let ruled = Exchange { dense_below: Some(11), ..unbiased };
+        assert_eq!(ruled.memory_step(None, &layout), Ok((1.0 / (1.0 + 10_f64.sqrt())) as f32));
         // L2, 2 bits: s = 1; whole: n = 512, omega = sqrt(512); by slot: the larger slot's, the same.
         let expected = (1.0 / (1.0 + 512_f64.sqrt())) as f32;
         assert_eq!(step("kind = 'gather', compressor = 'qsgd:2:512:l2'"), Ok(expected));

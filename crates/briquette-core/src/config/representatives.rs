@@ -1,6 +1,8 @@
 //! One value per algorithm, behind exhaustive matches.
 
-use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, WarmUp};
+use super::{
+    CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, Rule, WarmUp,
+};
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
@@ -125,7 +127,7 @@ pub fn representatives() -> Vec<Config> {
         for per_slot in [false, true] {
             let reducer = ReducerConfig::Gather { compressor, per_slot };
             let feedback = feedback_of(&reducer);
-            add(Exchange { reducer, feedback, ..Exchange::default() });
+            add(Exchange { reducer, feedback, dense_below: Some(0), ..Exchange::default() });
         }
     }
     for values in [ValueKind::F16, ValueKind::Q8] {
@@ -136,7 +138,12 @@ pub fn representatives() -> Vec<Config> {
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
             let feedback = feedback_under(feedback, &controller);
-            add(Exchange { reducer: compressed(feedback, ValueKind::F32), feedback, controller, bucket_values: None });
+            add(Exchange {
+                reducer: compressed(feedback, ValueKind::F32),
+                feedback,
+                controller,
+                ..Exchange::default()
+            });
         }
         add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
         let bucket_values = Some(32);
@@ -161,11 +168,26 @@ pub fn representatives() -> Vec<Config> {
     // Random coordinates keep less: about 1/4 of the energy at 4x.
     let gravac = ControllerConfig::Gravac(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
     let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
-    add(Exchange { reducer: shared, feedback: Feedback::Error, controller: gravac, bucket_values: Some(32) });
+    let (controller, bucket_values) = (gravac, Some(32));
+    add(Exchange { reducer: shared, feedback: Feedback::Error, controller, bucket_values, ..Exchange::default() });
     let scaled = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true };
     for feedback in [Feedback::None, diana] {
         add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
     }
+    // Weights by themselves, what is very small dense, and the rest.
+    let rules = |reducer| vec![Rule { slots: "*weight".parse().expect("a pattern"), reducer }];
+    let mut ruled = |reducer, weights, feedback, controller| {
+        let (rules, dense_below, bucket_values) = (rules(weights), Some(5), None);
+        exchanges.push(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below });
+    };
+    for feedback in Feedback::all() {
+        let weights = compressed(feedback, ValueKind::Q8);
+        ruled(compressed(feedback, ValueKind::F32), weights, feedback, ControllerConfig::None);
+        ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback, ControllerConfig::None);
+    }
+    let adaptive = ControllerConfig::Gravac(self::gravac(0.75));
+    ruled(top_k(ValueKind::F32), top_k(ValueKind::F32), momentum, adaptive);
+    ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error, ControllerConfig::None);
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::compress::Tunable;
 use crate::error::ReduceError;
-use crate::reduce::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
+use crate::reduce::{Energies, Exchanged, Probing, Reducer, Round, Selections, Stateless};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Communicator, CompressionFactor, Key, Layout, Slot, Traffic};
@@ -59,11 +59,12 @@ impl<R: Stateless> Stateless for Bucketed<R> {}
 
 impl<R: Stateless> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, facts, input, average, mut sent, .. } = round;
+        let Round { key, slots, facts, input, average, mut sent } = round;
         if input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: input.len() });
         }
-        let mut total = Exchanged { traffic: Traffic::default(), selection: Selection::All };
+        let mut selections = Selections::of(slots.len());
+        let (mut traffic, mut first) = (Traffic::default(), 0);
         for (index, bucket) in self.buckets.iter_mut().enumerate() {
             let range = bucket.range.clone();
             comm.scope().bucket = Some(index);
@@ -78,13 +79,12 @@ impl<R: Stateless> Reducer for Bucketed<R> {
                 },
                 comm,
             )?;
-            total.traffic += exchanged.traffic;
-            if exchanged.selection == Selection::Some {
-                total.selection = Selection::Some;
-            }
+            traffic += exchanged.traffic;
+            selections.put(first..first + bucket.slots.len(), &exchanged.selection);
+            first += bucket.slots.len();
         }
         comm.scope().bucket = None;
-        Ok(total)
+        Ok(Exchanged { traffic, selection: selections.finish() })
     }
 
     fn report(&self, report: &mut Report) {

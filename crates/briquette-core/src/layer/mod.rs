@@ -1,12 +1,13 @@
 //! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
 //!
 //! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`] or [`Shifted`], then
-//! [`Metered`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
+//! [`Metered`], then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
 //! with its residual (or less its memory), and one decision holds for all buckets.
 
 pub mod adaptive;
 pub mod bucketed;
 pub mod error_feedback;
+pub mod grouped;
 pub mod metered;
 pub mod momentum_correction;
 pub mod shifted;
@@ -14,6 +15,7 @@ pub mod shifted;
 pub use adaptive::Adaptive;
 pub use bucketed::Bucketed;
 pub use error_feedback::ErrorFeedback;
+pub use grouped::Grouped;
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
 pub use shifted::Shifted;

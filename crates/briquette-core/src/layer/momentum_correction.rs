@@ -28,7 +28,7 @@
 //!
 //! **Deviations.** `v` keeps the *difference* to what was sent, so quantized values lose nothing (the paper zeroes the
 //! masked coordinates). A coordinate whose sent value is 0 counts as not sent. Tensors of one dimension (biases, norms) are
-//! compressed like the others; the authors' code sends them dense. The threshold of top-k is exact, not taken from a
+//! compressed like the others unless [rules](crate::config::Rule) say otherwise; the authors' code sends them dense. The threshold of top-k is exact, not taken from a
 //! sample. A dense exchange does not mask (above). Clipping sees the gradient as it comes: scaled by the rank's share of the
 //! samples, and with weight decay in it.
 //!
@@ -56,7 +56,7 @@ use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
-use crate::reduce::{Exchanged, Reducer, Round, Selection};
+use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
@@ -188,8 +188,9 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
             wanted.copy_from_slice(&self.sent);
         }
         self.next_pending.iter_mut().zip(&self.sent).for_each(|(v, sent)| *v -= sent);
-        if self.settings.masking && exchanged.selection == Selection::Some {
-            for (u, sent) in self.next_velocity.iter_mut().zip(&self.sent) {
+        let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
+        for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
+            for (u, sent) in self.next_velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
                 *u = if *sent == 0.0 { *u } else { 0.0 };
             }
         }

@@ -85,16 +85,53 @@ impl<'a> Round<'a> {
 }
 
 /// Which coordinates took part in an exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// Every coordinate was exchanged, exactly or quantized.
     All,
     /// A sparsifier chose some; the others were not exchanged.
     Some,
+    /// The slots differ: where this is true, a sparsifier chose.
+    BySlot(Vec<bool>),
+}
+
+impl Selection {
+    /// Whether coordinates of this slot were chosen.
+    pub fn chose(&self, slot: usize) -> bool {
+        match self {
+            Selection::All => false,
+            Selection::Some => true,
+            Selection::BySlot(chosen) => chosen[slot],
+        }
+    }
+}
+
+/// Puts the selections of parts together.
+#[derive(Debug)]
+pub(crate) struct Selections(Vec<bool>);
+
+impl Selections {
+    /// For so many slots.
+    pub(crate) fn of(slots: usize) -> Self {
+        Selections(vec![false; slots])
+    }
+
+    /// What was said of a part that holds these slots.
+    pub(crate) fn put(&mut self, slots: impl Iterator<Item = usize>, selection: &Selection) {
+        slots.enumerate().for_each(|(inside, slot)| self.0[slot] = selection.chose(inside));
+    }
+
+    pub(crate) fn finish(self) -> Selection {
+        match self.0.iter().filter(|chosen| **chosen).count() {
+            0 => Selection::All,
+            count if count == self.0.len() => Selection::Some,
+            _ => Selection::BySlot(self.0),
+        }
+    }
 }
 
 /// What an exchange did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchanged {
     /// Bytes it moved through this rank.
     pub traffic: Traffic,

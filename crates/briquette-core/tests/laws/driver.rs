@@ -72,10 +72,10 @@ fn searches(reducer: &ReducerConfig) -> bool {
 
 /// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for
 /// what searches.
-fn places(reducer: Option<&ReducerConfig>) -> Vec<(Layout, usize)> {
+fn places(exchange: Option<&Exchange>) -> Vec<(Layout, usize)> {
     let mut places: Vec<_> = [1, 2, 3, 5].into_iter().map(|world| (short(), world)).collect();
     places.extend([1, 2, 3].map(|world| (long(), world)));
-    if reducer.is_some_and(searches) {
+    if exchange.is_some_and(|exchange| exchange.reducers().any(searches)) {
         places.extend([1, 2, 3].map(|world| (sampled(), world)));
     }
     places
@@ -83,11 +83,11 @@ fn places(reducer: Option<&ReducerConfig>) -> Vec<(Layout, usize)> {
 
 impl Setup<Config> {
     pub(crate) fn all(config: &Config) -> impl Iterator<Item = Self> + '_ {
-        let reducer = match config {
-            Config::EveryStep(exchange) => Some(&exchange.reducer),
+        let exchange = match config {
+            Config::EveryStep(exchange) => Some(exchange),
             Config::Periodic(_) => None,
         };
-        places(reducer).into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
+        places(exchange).into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
     pub(crate) fn short(config: &Config, world: usize) -> Self {
@@ -111,11 +111,7 @@ impl Setup<Config> {
 
 impl Setup<Exchange> {
     pub(crate) fn all(exchange: &Exchange) -> impl Iterator<Item = Self> + '_ {
-        places(Some(&exchange.reducer)).into_iter().map(|(layout, world)| Setup {
-            config: exchange.clone(),
-            layout,
-            world,
-        })
+        places(Some(exchange)).into_iter().map(|(layout, world)| Setup { config: exchange.clone(), layout, world })
     }
 
     /// Some steps of the reducer alone, which tells what it sent.

@@ -31,7 +31,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
         let owed = before.owed(&setup.config, &input, setup.world);
         for (i, owed) in owed.iter().enumerate() {
             let (sent, residual) = (outcome.sent[i], after.residual[i]);
-            let ok = if exact(&setup.config.reducer) {
+            let ok = if setup.config.reducers().all(exact) {
                 // Either the value was sent as it is, or not at all.
                 (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
             } else {

@@ -1,0 +1,230 @@
+//! Slots in groups, each exchanged its own way.
+//!
+//! **Why, and when not.** Layers differ: an embedding's gradient is mostly zeros, a norm's few values matter and cost
+//! nothing, a convolution has low rank. One setting for all of them is a compromise. Every group is an exchange of its own,
+//! though, with its own latency: three groups, not thirty.
+//!
+//! **Method.** The slots of a group are copied side by side, in their order, reduced as one vector by the group's reducer,
+//! and copied back. What no other group has is the main group's.
+//!
+//! **Placement.** Inside the layers that remember, so that there is one memory for all slots. The main reducer may remember
+//! too ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)); it is reduced last, and the others are
+//! [`Stateless`], so that a failure finds nothing to take back.
+//!
+//! **Random bits.** The main group's are those it has alone; group `g` of the others uses `key.purpose("group").bucket(g)`.
+//!
+//! **On the wire.** The groups' exchanges one after another.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, layer::Grouped};
+//! use briquette_core::reduce::{Dense, Facts, Gather, Reducer, Round};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::new([("fc.weight", vec![2, 2]), ("fc.bias", vec![2])]);
+//! // The largest of the weights, and all of the bias.
+//! let top_k = Gather::new(TopK::fraction(0.25)?, Mean);
+//! let mut reducer = Grouped::new(&layout, Box::new(top_k), vec![(vec![1], Box::new(Dense))]);
+//! let mut average = [0.0; 6];
+//! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     input: &[4.0, 1.0, 2.0, 3.0, 0.1, 0.2], average: &mut average, sent: None }, &mut comm)?;
+//! assert_eq!(average, [4.0, 0.0, 0.0, 0.0, 0.1, 0.2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+
+use crate::error::{ReduceError, StateError};
+use crate::reduce::{Exchanged, Reducer, Round, Selections, Stateless};
+use crate::report::Report;
+use crate::state::{State, Stateful};
+use crate::{Communicator, Layout, Traffic};
+
+/// Slots that are exchanged together, and their values side by side.
+struct Group<R: ?Sized> {
+    /// Numbers of the slots in the whole layout.
+    members: Vec<usize>,
+    layout: Layout,
+    input: Vec<f32>,
+    average: Vec<f32>,
+    sent: Vec<f32>,
+    reducer: Box<R>,
+}
+
+/// One reducer a group; see the [module](self).
+pub struct Grouped {
+    main: Group<dyn Reducer>,
+    others: Vec<Group<dyn Stateless>>,
+    len: usize,
+}
+
+impl fmt::Debug for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others: Vec<_> = self.others.iter().map(|group| &group.members).collect();
+        f.debug_struct("Grouped").field("main", &self.main.members).field("others", &others).finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer + ?Sized> Group<R> {
+    fn new(whole: &Layout, members: Vec<usize>, reducer: Box<R>) -> Self {
+        let layout = part(whole, &members);
+        Group { members, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
+    }
+
+    /// One group's part of `round`.
+    fn reduce(
+        &mut self,
+        round: &mut Round<'_>,
+        key: crate::Key,
+        comm: &mut dyn Communicator,
+        selections: &mut Selections,
+    ) -> Result<Traffic, ReduceError> {
+        if self.members.is_empty() {
+            return Ok(Traffic::default());
+        }
+        let places = self.members.iter().map(|&member| round.slots[member].range());
+        self.input.clear();
+        places.clone().for_each(|place| self.input.extend_from_slice(&round.input[place]));
+        self.average.resize(self.input.len(), 0.0);
+        self.sent.resize(if round.sent.is_some() { self.input.len() } else { 0 }, 0.0);
+        let exchanged = self.reducer.reduce(
+            Round {
+                key,
+                slots: self.layout.slots(),
+                facts: round.facts,
+                input: &self.input,
+                average: &mut self.average,
+                sent: round.sent.is_some().then_some(&mut self.sent),
+            },
+            comm,
+        )?;
+        for (place, slot) in places.zip(self.layout.slots()) {
+            round.average[place.clone()].copy_from_slice(&self.average[slot.range()]);
+            if let Some(sent) = round.sent.as_deref_mut() {
+                sent[place].copy_from_slice(&self.sent[slot.range()]);
+            }
+        }
+        selections.put(self.members.iter().copied(), &exchanged.selection);
+        Ok(exchanged.traffic)
+    }
+}
+
+/// Some slots of a layout as a layout.
+pub(crate) fn part(whole: &Layout, members: &[usize]) -> Layout {
+    let slots = members.iter().map(|&member| &whole.slots()[member]);
+    Layout::new(slots.map(|slot| (slot.path(), slot.shape().to_vec())))
+}
+
+impl Grouped {
+    /// Groups the slots of `layout`: those of `others` by their numbers, each slot at most once, and the rest under `main`.
+    pub fn new(layout: &Layout, main: Box<dyn Reducer>, others: Vec<(Vec<usize>, Box<dyn Stateless>)>) -> Self {
+        let taken = |slot: &usize| others.iter().any(|(members, _)| members.contains(slot));
+        let rest = (0..layout.slots().len()).filter(|slot| !taken(slot)).collect();
+        Grouped {
+            main: Group::new(layout, rest, main),
+            others: others.into_iter().map(|(members, reducer)| Group::new(layout, members, reducer)).collect(),
+            len: layout.len(),
+        }
+    }
+}
+
+impl Stateful for Grouped {
+    fn save(&self, state: &mut State) {
+        state.put_part("main", &self.main.reducer);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        state.load_part("main", &mut self.main.reducer)
+    }
+}
+
+impl Reducer for Grouped {
+    fn reduce(&mut self, mut round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        if round.input.len() != self.len {
+            return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
+        }
+        let mut selections = Selections::of(round.slots.len());
+        let (mut traffic, key) = (Traffic::default(), round.key);
+        for (index, group) in self.others.iter_mut().enumerate() {
+            let key = key.purpose("group").bucket(index);
+            traffic += group.reduce(&mut round, key, comm, &mut selections)?;
+        }
+        traffic += self.main.reduce(&mut round, key, comm, &mut selections)?;
+        Ok(Exchanged { traffic, selection: selections.finish() })
+    }
+
+    /// What the main group reports.
+    fn report(&self, report: &mut Report) {
+        self.main.reducer.report(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::aggregate::Mean;
+    use crate::comm::Local;
+    use crate::compress::TopK;
+    use crate::layer::{Momentum, MomentumCorrection};
+    use crate::reduce::{Dense, Facts, Gather, Selection};
+
+    fn layout() -> Layout {
+        Layout::new([("conv.weight", vec![2, 2]), ("conv.bias", vec![2]), ("fc.weight", vec![4]), ("fc.bias", vec![1])])
+    }
+
+    fn top_k(fraction: f64) -> Gather<TopK, Mean> {
+        Gather::new(TopK::fraction(fraction).unwrap(), Mean)
+    }
+
+    fn reduce(reducer: &mut dyn Reducer, layout: &Layout, input: &[f32]) -> (Vec<f32>, Vec<f32>, Selection) {
+        let mut comm = Local::world(1).remove(0);
+        let (mut average, mut sent, facts) = (vec![9.0; input.len()], vec![9.0; input.len()], Facts::default());
+        let (slots, key) = (layout.slots(), Key::new(1));
+        let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: Some(&mut sent) };
+        let exchanged = reducer.reduce(round, &mut comm).unwrap();
+        (average, sent, exchanged.selection)
+    }
+
+    #[test]
+    fn a_group_is_one_vector_and_every_value_comes_back_to_its_place() {
+        let layout = layout();
+        let weights = || vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let mut grouped = Grouped::new(&layout, Box::new(Dense), weights());
+        let input = [1.0, 2.0, 8.0, 3.0, 0.1, 0.2, 4.0, 9.0, 5.0, 6.0, 0.3];
+        let (average, sent, selection) = reduce(&mut grouped, &layout, &input);
+        // The two largest of both weights together, and the biases.
+        assert_eq!(average, [0.0, 0.0, 8.0, 0.0, 0.1, 0.2, 0.0, 9.0, 0.0, 0.0, 0.3]);
+        assert_eq!(sent, average);
+        assert_eq!(selection, Selection::BySlot(vec![true, false, true, false]));
+        // All in one group is that group's reducer alone.
+        let all = vec![(vec![0, 1, 2, 3], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let (average, _, selection) = reduce(&mut Grouped::new(&layout, Box::new(Dense), all), &layout, &input);
+        assert_eq!(average, reduce(&mut top_k(0.25), &layout, &input).0);
+        assert_eq!(selection, Selection::Some);
+    }
+
+    #[test]
+    fn only_slots_with_chosen_coordinates_lose_their_velocity() {
+        let layout = layout();
+        let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let grouped = Grouped::new(&layout, Box::new(Dense), weights);
+        let mut corrected = MomentumCorrection::new(grouped, Momentum::default()).unwrap();
+        let mut of_bias = Vec::new();
+        for _ in 0..3 {
+            let (average, ..) = reduce(&mut corrected, &layout, &[1.0; 11]);
+            of_bias.push(average[10]);
+        }
+        assert_eq!(of_bias, [1.0, 1.9, 2.71], "momentum SGD");
+        assert_eq!(corrected.velocity()[10], 2.71);
+        let masked = corrected.velocity().iter().filter(|u| **u == 0.0).count();
+        assert_eq!(masked, 2, "where a weight was sent");
+    }
+
+    #[test]
+    fn another_length_is_refused() {
+        let mut grouped = Grouped::new(&layout(), Box::new(Dense), Vec::new());
+        let (mut average, facts) = ([0.0; 3], Facts::default());
+        let round =
+            Round { key: Key::new(0), slots: &[], facts: &facts, input: &[0.0; 3], average: &mut average, sent: None };
+        let error = grouped.reduce(round, &mut Local::world(1).remove(0)).unwrap_err();
+        assert_eq!(error, ReduceError::Length { expected: 11, got: 3 });
+    }
+}
