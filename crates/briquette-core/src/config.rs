@@ -38,6 +38,7 @@ use crate::{CompressionFactor, Layout};
 /// When ranks exchange, and what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "strategy", rename_all = "kebab-case")]
+#[allow(clippy::large_enum_variant)] // there is one a run
 pub enum Config {
     /// Gradients, every step.
     EveryStep(Exchange),
@@ -125,6 +126,9 @@ pub enum Feedback {
     None,
     /// It is added to the next vector.
     Error,
+    /// The same with its memory inside the learning rate: what was not sent counts by the rate of its own step. For
+    /// gradients whose learning rate changes.
+    ErrorInside,
     /// Deep Gradient Compression's momentum correction; the inner optimizer is then plain SGD.
     Momentum(Momentum),
     /// DIANA: only the difference to a memory travels. For unbiased compressors.

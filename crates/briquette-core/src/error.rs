@@ -145,6 +145,15 @@ pub enum ReduceError {
         /// The slot's path.
         slot: String,
     },
+    /// Error feedback inside the learning rate needs to know it.
+    #[error(
+        "step {step}: the memory of the error feedback is inside the learning rate, and nobody told it. \
+         `DistributedOptimizer::step` does; with a `Synchronizer` call `record_learning_rate` before the exchange"
+    )]
+    NoLearningRate {
+        /// The optimizer step.
+        step: u64,
+    },
     /// The vector is not the one this reducer was built for.
     #[error("vector has {got} values, expected {expected}")]
     Length {
@@ -190,6 +199,25 @@ pub enum SyncError {
         /// Its step.
         got: u64,
     },
+    /// Replicas that step with different learning rates do not stay equal.
+    #[error(
+        "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
+        told(*got), told(*expected)
+    )]
+    LearningRate {
+        /// The optimizer step.
+        step: u64,
+        /// The other rank.
+        rank: usize,
+        /// This rank's rate.
+        expected: Option<f64>,
+        /// Its rate.
+        got: Option<f64>,
+    },
+}
+
+fn told(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "none told".into(), |rate| rate.to_string())
 }
 
 /// A setting that cannot work, found before any rank talks.

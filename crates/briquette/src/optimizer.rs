@@ -88,6 +88,8 @@ impl DistributedOptimizer {
         module: M,
         grads: GradientsParams,
     ) -> Result<M, StepError<M>> {
+        let lr = lr.into();
+        self.sync.record_learning_rate(lr.base());
         match self.sync.sync_gradients(&module, grads) {
             Err(error) => Err(keeping((module, error))),
             Ok(grads) => {
@@ -144,6 +146,11 @@ impl DistributedOptimizer {
     /// Tells how many samples are behind the gradient; see [`Synchronizer::record_samples`].
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);
+    }
+
+    /// Tells the learning rate where [`step`](Self::step) does not; see [`Synchronizer::record_learning_rate`].
+    pub fn record_learning_rate(&mut self, learning_rate: f64) {
+        self.sync.record_learning_rate(learning_rate);
     }
 
     /// What the last exchange did.

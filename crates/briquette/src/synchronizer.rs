@@ -30,6 +30,7 @@ pub struct Synchronizer {
     weight_decay: f64,
     gradients: Gradients,
     loss: WeightedMean,
+    learning_rate: Option<f64>,
     wish: StopFlags,
     agreed_stop: StopFlags,
     last_end: f64,
@@ -80,6 +81,7 @@ impl Synchronizer {
             weight_decay: 0.0,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
+            learning_rate: None,
             wish: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
             last_end,
@@ -184,6 +186,13 @@ impl Synchronizer {
         *self.loss.samples.get_or_insert(0) += samples as u64;
     }
 
+    /// Tells what the inner optimizer multiplies the average by, until told otherwise; every rank must tell the same. What
+    /// needs to know is [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
+    /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) tells its own.
+    pub fn record_learning_rate(&mut self, learning_rate: f64) {
+        self.learning_rate = Some(learning_rate);
+    }
+
     /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
     pub fn request_stop(&mut self, flags: StopFlags) {
         self.wish = self.wish.with(flags);
@@ -257,6 +266,7 @@ impl Synchronizer {
             stop: self.wish,
             samples: self.loss.samples.unwrap_or(1),
             loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
+            learning_rate: self.learning_rate,
             compute_seconds: self.start.compute_seconds,
             previous: self.previous,
         };
@@ -373,7 +383,9 @@ impl Synchronizer {
                 self.report.clock = now;
             }
             // Every rank found the same fault: nothing to tell.
-            Err(Error::Sync(SyncError::NonFinite { .. } | SyncError::OutOfStep { .. })) => {}
+            Err(Error::Sync(
+                SyncError::NonFinite { .. } | SyncError::OutOfStep { .. } | SyncError::LearningRate { .. },
+            )) => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
         result

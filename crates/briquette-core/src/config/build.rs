@@ -42,6 +42,7 @@ impl Exchange {
         Ok(match self.feedback {
             Feedback::None => Box::new(metered),
             Feedback::Error => Box::new(ErrorFeedback::new(metered)),
+            Feedback::ErrorInside => Box::new(ErrorFeedback::inside_learning_rate(metered)),
             Feedback::Momentum(settings) => Box::new(MomentumCorrection::new(metered, settings)?),
             Feedback::Diana { alpha } => Box::new(Shifted::diana(metered, self.memory_step(alpha, layout)?)?),
             Feedback::Ef21 => {
@@ -59,11 +60,11 @@ impl Exchange {
     /// Residuals of what amplifies grow without bound.
     fn check_feedback(&self) -> Result<(), ConfigError> {
         let fed_back = !matches!(self.feedback, Feedback::None | Feedback::Diana { .. });
-        let compressors = self.reducers().filter_map(|reducer| match reducer {
+        let mut compressors = self.reducers().filter_map(|reducer| match reducer {
             ReducerConfig::Gather { compressor, .. } => Some(compressor),
             _ => None,
         });
-        match compressors.filter(|compressor| fed_back && compressor.refuses_feedback()).next() {
+        match compressors.find(|compressor| fed_back && compressor.refuses_feedback()) {
             None => Ok(()),
             Some(compressor) => Err(ConfigError::Conflict(format!(
                 "compressor {compressor} is not contractive: use it with feedback none or diana, or unscaled with feedback"
@@ -163,7 +164,7 @@ impl Exchange {
         match self.feedback {
             _ if !scaled => Ok(SharedRandomK::new(factor)),
             Feedback::None | Feedback::Diana { .. } => Ok(SharedRandomK::scaled(factor)),
-            Feedback::Error | Feedback::Ef21 | Feedback::Momentum(_) => Err(ConfigError::Conflict(
+            Feedback::Error | Feedback::ErrorInside | Feedback::Ef21 | Feedback::Momentum(_) => Err(ConfigError::Conflict(
                 "scaled shared-random-k is not contractive: use it with feedback none or diana, or unscaled with feedback"
                     .into(),
             )),

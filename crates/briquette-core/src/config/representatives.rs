@@ -71,7 +71,8 @@ impl Chain for Feedback {
         Some(match current {
             None => Feedback::None,
             Some(Feedback::None) => Feedback::Error,
-            Some(Feedback::Error) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
+            Some(Feedback::Error) => Feedback::ErrorInside,
+            Some(Feedback::ErrorInside) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
             Some(Feedback::Momentum(_)) => Feedback::Diana { alpha: None },
             Some(Feedback::Diana { .. }) => Feedback::Ef21,
             Some(Feedback::Ef21) => return None,
@@ -101,7 +102,9 @@ fn top_k(values: ValueKind) -> ReducerConfig {
 fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
     match feedback {
         Feedback::Diana { .. } => ReducerConfig::gather(Qsgd::representative().into()),
-        Feedback::None | Feedback::Error | Feedback::Momentum(_) | Feedback::Ef21 => top_k(values),
+        Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) | Feedback::Ef21 => {
+            top_k(values)
+        }
     }
 }
 

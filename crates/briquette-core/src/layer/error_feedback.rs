@@ -12,13 +12,21 @@
 //! | `Δ = C(p)` | `sent` |
 //! | `e ← p − Δ` | the new `residual` |
 //!
+//! Here the memory is *outside* the learning rate: a coordinate that waits is applied with the rate of the step that sends
+//! it. [Inside](ErrorFeedback::inside_learning_rate) (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate of the
+//! step it comes from. The optimizer multiplies by `γ` afterwards, so what is exchanged is `g + e/γ`, and the memory is
+//! `e ← γ·(g + e/γ − Δ)`: in the units of a gradient, `e` is rescaled by `γ_{t−1}/γ_t` at every step. While `γ` is constant
+//! both are the same, bit for bit where `γ` is a power of two. At a step with `γ = 0` nothing could be applied: the memory
+//! stays as it is and out of the exchange.
+//!
 //! **Properties.** Conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
 //! the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
 //! **State.** The residual: one vector a rank. While exchanging, two more (the fed vector and `sent`).
 //!
-//! **Deviations.** The learning rate stays outside the memory, as in GraVAC; the paper's form `p = γg + e` is equal
-//! while γ is constant.
+//! **Deviations.** The learning rate is outside the memory unless asked for, as in GraVAC. Under parameter groups of
+//! different rates, inside means the base rate; under Adam, whose step is not a multiple of the gradient, it is no more than
+//! a weight by the schedule.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
@@ -42,7 +50,7 @@
 use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round};
+use crate::reduce::{Exchanged, Facts, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
@@ -50,6 +58,7 @@ use crate::state::{State, Stateful};
 #[derive(Debug)]
 pub struct ErrorFeedback<R> {
     inner: R,
+    inside: bool,
     residual: Vec<f32>,
     fed: Vec<f32>,
     sent: Vec<f32>,
@@ -58,10 +67,26 @@ pub struct ErrorFeedback<R> {
 impl<R: Reducer> ErrorFeedback<R> {
     /// Around any reducer that reports what it sent.
     pub fn new(inner: R) -> Self {
-        ErrorFeedback { inner, residual: Vec::new(), fed: Vec::new(), sent: Vec::new() }
+        ErrorFeedback { inner, inside: false, residual: Vec::new(), fed: Vec::new(), sent: Vec::new() }
     }
 
-    /// What this rank wanted to send and did not; empty before the first exchange.
+    /// With the memory inside the learning rate. Rounds must then tell the rate, see
+    /// [`Facts::learning_rate`](crate::reduce::Facts::learning_rate).
+    pub fn inside_learning_rate(inner: R) -> Self {
+        ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
+    }
+
+    /// The learning rate that the memory is in; 1 outside.
+    fn rate(&self, facts: &Facts) -> Result<f32, ReduceError> {
+        match (self.inside, facts.learning_rate) {
+            (false, _) => Ok(1.0),
+            (true, Some(rate)) => Ok(rate as f32),
+            (true, None) => Err(ReduceError::NoLearningRate { step: facts.step }),
+        }
+    }
+
+    /// What this rank wanted to send and did not, times the learning rate where that is inside; empty before the first
+    /// exchange.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
@@ -83,12 +108,15 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let rate = self.rate(round.facts)?;
         let (len, first) = (round.input.len(), self.residual.is_empty());
         fit(&mut self.residual, len)?;
         self.fed.resize(len, 0.0);
         self.sent.resize(len, 0.0);
+        // A rate of 0 applies nothing: what waits goes on waiting.
+        let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         for ((fed, residual), input) in self.fed.iter_mut().zip(&self.residual).zip(round.input) {
-            *fed = residual + input;
+            *fed = residual * weight + input;
         }
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.fed, average, sent: Some(&mut self.sent) };
@@ -101,12 +129,86 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
-        self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed -= sent);
-        std::mem::swap(&mut self.fed, &mut self.residual);
+        if rate != 0.0 {
+            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = (*fed - sent) * rate);
+            std::mem::swap(&mut self.fed, &mut self.residual);
+        }
         Ok(exchanged)
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::Mean;
+    use crate::comm::Local;
+    use crate::compress::TopK;
+    use crate::reduce::Gather;
+    use crate::{Key, Layout};
+
+    type Fed = ErrorFeedback<Gather<TopK, Mean>>;
+
+    fn reducer(make: fn(Gather<TopK, Mean>) -> Fed) -> Fed {
+        make(Gather::new(TopK::fraction(0.5).unwrap(), Mean))
+    }
+
+    fn step(reducer: &mut Fed, input: [f32; 2], learning_rate: Option<f64>) -> Result<[f32; 2], ReduceError> {
+        let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
+        let facts = Facts { learning_rate, ..Facts::default() };
+        let (key, slots) = (Key::new(0), layout.slots());
+        let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+        reducer.reduce(round, &mut Local::world(1).remove(0)).map(|_| average)
+    }
+
+    #[test]
+    fn inside_what_waits_keeps_the_rate_of_its_step() {
+        // By hand: 2 waits at rate 0.5, so 1 in parameters; at rate 0.25 that is 4 in gradients.
+        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+        assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.5)).unwrap(), [3.0, 0.0]);
+        assert_eq!(inside.residual(), [0.0, 1.0]);
+        assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.25)).unwrap(), [0.0, 6.0]);
+        assert_eq!(inside.residual(), [0.75, 0.0]);
+        // At rate 0 nothing is applied and nothing forgotten.
+        assert_eq!(step(&mut inside, [0.0, 1.0], Some(0.0)).unwrap(), [0.0, 1.0]);
+        assert_eq!(inside.residual(), [0.75, 0.0]);
+        assert_eq!(step(&mut inside, [0.0, 1.0], Some(1.0)).unwrap(), [0.0, 1.0]);
+        assert_eq!(inside.residual(), [0.75, 0.0]);
+    }
+
+    #[test]
+    fn inside_what_moves_is_what_was_asked_for_whatever_the_rates() {
+        // Σ γ·Δ + e = Σ γ·g: the virtual iterate. Outside, this holds for constant rates only.
+        let rates = [0.5, 0.25, 1.0, 0.125, 0.5];
+        let (mut moved, mut asked) = ([0.0; 2], [0.0; 2]);
+        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+        for (index, rate) in rates.into_iter().enumerate() {
+            let input = [1.0 + index as f32, 3.0 - index as f32];
+            let sent = step(&mut inside, input, Some(rate)).unwrap();
+            (0..2).for_each(|i| moved[i] += rate as f32 * sent[i]);
+            (0..2).for_each(|i| asked[i] += rate as f32 * input[i]);
+        }
+        assert_eq!([moved[0] + inside.residual()[0], moved[1] + inside.residual()[1]], asked);
+    }
+
+    #[test]
+    fn a_constant_rate_makes_no_difference() {
+        let (mut inside, mut outside) = (reducer(ErrorFeedback::inside_learning_rate), reducer(ErrorFeedback::new));
+        for index in 0..6 {
+            let input = [0.3 * index as f32, 1.7 - 0.9 * index as f32];
+            let with = step(&mut inside, input, Some(0.125)).unwrap();
+            assert_eq!(with, step(&mut outside, input, None).unwrap());
+        }
+    }
+
+    #[test]
+    fn without_a_rate_inside_says_what_is_missing() {
+        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+        let error = step(&mut inside, [1.0, 2.0], None).unwrap_err().to_string();
+        assert!(error.contains("step 0") && error.contains("record_learning_rate"), "{error}");
+        assert!(inside.residual().is_empty(), "as before");
     }
 }

@@ -36,6 +36,8 @@ pub struct Facts {
     pub loss: Option<f64>,
     /// Samples behind this step, all ranks together.
     pub samples: u64,
+    /// The inner optimizer's learning rate at this step, where the training loop tells it.
+    pub learning_rate: Option<f64>,
     /// Seconds from the end of the last exchange to the start of this one, the slowest rank's.
     pub compute_seconds: f64,
     /// The exchange of the step before, its seconds the means over ranks; `None` at the first step.

@@ -1,7 +1,7 @@
 //! The small agreed header at the start of every step.
 //!
 //! Before anything is exchanged, every rank tells every other: its step, whether its gradient is finite and where not,
-//! its sample count, loss and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
+//! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
 //! **On the wire.** `81 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
@@ -52,6 +52,8 @@ pub struct Header {
     pub samples: u64,
     /// The mean loss over those samples.
     pub loss: Option<f64>,
+    /// The inner optimizer's learning rate: the same on every rank.
+    pub learning_rate: Option<f64>,
     /// Seconds of computing since its last exchange.
     pub compute_seconds: f64,
     /// Its part of the exchange before this one.
@@ -70,6 +72,8 @@ pub struct Agreement {
 }
 
 const BYTES: usize = 81;
+/// Beside the wishes in the last byte: there was an exchange before.
+const PREVIOUS: u8 = 0x80;
 
 impl Header {
     fn to_bytes(self) -> [u8; BYTES] {
@@ -84,19 +88,20 @@ impl Header {
             p.exchange_seconds.to_bits(),
             p.traffic.sent,
             p.traffic.received,
-            u64::from(self.previous.is_some()),
+            self.learning_rate.unwrap_or(f64::NAN).to_bits(),
         ];
         let mut bytes = [0; BYTES];
         for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
             out.copy_from_slice(&word.to_le_bytes());
         }
-        bytes[BYTES - 1] = self.stop.0;
+        bytes[BYTES - 1] = self.stop.0 | if self.previous.is_some() { PREVIOUS } else { 0 };
         bytes
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Header> {
         let bytes = bytes.get(..BYTES)?;
         let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
+        let last = bytes[BYTES - 1];
         let float = |i| f64::from_bits(word(i));
         let previous = Previous {
             compress_seconds: float(5),
@@ -107,11 +112,12 @@ impl Header {
         Some(Header {
             step: word(0),
             bad_slot: u32::try_from(word(1)).ok(),
-            stop: StopFlags(bytes[BYTES - 1]),
+            stop: StopFlags(last & !PREVIOUS),
             samples: word(2),
             loss: Some(float(3)).filter(|l| !l.is_nan()),
+            learning_rate: Some(float(9)).filter(|rate| !rate.is_nan()),
             compute_seconds: float(4),
-            previous: (word(9) == 1).then_some(previous),
+            previous: (last & PREVIOUS != 0).then_some(previous),
         })
     }
 }
@@ -120,7 +126,7 @@ impl Header {
 /// [`Facts::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
 /// # Errors
-/// [`SyncError::NonFinite`] and [`SyncError::OutOfStep`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
+/// [`SyncError::NonFinite`], [`SyncError::OutOfStep`] and [`SyncError::LearningRate`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
 pub fn agree(
     mine: &Header,
     before: Option<&Facts>,
@@ -160,6 +166,10 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError>
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.step != mine.step) {
         return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
     }
+    if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.learning_rate != mine.learning_rate) {
+        let (expected, got) = (mine.learning_rate, other.learning_rate);
+        return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
+    }
     match all.iter().enumerate().find_map(|(rank, h)| Some((rank, h.bad_slot?))) {
         None => Ok(()),
         Some((rank, slot)) => {
@@ -190,6 +200,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
             step: mine.step,
             loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
             samples,
+            learning_rate: mine.learning_rate,
             compute_seconds: all.iter().map(|h| h.compute_seconds).fold(0.0, f64::max),
             previous,
         },
@@ -258,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn ranks_with_different_learning_rates_are_told_so() {
+        let header = |learning_rate| Header { learning_rate, ..Header::default() };
+        let [a, b] = exchange([header(Some(0.1)), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
+        assert!(a.contains("rank 1 steps with learning rate 0.2, this rank with 0.1"), "{a}");
+        assert!(b.contains("rank 0 steps with learning rate 0.1"), "{b}");
+        let [a, _] = exchange([header(None), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
+        assert!(a.contains("this rank with none told"), "{a}");
+        let [a, b] = exchange([header(Some(0.2)), header(Some(0.2))]).map(Result::unwrap);
+        assert_eq!((a.facts.learning_rate, b.facts.learning_rate), (Some(0.2), Some(0.2)));
+    }
+
+    #[test]
     fn headers_survive_the_wire() {
         let header = Header {
             step: 9,
@@ -265,6 +288,7 @@ mod tests {
             stop: StopFlags::EARLY,
             samples: 7,
             loss: Some(0.5),
+            learning_rate: Some(0.1),
             compute_seconds: 1.5,
             previous: Some(Previous {
                 compress_seconds: 0.25,

@@ -130,7 +130,7 @@ impl Setup<Exchange> {
         let round = Round {
             key: Key::new(5).step(step),
             slots: self.layout.slots(),
-            facts: &Facts { step, ..Facts::default() },
+            facts: &Facts { step, learning_rate: Some(learning_rate(step)), ..Facts::default() },
             input: &input,
             average: &mut outcome.average,
             sent: Some(&mut outcome.sent),
@@ -143,6 +143,11 @@ impl Setup<Exchange> {
         reducer.save(&mut outcome.state);
         outcome
     }
+}
+
+/// Rates that change, and divide without rounding.
+pub(crate) fn learning_rate(step: u64) -> f64 {
+    [0.5, 0.125, 0.25, 1.0][step as usize % 4]
 }
 
 /// This rank's gradient of a step, with zeros: by turns heavy-tailed, normal, and flat, so that a sparsifier keeps nearly
@@ -297,6 +302,7 @@ impl<'a> Rank<'a> {
             step: self.step,
             bad_slot: vector.iter().position(|v| !v.is_finite()).and_then(bad),
             samples: 1,
+            learning_rate: Some(learning_rate(self.step)),
             // Deterministic times that differ between ranks: decisions must not.
             compute_seconds: 0.01 * (self.rank + 1) as f64,
             previous: self.books.map(|(_, previous)| previous),

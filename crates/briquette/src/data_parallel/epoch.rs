@@ -142,8 +142,9 @@ impl<M: LearnerModel> Run<M> {
             None => (GradientsParams::new(), None, 0),
         };
         sync.record_samples(samples);
-        let grads = sync.sync_gradients(&self.learner.model(), grads)?;
         self.learner.lr_step();
+        sync.record_learning_rate(self.learner.lr_current());
+        let grads = sync.sync_gradients(&self.learner.model(), grads)?;
         self.learner.optimizer_step(grads);
         self.finish_step(due)?;
         self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;

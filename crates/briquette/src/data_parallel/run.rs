@@ -36,8 +36,13 @@ pub(super) enum Failure {
 impl Failure {
     /// Every rank finds the same fault by itself, and an abort would only cut its finding short.
     fn is_everyones(&self) -> bool {
-        use SyncError::{NonFinite, OutOfStep};
-        matches!(self, Failure::Exchange(Error::Mismatch { .. } | Error::Sync(NonFinite { .. } | OutOfStep { .. })))
+        use SyncError::{LearningRate, NonFinite, OutOfStep};
+        matches!(
+            self,
+            Failure::Exchange(
+                Error::Mismatch { .. } | Error::Sync(NonFinite { .. } | OutOfStep { .. } | LearningRate { .. })
+            )
+        )
     }
 }
 
