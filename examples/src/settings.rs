@@ -13,8 +13,9 @@ use briquette::core::comm::Network;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use self::exchange::ExchangeFlags;
 use crate::lr_schedule::LrSchedule;
-use crate::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
+use crate::spec::{ClockSpec, ControllerSpec, FeedbackSpec, ReducerSpec, RulesSpec, Toggle};
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident : $type:ty),* $(,)?) => {
@@ -65,13 +66,22 @@ options! {
     schedule: LrSchedule,
     /// Seed of weights, data order, augmentation and compressors
     seed: u64,
-    /// How gradients are combined: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]
+    /// How gradients are combined: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx], sparse-all-reduce[:FACTORx],
+    /// sketched-sgd[:FACTORx], ternary-all-reduce[:CLIP], or multi-step[:ROUNDS], several gathers of what those before left
     reducer: ReducerSpec,
     /// Deep Gradient Compression's momentum correction in place of the optimizer's momentum (sgd): on or off
     momentum_correction: Toggle,
-    /// What travels under gather: dense, f16, bf16, topk:0.01, topk:20x:q8, qsgd:4, sign
+    /// What travels under gather and multi-step: dense, f16, bf16, topk:0.01, topk:20x:q8, topk:20x+natural, qsgd:4, sign; an
+    /// unknown one lists all
     compressor: String,
-    /// What becomes of what was not sent: error (feed it back) or none
+    /// Under gather and multi-step: on for a message for each layer, off for one in all
+    per_slot: Toggle,
+    /// Layers that another compressor takes, by their path, as PATTERN=COMPRESSOR,...: *.bias=dense,fc.*=topk:10x
+    rules: RulesSpec,
+    /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
+    dense_below: usize,
+    /// What becomes of what was not sent: error (feed it back), error-inside (with the learning rate of its own step),
+    /// diana[:ALPHA], ef21, or none; what the compressor needs if absent
     feedback: FeedbackSpec,
     /// Who chooses the factor: constant, schedule[:from=4x,epochs=1], gravac[:epsilon=0.4,min=10x,max=100x,window=25,...]
     controller: ControllerSpec,
@@ -114,16 +124,6 @@ pub enum OptimizerKind {
     Adam,
 }
 
-/// What becomes of what was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum FeedbackSpec {
-    /// Fed back.
-    Error,
-    /// Lost.
-    None,
-}
-
 /// Image augmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -162,6 +162,12 @@ pub struct Settings {
     pub momentum_correction: Toggle,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_slot: Option<Toggle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<RulesSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_below: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback: Option<FeedbackSpec>,
     pub controller: ControllerSpec,
@@ -203,8 +209,15 @@ impl Options {
     pub fn resolve(self) -> Result<Settings> {
         let momentum_correction = self.momentum_correction.unwrap_or(Toggle::Off);
         let optimizer = self.optimizer.unwrap_or(OptimizerKind::Sgd);
-        let given = (self.reducer, self.compressor, self.feedback);
-        let (reducer, compressor, feedback) = exchange::flags(self.local_steps.is_some(), momentum_correction, given)?;
+        let given = ExchangeFlags {
+            reducer: self.reducer,
+            compressor: self.compressor,
+            per_slot: self.per_slot,
+            rules: self.rules,
+            dense_below: self.dense_below,
+            feedback: self.feedback,
+        };
+        let exchange = given.resolve(self.local_steps.is_some(), momentum_correction)?;
         let settings = Settings {
             dataset: self.dataset.unwrap_or_default(),
             data: self.data,
@@ -219,10 +232,13 @@ impl Options {
             optimizer,
             schedule: self.schedule.unwrap_or(LrSchedule::Constant),
             seed: self.seed.unwrap_or(1),
-            reducer,
+            reducer: exchange.reducer,
             momentum_correction,
-            compressor,
-            feedback,
+            compressor: exchange.compressor,
+            per_slot: exchange.per_slot,
+            rules: exchange.rules,
+            dense_below: exchange.dense_below,
+            feedback: exchange.feedback,
             controller: self.controller.unwrap_or(ControllerSpec::Constant),
             local_steps: self.local_steps,
             bucket_values: self.bucket_values,

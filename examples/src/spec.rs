@@ -1,11 +1,15 @@
-//! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`.
+//! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`, `*.bias=dense`.
+
+mod exchange;
+
+pub use exchange::{FeedbackSpec, ReducerSpec, RulesSpec};
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::core::CompressionFactor;
-use briquette::core::config::{CompressorConfig, ControllerConfig, ReducerConfig, WarmUp};
+use briquette::core::config::{ControllerConfig, WarmUp};
 use briquette::core::control::GraVacConfig;
 use serde::{Deserialize, Serialize};
 
@@ -17,69 +21,6 @@ pub enum Toggle {
     On,
     /// off
     Off,
-}
-
-/// How gradients are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum ReducerSpec {
-    /// All-gather of compressed messages.
-    Gather,
-    /// Exact all-reduce.
-    Dense,
-    /// Low rank.
-    PowerSgd(usize),
-    /// Shared coordinates.
-    SharedRandomK(CompressionFactor),
-}
-
-impl ReducerSpec {
-    /// With the compressor that gather wants.
-    ///
-    /// # Errors
-    /// When gather has none.
-    pub fn config(self, compressor: Option<CompressorConfig>) -> Result<ReducerConfig> {
-        Ok(match self {
-            ReducerSpec::Gather => ReducerConfig::gather(compressor.context("--reducer gather needs a --compressor")?),
-            ReducerSpec::Dense => ReducerConfig::Dense,
-            ReducerSpec::PowerSgd(rank) => ReducerConfig::PowerSgd { rank },
-            ReducerSpec::SharedRandomK(factor) => ReducerConfig::SharedRandomK { factor, scaled: false },
-        })
-    }
-}
-
-impl FromStr for ReducerSpec {
-    type Err = anyhow::Error;
-    fn from_str(text: &str) -> Result<Self> {
-        let (name, knob) = text.split_once(':').map_or((text, None), |(name, knob)| (name, Some(knob)));
-        Ok(match (name, knob) {
-            ("gather", None) => ReducerSpec::Gather,
-            ("dense", None) => ReducerSpec::Dense,
-            ("power-sgd", rank) => ReducerSpec::PowerSgd(power_sgd_rank(rank.unwrap_or("2"))?),
-            ("shared-random-k", factor) => ReducerSpec::SharedRandomK(factor.unwrap_or("10x").parse()?),
-            _ => {
-                bail!("unknown reducer `{text}`; valid are: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]")
-            }
-        })
-    }
-}
-
-fn power_sgd_rank(text: &str) -> Result<usize> {
-    text.parse()
-        .ok()
-        .filter(|rank| *rank > 0)
-        .with_context(|| format!("power-sgd:RANK is a whole number of at least 1, got `{text}`"))
-}
-
-impl fmt::Display for ReducerSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReducerSpec::Gather => f.write_str("gather"),
-            ReducerSpec::Dense => f.write_str("dense"),
-            ReducerSpec::PowerSgd(rank) => write!(f, "power-sgd:{rank}"),
-            ReducerSpec::SharedRandomK(factor) => write!(f, "shared-random-k:{factor}"),
-        }
-    }
 }
 
 /// What counts as computing time.
@@ -239,7 +180,7 @@ macro_rules! text {
         }
     )*};
 }
-text!(ReducerSpec, ClockSpec, ControllerSpec);
+text!(ReducerSpec, FeedbackSpec, RulesSpec, ClockSpec, ControllerSpec);
 
 #[cfg(test)]
 mod tests {
@@ -247,9 +188,6 @@ mod tests {
 
     #[test]
     fn texts_round_trip() {
-        for text in ["gather", "dense", "power-sgd:4", "shared-random-k:20x"] {
-            assert_eq!(text.parse::<ReducerSpec>().unwrap().to_string(), text);
-        }
         for text in ["wall", "fixed:50ms"] {
             assert_eq!(text.parse::<ClockSpec>().unwrap().to_string(), text);
         }
@@ -261,7 +199,6 @@ mod tests {
     #[test]
     fn unknown_values_list_the_valid_ones() {
         let wrong = |e: anyhow::Error| format!("{e:#}");
-        assert!(wrong("ring".parse::<ReducerSpec>().unwrap_err()).contains("gather, dense"));
         assert!(wrong("50ms".parse::<ClockSpec>().unwrap_err()).contains("fixed:50ms"));
         assert!(wrong("grovac".parse::<ControllerSpec>().unwrap_err()).contains("gravac"));
         assert!(wrong("gravac:epsilom=1".parse::<ControllerSpec>().unwrap_err()).contains("epsilon"));

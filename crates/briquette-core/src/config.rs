@@ -28,6 +28,7 @@ pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::{Deserialize, Serialize};
 
+use crate::compress::TernGrad;
 use crate::control::{Constant, Controller, GraVacConfig, Schedule};
 use crate::error::ConfigError;
 use crate::layer::Momentum;
@@ -115,6 +116,12 @@ pub enum ReducerConfig {
     },
     /// The largest coordinates of the sum, found by a sketch.
     SketchedSgd(Sketch),
+    /// TernGrad with one scale for all ranks, summed on the way.
+    TernaryAllReduce {
+        /// Where to clip, in standard deviations; `inf` for nowhere.
+        #[serde(default = "TernGrad::default_clip")]
+        clip: f32,
+    },
 }
 
 /// What becomes of what was not sent.
@@ -239,6 +246,7 @@ impl ReducerConfig {
             ReducerConfig::MultiStep { .. } => "multi-step",
             ReducerConfig::SparseAllReduce { .. } => "sparse-all-reduce",
             ReducerConfig::SketchedSgd(_) => "sketched-sgd",
+            ReducerConfig::TernaryAllReduce { .. } => "ternary-all-reduce",
         }
     }
 }

@@ -6,8 +6,8 @@ use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchan
 use briquette::core::layer::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
-use super::{FeedbackSpec, OptimizerKind, Settings};
-use crate::spec::{ControllerSpec, ReducerSpec, Toggle};
+use super::{OptimizerKind, Settings};
+use crate::spec::{ControllerSpec, FeedbackSpec, ReducerSpec, RulesSpec, Toggle};
 
 /// Refuses a flag that would be ignored.
 fn unused<T>(flag: &str, given: Option<T>, under: &str) -> Result<Option<T>> {
@@ -25,35 +25,51 @@ pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<O
     }
 }
 
-/// `--reducer`, `--compressor`, `--feedback`.
-type ExchangeFlags = (Option<ReducerSpec>, Option<String>, Option<FeedbackSpec>);
+/// The flags of an exchange of gradients.
+pub(super) struct ExchangeFlags {
+    pub(super) reducer: Option<ReducerSpec>,
+    pub(super) compressor: Option<String>,
+    pub(super) per_slot: Option<Toggle>,
+    pub(super) rules: Option<RulesSpec>,
+    pub(super) dense_below: Option<usize>,
+    pub(super) feedback: Option<FeedbackSpec>,
+}
 
-/// Defaults for what the exchange of gradients uses; what it does not use must not be given.
-pub(super) fn flags(
-    local: bool,
-    correction: Toggle,
-    (reducer, compressor, feedback): ExchangeFlags,
-) -> Result<ExchangeFlags> {
-    if local {
-        let under = "--local-steps, which averages parameters exactly";
-        return Ok((
-            unused("reducer", reducer, under)?,
-            unused("compressor", compressor, under)?,
-            unused("feedback", feedback, under)?,
-        ));
+impl ExchangeFlags {
+    /// Defaults for what the exchange uses; what it does not use must not be given.
+    pub(super) fn resolve(self, local: bool, correction: Toggle) -> Result<ExchangeFlags> {
+        if local {
+            let under = "--local-steps, which averages parameters exactly";
+            return Ok(ExchangeFlags {
+                reducer: unused("reducer", self.reducer, under)?,
+                compressor: unused("compressor", self.compressor, under)?,
+                per_slot: unused("per-slot", self.per_slot, under)?,
+                rules: unused("rules", self.rules, under)?,
+                dense_below: unused("dense-below", self.dense_below, under)?,
+                feedback: unused("feedback", self.feedback, under)?,
+            });
+        }
+        let reducer = self.reducer.unwrap_or(ReducerSpec::Gather);
+        let under = format!("--reducer {reducer}");
+        let (compressor, per_slot) = match reducer.compresses() {
+            true => (Some(self.compressor.unwrap_or_else(|| "topk:20x:q8".into())), self.per_slot),
+            false => (unused("compressor", self.compressor, &under)?, unused("per-slot", self.per_slot, &under)?),
+        };
+        let exact = reducer == ReducerSpec::Dense && self.rules.is_none();
+        let dense_below = if exact { unused("dense-below", self.dense_below, &under)? } else { self.dense_below };
+        let feedback = match correction {
+            Toggle::On => unused("feedback", self.feedback, "--momentum-correction on, which feeds back by itself")?,
+            Toggle::Off if exact => unused("feedback", self.feedback, &under)?,
+            Toggle::Off => {
+                let compressor = compressor.as_deref().map(str::parse::<CompressorConfig>).transpose();
+                let unbiased = matches!(reducer, ReducerSpec::TernaryAllReduce(_));
+                let lossy = !unbiased && compressor.context("--compressor")?.is_none_or(|c| c.needs_feedback());
+                let default = if lossy || self.rules.is_some() { FeedbackSpec::Error } else { FeedbackSpec::None };
+                Some(self.feedback.unwrap_or(default))
+            }
+        };
+        Ok(ExchangeFlags { reducer: Some(reducer), compressor, per_slot, rules: self.rules, dense_below, feedback })
     }
-    let reducer = reducer.unwrap_or(ReducerSpec::Gather);
-    let under = format!("--reducer {reducer}");
-    let compressor = match reducer {
-        ReducerSpec::Gather => Some(compressor.unwrap_or_else(|| "topk:20x:q8".into())),
-        _ => unused("compressor", compressor, &under)?,
-    };
-    let feedback = match (correction, reducer) {
-        (Toggle::On, _) => unused("feedback", feedback, "--momentum-correction on, which feeds back by itself")?,
-        (Toggle::Off, ReducerSpec::Dense) => unused("feedback", feedback, &under)?,
-        (Toggle::Off, _) => Some(feedback.unwrap_or(FeedbackSpec::Error)),
-    };
-    Ok((Some(reducer), compressor, feedback))
 }
 
 impl Settings {
@@ -67,12 +83,17 @@ impl Settings {
             bail!("--local-steps averages parameters exactly: --controller must be constant, got {}", self.controller);
         }
         if self.bucket_values.is_some() && (local || matches!(self.reducer, Some(ReducerSpec::PowerSgd(_)))) {
-            bail!("--bucket-values is for --reducer gather, dense or shared-random-k, without --local-steps");
+            bail!("--bucket-values is for every --reducer but power-sgd, without --local-steps");
         }
         if self.data.is_some() && self.dataset == "generated" {
             bail!("--data would be ignored under --dataset generated: leave it away");
         }
-        self.config(1)?.build(&Layout::flat(1000), self.ranks)?;
+        let mut config = self.config(1)?;
+        if let Config::EveryStep(exchange) = &mut config {
+            // Layers are known when the model is there: whether a rule matches one is checked then.
+            exchange.rules.clear();
+        }
+        config.build(&Layout::flat(1000), self.ranks)?;
         Ok(())
     }
 
@@ -102,25 +123,25 @@ impl Settings {
             let every = self.local_steps.context("neither --reducer nor --local-steps")?;
             return Ok(Config::Periodic(Rhythm { every }));
         };
-        let reducer = spec.config(self.compressor()?)?;
-        let full = self.full_factor()?;
-        let tunable = !matches!(spec, ReducerSpec::Dense | ReducerSpec::PowerSgd(_));
+        let per_slot = self.per_slot == Some(Toggle::On);
+        let reducer = spec.config(self.compressor()?, per_slot)?;
         let controller = match &self.controller {
             ControllerSpec::Constant => ControllerConfig::None,
-            other if tunable => other.config(full, steps_per_epoch).context("--controller")?,
+            other if spec.is_tunable() => other.config(self.full_factor()?, steps_per_epoch).context("--controller")?,
             other => bail!(
-                "--controller {other} turns the compression factor, but --reducer {spec} has none; use --reducer gather \
-                 with --compressor topk or qsgd, or --reducer shared-random-k, or --controller constant"
+                "--controller {other} turns the compression factor, but --reducer {spec} has none that it could turn; use \
+                 --reducer gather with --compressor topk or qsgd, or --reducer shared-random-k, or --controller constant"
             ),
         };
-        let feedback = match (self.momentum_correction, self.feedback) {
-            (Toggle::On, _) => {
+        let feedback = match self.momentum_correction {
+            Toggle::On => {
                 let momentum = self.momentum.context("--momentum-correction on needs --momentum")? as f32;
                 Feedback::Momentum(Momentum { momentum, ..Momentum::default() })
             }
-            (Toggle::Off, Some(FeedbackSpec::Error)) => Feedback::Error,
-            (Toggle::Off, _) => Feedback::None,
+            Toggle::Off => self.feedback.map_or(Feedback::None, Feedback::from),
         };
-        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values: self.bucket_values }))
+        let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
+        let (bucket_values, dense_below) = (self.bucket_values, self.dense_below);
+        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below }))
     }
 }

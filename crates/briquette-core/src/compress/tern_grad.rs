@@ -17,7 +17,8 @@
 //! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's), or none.
 //!
 //! **Deviations.** `σ` is taken around zero, not around the mean: a layer of equal values would be clipped to nothing. Scales
-//! are each rank's own: the paper shares the largest of all ranks so that codes can be summed, and here they are gathered.
+//! are each rank's own; with the paper's shared scale codes are summed on the way, see
+//! [`TernaryAllReduce`](crate::reduce::TernaryAllReduce).
 //!
 //! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
 //! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), equations 1 to 3 and § 4.
@@ -50,11 +51,16 @@ pub struct TernGrad {
 
 impl Default for TernGrad {
     fn default() -> Self {
-        TernGrad { clip: Some(2.5) }
+        TernGrad { clip: Some(TernGrad::default_clip()) }
     }
 }
 
 impl TernGrad {
+    /// The paper's.
+    pub(crate) fn default_clip() -> f32 {
+        2.5
+    }
+
     /// Clips at 2.5 standard deviations.
     pub fn new() -> Self {
         TernGrad::default()
@@ -77,9 +83,20 @@ impl TernGrad {
     }
 
     /// The scale: the largest magnitude after clipping.
-    fn scale(self, x: &[f32]) -> f32 {
+    pub(crate) fn scale(self, x: &[f32]) -> f32 {
         let limit = self.clip.map_or(f64::INFINITY, |c| f64::from(c) * (norm2(x) / x.len().max(1) as f64).sqrt());
         largest(x).min(limit as f32)
+    }
+
+    /// Codes of `x`, clipped to `own`, in units of `scale`, which is no less.
+    pub(crate) fn codes(x: &[f32], (own, scale): (f32, f32), key: Key, codes: &mut [u8]) {
+        let (mut uniforms, mut clipped) = ([0.0; BLOCK], [0.0; BLOCK]);
+        for (index, (x, codes)) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).enumerate() {
+            let (clipped, uniforms) = (&mut clipped[..x.len()], &mut uniforms[..x.len()]);
+            clipped.iter_mut().zip(x).for_each(|(clipped, x)| *clipped = x.clamp(-own, own));
+            draw(key, index, uniforms);
+            quantize(clipped, (scale, 1, 2), uniforms, codes);
+        }
     }
 
     /// `E‖x − C(x)‖²`, exactly: what clipping takes away, and the variance.

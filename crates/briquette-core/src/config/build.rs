@@ -3,13 +3,13 @@
 use super::rules::Group;
 use super::{Exchange, Feedback, ReducerConfig};
 use crate::aggregate::Mean;
-use crate::compress::{Class, Compressor};
+use crate::compress::{Class, Compressor, TernGrad};
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, MomentumCorrection, Shifted};
 use crate::reduce::{
     Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
-    StatelessProbing,
+    StatelessProbing, TernaryAllReduce,
 };
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
@@ -128,6 +128,10 @@ impl Exchange {
             }
             ReducerConfig::SparseAllReduce { factor } => Box::new(SparseAllReduce::new(*factor)),
             ReducerConfig::SketchedSgd(settings) => Box::new(SketchedSgd::new(*settings)?),
+            ReducerConfig::TernaryAllReduce { clip } if *clip == f32::INFINITY => {
+                Box::new(TernaryAllReduce::new(TernGrad::unclipped()))
+            }
+            ReducerConfig::TernaryAllReduce { clip } => Box::new(TernaryAllReduce::new(TernGrad::clipped(*clip)?)),
             ReducerConfig::PowerSgd { .. } => {
                 return Err(ConfigError::Conflict(
                     "power-sgd remembers: it cannot be a part of another reducer".into(),

@@ -22,6 +22,8 @@ impl ReducerConfig {
                     Class::MeanContractive { delta: share }
                 })
             }
+            // Another rank's values may set the scale.
+            ReducerConfig::TernaryAllReduce { .. } => None,
             // What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
             ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => {
                 None
@@ -49,7 +51,8 @@ impl ReducerConfig {
             | ReducerConfig::SharedRandomK { .. }
             | ReducerConfig::PowerSgd { .. }
             | ReducerConfig::SparseAllReduce { .. }
-            | ReducerConfig::SketchedSgd(_) => false,
+            | ReducerConfig::SketchedSgd(_)
+            | ReducerConfig::TernaryAllReduce { .. } => false,
         }
     }
 }

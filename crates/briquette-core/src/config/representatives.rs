@@ -42,7 +42,8 @@ impl Chain for ReducerConfig {
             Some(SparseAllReduce { .. }) => {
                 SketchedSgd(Sketch { factor: factor(8.0), rows: 3, width: 1.0, candidates: 2 })
             }
-            Some(SketchedSgd(_)) => return None,
+            Some(SketchedSgd(_)) => TernaryAllReduce { clip: 2.5 },
+            Some(TernaryAllReduce { .. }) => return None,
         })
     }
 }
@@ -83,7 +84,7 @@ impl Chain for Feedback {
 /// Whether a reducer with this feedback is worth a representative: compressors that lose energy want feedback.
 fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     match reducer {
-        ReducerConfig::Dense => Feedback::None,
+        ReducerConfig::Dense | ReducerConfig::TernaryAllReduce { .. } => Feedback::None,
         ReducerConfig::PowerSgd { .. }
         | ReducerConfig::SharedRandomK { .. }
         | ReducerConfig::SparseAllReduce { .. }
@@ -191,6 +192,13 @@ pub fn representatives() -> Vec<Config> {
     let adaptive = ControllerConfig::Gravac(self::gravac(0.75));
     ruled(top_k(ValueKind::F32), top_k(ValueKind::F32), momentum, adaptive);
     ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error, ControllerConfig::None);
+    for (clip, bucket_values) in [(f32::INFINITY, None), (2.5, Some(32))] {
+        exchanges.push(Exchange {
+            reducer: ReducerConfig::TernaryAllReduce { clip },
+            bucket_values,
+            ..Exchange::default()
+        });
+    }
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all

@@ -12,6 +12,7 @@ pub mod power_sgd;
 pub mod shared_random_k;
 pub mod sketched_sgd;
 pub mod sparse_all_reduce;
+pub mod ternary_all_reduce;
 
 pub use dense::Dense;
 pub use gather::{Gather, Grain};
@@ -20,6 +21,7 @@ pub use power_sgd::PowerSgd;
 pub use shared_random_k::SharedRandomK;
 pub use sketched_sgd::{Sketch, SketchedSgd};
 pub use sparse_all_reduce::SparseAllReduce;
+pub use ternary_all_reduce::TernaryAllReduce;
 
 use crate::compress::Tunable;
 use crate::error::ReduceError;

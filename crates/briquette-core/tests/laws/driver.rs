@@ -66,7 +66,10 @@ fn searches(reducer: &ReducerConfig) -> bool {
         }
         ReducerConfig::MultiStep { inner, .. } => searches(inner),
         ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } | ReducerConfig::PowerSgd { .. } => false,
+        ReducerConfig::Dense
+        | ReducerConfig::SharedRandomK { .. }
+        | ReducerConfig::PowerSgd { .. }
+        | ReducerConfig::TernaryAllReduce { .. } => false,
     }
 }
 

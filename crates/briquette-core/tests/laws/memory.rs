@@ -122,7 +122,7 @@ fn exact(reducer: &ReducerConfig) -> bool {
     match reducer {
         ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
         ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::PowerSgd { .. } => false,
+        ReducerConfig::PowerSgd { .. } | ReducerConfig::TernaryAllReduce { .. } => false,
         ReducerConfig::MultiStep { inner, .. } => exact(inner),
         ReducerConfig::Gather { compressor, .. } => {
             use CompressorKind::{Dense, RandomK, TopK};

@@ -143,7 +143,7 @@ impl<M: LearnerModel> Run<M> {
         };
         sync.record_samples(samples);
         self.learner.lr_step();
-        sync.record_learning_rate(self.learner.lr_current());
+        sync.record_learning_rate(self.learner.lr_current().base());
         let grads = sync.sync_gradients(&self.learner.model(), grads)?;
         self.learner.optimizer_step(grads);
         self.finish_step(due)?;

@@ -1,0 +1,248 @@
+//! TernGrad with one scale for all ranks, so that the three values are summed on the way.
+//!
+//! **Why, and when not.** Gathered, [`TernGrad`](crate::compress::TernGrad) costs 2 bits a value from every *other* rank: the
+//! bytes grow with the world. With one scale a layer the codes are whole numbers of one unit, and their sum is exact in
+//! `log₂(2W + 1)` bits. From three ranks on that is less than gathering; with two it is more. Noisier than gathering, because
+//! every rank rounds to the largest rank's scale.
+//!
+//! **Method.**
+//!
+//! | paper | here |
+//! |---|---|
+//! | clip to `±2.5σ` of the layer | each rank, each slot, as [`TernGrad`](crate::compress::TernGrad) |
+//! | `s = max over ranks of max|gᵢ|` (scaler sharing) | an all-gather of one scale a slot |
+//! | `P(b = 1) = |gᵢ|/s`, send `sign(gᵢ)·b` | packed in 2 bits to the rank that owns the range |
+//! | sum in `log₂(2W + 1)` bits | owners sum whole numbers, and an all-gather brings the sums back |
+//!
+//! *Random bits.* `key.rank(rank).bucket(slot)`, block by block, as [`Qsgd`](crate::compress::Qsgd) draws them.
+//!
+//! **On the wire.** Per rank: 4 bytes a slot to each other rank, then `2·d·(W−1)/W` bits out and in for the codes, and
+//! `b·d/W` bits to each other rank for the sums, `b = ⌈log₂(2W + 1)⌉` (16 bits from 128 ranks on).
+//!
+//! **Properties.** Unbiased for the clipped vectors; without clipping unbiased, with the exact variance
+//! `Σᵢ (s‖xᵢ‖₁ − ‖xᵢ‖²)/W²`. The average has `2W + 1` values a slot. Sums are whole numbers: no order of ranks matters.
+//!
+//! **State.** None.
+//!
+//! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's); infinite for none.
+//!
+//! **Deviations.** Ranks own ranges of the vector in the place of a parameter server. `σ` is taken around zero.
+//!
+//! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
+//! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), § 3.2 (parameter localization and scaler
+//! sharing).
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, compress::TernGrad};
+//! use briquette_core::reduce::{Facts, Reducer, Round, TernaryAllReduce};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::new([("w", vec![3]), ("b", vec![1])]);
+//! let mut average = [0.0; 4];
+//! // Whole shares of the scale, 4 in `w` and 2 in `b`: nothing is random.
+//! TernaryAllReduce::new(TernGrad::unclipped()).reduce(Round { key: Key::new(0), slots: layout.slots(),
+//!     facts: &Facts::default(), input: &[4.0, 0.0, -4.0, 2.0], average: &mut average, sent: None }, &mut comm)?;
+//! assert_eq!(average, [4.0, 0.0, -4.0, 2.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::ops::Range;
+
+use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use crate::bits::{pack, packed_len, unpack};
+use crate::compress::TernGrad;
+use crate::error::{AggregateError, CommError, ReduceError, WireError};
+use crate::report::Report;
+use crate::state::Stateful;
+use crate::{Communicator, CompressionFactor, Frame};
+
+/// Sums of ternary codes; see the [module](self).
+#[derive(Debug)]
+pub struct TernaryAllReduce {
+    tern_grad: TernGrad,
+    /// The shared scale of each slot.
+    scales: Vec<f32>,
+    /// This rank's codes: 0, 1 for plus, 3 for minus the scale.
+    codes: Vec<u8>,
+    /// What another rank sent, unpacked.
+    theirs: Vec<u8>,
+    /// Of this rank's range, from `-W` to `W`.
+    sums: Vec<i32>,
+    bytes: Vec<u8>,
+    frames: Vec<Frame>,
+}
+
+/// A code as the number it stands for.
+fn ternary(code: u8) -> i32 {
+    match code {
+        1 => 1,
+        3 => -1,
+        _ => 0,
+    }
+}
+
+/// The range that a rank owns.
+fn owned(rank: usize, world: usize, len: usize) -> Range<usize> {
+    let start = |rank: usize| (rank as u128 * len as u128 / world as u128) as usize;
+    start(rank)..start(rank + 1)
+}
+
+/// Bits of a sum over `world` ranks.
+fn bits_of_sum(world: usize) -> u8 {
+    match (2 * world).ilog2() + 1 {
+        bits @ ..=8 => bits as u8,
+        _ => 16,
+    }
+}
+
+fn wrong(rank: usize, what: &'static str, value: u64) -> ReduceError {
+    AggregateError::Message { rank, source: WireError::Field { what, value } }.into()
+}
+
+fn check_len(rank: usize, frame: &[u8], expected: usize) -> Result<(), ReduceError> {
+    if frame.len() == expected { Ok(()) } else { Err(wrong(rank, "bytes of ternary codes", frame.len() as u64)) }
+}
+
+impl TernaryAllReduce {
+    /// Clips as `tern_grad` does.
+    pub fn new(tern_grad: TernGrad) -> Self {
+        TernaryAllReduce {
+            tern_grad,
+            scales: Vec::new(),
+            codes: Vec::new(),
+            theirs: Vec::new(),
+            sums: Vec::new(),
+            bytes: Vec::new(),
+            frames: Vec::new(),
+        }
+    }
+
+    /// Fills `scales`, alike on every rank.
+    fn share_scales(&mut self, round: &Round<'_>, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+        self.scales.clear();
+        self.scales.extend(round.slots.iter().map(|slot| self.tern_grad.scale(&round.input[slot.range()])));
+        self.bytes.clear();
+        self.bytes.extend(self.scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        comm.all_gather(&self.bytes, &mut self.frames)?;
+        for (from, frame) in self.frames.iter().enumerate().filter(|(from, _)| *from != comm.rank()) {
+            check_len(from, frame, self.bytes.len())?;
+            for (scale, bytes) in self.scales.iter_mut().zip(frame.as_chunks().0) {
+                let theirs = f32::from_le_bytes(*bytes);
+                if !(theirs >= 0.0 && theirs.is_finite()) {
+                    return Err(wrong(from, "scale of a slot", u64::from(theirs.to_bits())));
+                }
+                *scale = scale.max(theirs);
+            }
+        }
+        Ok(())
+    }
+
+    fn quantize(&mut self, round: &Round<'_>, rank: usize) {
+        self.codes.resize(round.input.len(), 0);
+        for (index, (slot, scale)) in round.slots.iter().zip(&self.scales).enumerate() {
+            let own = self.tern_grad.scale(&round.input[slot.range()]);
+            let key = round.key.rank(rank).bucket(index);
+            TernGrad::codes(&round.input[slot.range()], (own, *scale), key, &mut self.codes[slot.range()]);
+        }
+    }
+
+    /// Sends every owner the codes of its range, and sums those of this rank's.
+    fn reduce_scatter(&mut self, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+        let (rank, world, len) = (comm.rank(), comm.world(), self.codes.len());
+        let mine = owned(rank, world, len);
+        self.sums.clear();
+        self.sums.extend(self.codes[mine.clone()].iter().map(|code| ternary(*code)));
+        let outer = std::mem::replace(&mut comm.scope().operation, "reduce_scatter");
+        for ahead in 1..world {
+            let to = (rank + ahead) % world;
+            let codes = &self.codes[owned(to, world, len)];
+            let mut frame = comm.pool().take_for(packed_len(codes.len(), 2));
+            pack(codes, 2, &mut frame);
+            comm.send(to, frame)?;
+        }
+        for behind in 1..world {
+            let from = (rank + world - behind) % world;
+            let frame: Frame = comm.recv(from)?;
+            check_len(from, &frame, packed_len(mine.len(), 2))?;
+            self.theirs.resize(mine.len(), 0);
+            unpack(&frame, 2, 0, &mut self.theirs);
+            self.sums.iter_mut().zip(&self.theirs).for_each(|(sum, code)| *sum += ternary(*code));
+            comm.pool().put(frame);
+        }
+        comm.scope().operation = outer;
+        Ok(())
+    }
+
+    /// Brings every rank the sums of every range.
+    fn gather_sums(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
+        let (world, bits) = (comm.world() as i32, bits_of_sum(comm.world()));
+        self.bytes.clear();
+        let shifted = self.sums.iter().map(|sum| sum + world);
+        if bits == 16 {
+            self.bytes.extend(shifted.flat_map(|sum| (sum as u16).to_le_bytes()));
+        } else {
+            self.theirs.clear();
+            self.theirs.extend(shifted.map(|sum| sum as u8));
+            pack(&self.theirs, bits, &mut self.bytes);
+        }
+        comm.all_gather(&self.bytes, &mut self.frames)
+    }
+
+    /// Writes the sum of every value into `average`, as a number.
+    fn read_sums(&mut self, (rank, world): (usize, usize), average: &mut [f32]) -> Result<(), ReduceError> {
+        let bits = bits_of_sum(world);
+        for (from, frame) in self.frames.iter().enumerate() {
+            // The transport leaves this rank's own place empty.
+            let frame = if from == rank { &self.bytes } else { frame };
+            let range = owned(from, world, average.len());
+            check_len(from, frame, packed_len(range.len(), bits))?;
+            let part = &mut average[range];
+            if bits == 16 {
+                let sums = frame.as_chunks().0.iter().map(|bytes| f32::from(u16::from_le_bytes(*bytes)));
+                part.iter_mut().zip(sums).for_each(|(value, sum)| *value = sum);
+            } else {
+                self.theirs.resize(part.len(), 0);
+                unpack(frame, bits, 0, &mut self.theirs);
+                part.iter_mut().zip(&self.theirs).for_each(|(value, sum)| *value = f32::from(*sum));
+            }
+            if let Some(sum) = part.iter().find(|sum| **sum > 2.0 * world as f32) {
+                return Err(wrong(from, "sum of ternary codes", *sum as u64));
+            }
+            part.iter_mut().for_each(|value| *value -= world as f32);
+        }
+        Ok(())
+    }
+}
+
+impl Stateful for TernaryAllReduce {}
+impl Stateless for TernaryAllReduce {}
+
+impl Reducer for TernaryAllReduce {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let (rank, world) = (comm.rank(), comm.world());
+        let exchanged = Exchanged::count(comm, Selection::All, |comm| {
+            self.share_scales(&round, comm)?;
+            self.quantize(&round, rank);
+            self.reduce_scatter(comm)?;
+            Ok(self.gather_sums(comm)?)
+        })?;
+        self.read_sums((rank, world), round.average)?;
+        for (slot, &scale) in round.slots.iter().zip(&self.scales) {
+            let unit = scale / world as f32;
+            round.average[slot.range()].iter_mut().for_each(|value| *value *= unit);
+        }
+        if let Some(sent) = round.sent {
+            for (slot, &scale) in round.slots.iter().zip(&self.scales) {
+                let codes = &self.codes[slot.range()];
+                sent[slot.range()].iter_mut().zip(codes).for_each(|(sent, code)| *sent = ternary(*code) as f32 * scale);
+            }
+        }
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.factor = Some(CompressionFactor::of_bits(2));
+    }
+}
+
+#[cfg(test)]
+mod tests;
