@@ -3,3 +3,4 @@
 pub mod overhead;
 pub mod paired;
 pub mod trainer;
+pub mod vectors;

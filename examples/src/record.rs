@@ -1,4 +1,4 @@
-//! What a run writes: `config.toml`, `metrics.jsonl`, `summary.json`.
+//! What a run writes: `config.toml`, `metrics.jsonl`, `summary.json`, and a gradient where asked for.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::StepReport;
-use briquette::core::Layout;
+use briquette::core::{Layout, Slot};
+use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::settings::Settings;
+use crate::spec::RecordSpec;
 use crate::task::Score;
 
 /// One line of `metrics.jsonl`. Bytes and seconds are rank 0's own.
@@ -254,3 +256,22 @@ pub const GIT_REVISION: &str = env!("BRIQUETTE_GIT_REVISION");
 
 /// The version of Burn this was built with.
 pub const BURN_VERSION: &str = env!("BRIQUETTE_BURN_VERSION");
+/// Writes a gradient to `gradient.safetensors`, tensor by tensor.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn gradient(settings: &Settings, layout: &Layout, values: &[f32]) -> Result<()> {
+    let half = settings.record_gradient.is_some_and(RecordSpec::is_bf16);
+    let (size, dtype) = if half { (2, Dtype::BF16) } else { (4, Dtype::F32) };
+    let bytes: Vec<u8> = match half {
+        true => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+        false => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    };
+    let view = |slot: &Slot| {
+        let place = size * slot.range().start..size * slot.range().end;
+        TensorView::new(dtype, slot.shape().to_vec(), &bytes[place]).map(|view| (slot.path().to_owned(), view))
+    };
+    let views = layout.slots().iter().map(view).collect::<Result<Vec<_>, _>>()?;
+    let path = settings.out.join("gradient.safetensors");
+    safetensors::serialize_to_file(views, None, &path).with_context(|| format!("cannot write {}", path.display()))
+}

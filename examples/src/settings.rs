@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use self::exchange::ExchangeFlags;
 use crate::lr_schedule::LrSchedule;
-use crate::spec::{ClockSpec, ControllerSpec, FeedbackSpec, ReducerSpec, RulesSpec, Toggle};
+use crate::spec::{ClockSpec, ControllerSpec, FeedbackSpec, RecordSpec, ReducerSpec, RulesSpec, Toggle};
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident : $type:ty),* $(,)?) => {
@@ -104,6 +104,10 @@ options! {
     out: PathBuf,
     /// Steps between checkpoints; an epoch if absent, 0 for none but the last
     checkpoint_every: u64,
+    /// Write rank 0's gradient of this step to gradient.safetensors in --out, for `briquette inspect`: STEP, or STEP:bf16 for
+    /// half the size
+    #[arg(value_name = "STEP")]
+    record_gradient: RecordSpec,
     /// Epochs between evaluations on the test samples; the last epoch is always evaluated
     eval_every: u64,
     /// Use only the first N training samples
@@ -185,6 +189,8 @@ pub struct Settings {
     pub out: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_every: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_gradient: Option<RecordSpec>,
     pub eval_every: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train_limit: Option<usize>,
@@ -249,6 +255,7 @@ impl Options {
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
             checkpoint_every: self.checkpoint_every,
+            record_gradient: self.record_gradient,
             eval_every: self.eval_every.unwrap_or(1),
             train_limit: self.train_limit,
             test_limit: self.test_limit,

@@ -165,6 +165,41 @@ fn gravac(options: &str) -> Result<GraVacConfig> {
     table.try_into().context("in --controller gravac")
 }
 
+/// Which gradient to keep: `100`, `100:bf16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RecordSpec {
+    step: u64,
+    bf16: bool,
+}
+
+impl RecordSpec {
+    /// The step whose gradient it is, counted from 0.
+    pub fn step(self) -> u64 {
+        self.step
+    }
+
+    /// Whether values are rounded to 16 bits.
+    pub fn is_bf16(self) -> bool {
+        self.bf16
+    }
+}
+
+impl FromStr for RecordSpec {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let (step, bf16) = text.strip_suffix(":bf16").map_or((text, false), |step| (step, true));
+        let step = step.parse().ok().with_context(|| format!("`{text}` is not STEP or STEP:bf16"))?;
+        Ok(RecordSpec { step, bf16 })
+    }
+}
+
+impl fmt::Display for RecordSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.step, if self.bf16 { ":bf16" } else { "" })
+    }
+}
+
 macro_rules! text {
     ($($type:ty),*) => {$(
         impl TryFrom<String> for $type {
@@ -180,7 +215,7 @@ macro_rules! text {
         }
     )*};
 }
-text!(ReducerSpec, FeedbackSpec, RulesSpec, ClockSpec, ControllerSpec);
+text!(ReducerSpec, FeedbackSpec, RulesSpec, RecordSpec, ClockSpec, ControllerSpec);
 
 #[cfg(test)]
 mod tests {
@@ -188,6 +223,9 @@ mod tests {
 
     #[test]
     fn texts_round_trip() {
+        for text in ["100", "7:bf16"] {
+            assert_eq!(text.parse::<RecordSpec>().unwrap().to_string(), text);
+        }
         for text in ["wall", "fixed:50ms"] {
             assert_eq!(text.parse::<ClockSpec>().unwrap().to_string(), text);
         }
@@ -200,6 +238,7 @@ mod tests {
     fn unknown_values_list_the_valid_ones() {
         let wrong = |e: anyhow::Error| format!("{e:#}");
         assert!(wrong("50ms".parse::<ClockSpec>().unwrap_err()).contains("fixed:50ms"));
+        assert!(wrong("7:f16".parse::<RecordSpec>().unwrap_err()).contains("STEP:bf16"));
         assert!(wrong("grovac".parse::<ControllerSpec>().unwrap_err()).contains("gravac"));
         assert!(wrong("gravac:epsilom=1".parse::<ControllerSpec>().unwrap_err()).contains("epsilon"));
     }

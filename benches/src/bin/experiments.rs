@@ -46,6 +46,8 @@ struct Cli {
 enum Which {
     /// ResNet-8 on 10 000 images of CIFAR-10, 5 epochs
     Cifar,
+    /// Every compressor and reducer in the same run, with error feedback where its class asks for it
+    Compressors,
     /// BiLSTM on AG-News, 3 epochs
     AgNews,
 }
@@ -69,30 +71,75 @@ const CIFAR: &[Row] = &[
     ),
 ];
 
+/// Sparsifiers at 10x; what has no factor as it is.
+const COMPRESSORS: &[Row] = &[
+    ("dense", "--reducer dense"),
+    ("bf16", "--compressor bf16 --feedback none"),
+    ("f16", "--compressor f16 --feedback none"),
+    ("minmax", "--compressor minmax --feedback none"),
+    ("natural", "--compressor natural --feedback none"),
+    ("qsgd:4", "--compressor qsgd:4 --feedback none"),
+    ("qsgd:2", "--compressor qsgd:2 --feedback none"),
+    ("qsgd:s4:512:l2:elias", "--compressor qsgd:s4:512:l2:elias --feedback none"),
+    ("dither", "--compressor dither --feedback none"),
+    ("round:2:random", "--compressor round:2:random --feedback none"),
+    ("round:2", "--compressor round:2 --feedback error"),
+    ("terngrad", "--compressor terngrad --feedback none"),
+    ("ternary-all-reduce", "--reducer ternary-all-reduce --feedback none"),
+    ("one-bit", "--compressor one-bit --feedback error"),
+    ("sign", "--compressor sign --feedback error"),
+    ("sign, a message a layer", "--compressor sign --per-slot on --dense-below 0 --feedback error"),
+    ("plain-sign", "--compressor plain-sign --feedback none"),
+    ("top-k 10x, error feedback", "--compressor topk:10x"),
+    ("topk:10x, error-inside", "--compressor topk:10x --feedback error-inside"),
+    ("topk:10x, ef21", "--compressor topk:10x --feedback ef21"),
+    ("threshold-topk:10x", "--compressor threshold-topk:10x --feedback error"),
+    ("redsync:10x", "--compressor redsync:10x --feedback error"),
+    ("sidco:10x", "--compressor sidco:10x --feedback error"),
+    ("hard-threshold:0.01", "--compressor hard-threshold:0.01 --feedback error"),
+    ("randk:10x", "--compressor randk:10x --feedback error"),
+    ("randk:10x:scaled", "--compressor randk:10x:scaled --feedback none"),
+    ("biased-random:10x", "--compressor biased-random:10x --feedback error"),
+    ("adaptive-random", "--compressor adaptive-random --feedback error"),
+    ("topk:10x+minmax", "--compressor topk:10x+minmax --feedback error"),
+    ("topk:10x+natural", "--compressor topk:10x+natural --feedback error"),
+    ("topk:10x+dither", "--compressor topk:10x+dither --feedback error"),
+    ("qsgd:2, diana", "--compressor qsgd:2 --feedback diana"),
+    ("multi-step:3 of sign", "--reducer multi-step:3 --compressor sign --feedback error"),
+    ("shared-random-k:10x", "--reducer shared-random-k:10x --feedback error"),
+    ("sparse-all-reduce:10x", "--reducer sparse-all-reduce:10x --feedback error"),
+    ("sketched-sgd:10x", "--reducer sketched-sgd:10x --feedback error"),
+    ("power-sgd:2", "--reducer power-sgd:2 --feedback error"),
+];
+
 const AG_NEWS: &[Row] = &[
     ("dense", "--reducer dense"),
     ("top-k 100x q8, error feedback", "--compressor topk:100x:q8"),
     ("GraVAC q8, error feedback", "--compressor topk:20x:q8 --controller gravac:min=20x"),
 ];
 
+/// Of every run.
+const RANKS: f64 = 4.0;
+
 impl Which {
     fn rows(self) -> &'static [Row] {
         match self {
             Which::Cifar => CIFAR,
+            Which::Compressors => COMPRESSORS,
             Which::AgNews => AG_NEWS,
         }
     }
 
     fn trainer(self) -> &'static str {
         match self {
-            Which::Cifar => "cifar",
+            Which::Cifar | Which::Compressors => "cifar",
             Which::AgNews => "ag-news",
         }
     }
 
     fn common(self) -> &'static str {
         match self {
-            Which::Cifar => {
+            Which::Cifar | Which::Compressors => {
                 "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,1ms \
                  --eval-every 5 --checkpoint-every 0 --plain"
             }
@@ -163,6 +210,7 @@ struct Line {
     standard_error: f64,
     bytes_sent: f64,
     fewer_bytes: f64,
+    wire_factor: f64,
     simulated_seconds: f64,
     machine: String,
     cores: usize,
@@ -170,13 +218,14 @@ struct Line {
 }
 
 impl Line {
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
         [
             self.row.clone(),
             self.seeds.to_string(),
             format!("{:.4}", self.test_accuracy),
             format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
             format!("{:.1}x", self.fewer_bytes),
+            format!("{:.1}x", self.wire_factor),
             format!("{:.1} s", self.simulated_seconds),
         ]
     }
@@ -188,7 +237,15 @@ fn print(cli: &Cli) -> Result<()> {
     let (machine, cores) = trainer::machine();
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
-    table.set_header(["row", "seeds", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
+    table.set_header([
+        "row",
+        "seeds",
+        "test accuracy",
+        "to dense, points",
+        "fewer bytes",
+        "wire factor",
+        "simulated time",
+    ]);
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     for (name, flags) in cli.table.rows() {
         let mut all = summaries(cli, (name, flags));
@@ -198,6 +255,9 @@ fn print(cli: &Cli) -> Result<()> {
         }
         let mean = |f: fn(&Summary) -> f64| Mean::of(&all.iter().map(|(_, s)| f(s)).collect::<Vec<_>>()).mean;
         let difference = Mean::of_differences(&accuracy(&all), &dense);
+        let fewer_bytes = mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64);
+        // A gather sends its message to W-1 ranks, the dense ring 2(W-1)/W vectors.
+        let gathers = flags.contains("--compressor");
         let line = Line {
             row: (*name).into(),
             seeds: all.len(),
@@ -205,7 +265,8 @@ fn print(cli: &Cli) -> Result<()> {
             difference_to_dense: difference.mean,
             standard_error: difference.error,
             bytes_sent: mean(|s| s.bytes_sent as f64),
-            fewer_bytes: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
+            fewer_bytes,
+            wire_factor: if gathers { fewer_bytes * RANKS / 2.0 } else { fewer_bytes },
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,

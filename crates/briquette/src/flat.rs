@@ -306,6 +306,30 @@ pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>)
     Ok(())
 }
 
+/// Reads gradients into a vector in layout order, zeros where there is none, and leaves them where they are.
+pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
+    struct Read<'a> {
+        grads: &'a GradientsParams,
+        pieces: Pieces,
+    }
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() {
+                let grad = self.grads.get::<D>(param.id);
+                self.pieces.push(grad.unwrap_or_else(|| value.inner().zeros_like()));
+            }
+        }
+    }
+    let mut walk = Read { grads, pieces: Pieces::default() };
+    module.visit(&mut walk);
+    let mut values = Vec::new();
+    for block in walk.pieces.read()? {
+        values.extend_from_slice(as_f32(&block)?);
+    }
+    Ok(values)
+}
+
 /// Writes parameters or buffers by path; ids, gradient tracking and types stay as they are.
 pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inventory: &Inventory) -> M {
     let mut walk = Write { part, values, slots: inventory.part(part).slots(), next: 0 };

@@ -1,6 +1,7 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
 mod average;
+mod told;
 
 use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
 use briquette_core::config::Config;
@@ -122,6 +123,15 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| &j.inventory.layout).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
+    /// This rank's gradients as one vector, in the order of [`layout`](Self::layout), zeros where there is none: to look at
+    /// them, or to keep them for `briquette inspect`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when they cannot be read.
+    pub fn flat_gradient<M: Module>(&self, module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
+        flat::read_gradients(module, grads)
+    }
+
     /// What the last exchange did.
     pub fn report(&self) -> &StepReport {
         &self.report
@@ -171,36 +181,6 @@ impl Synchronizer {
 
     fn mismatch(&self, rank: usize, field: &'static str, ours: impl ToString, theirs: impl ToString) -> Error {
         Error::Mismatch { this: self.rank(), rank, field, ours: ours.to_string(), theirs: theirs.to_string() }
-    }
-
-    /// Tells controllers this rank's loss. Call it before the step; several calls (gradient accumulation) are averaged,
-    /// and ranks are weighted by their samples.
-    pub fn record_loss(&mut self, loss: f64) {
-        self.loss.sum += loss;
-        self.loss.weight += 1.0;
-    }
-
-    /// How many samples are behind this rank's gradient; calls before one step add up. Ranks are weighted by it: a rank
-    /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same.
-    pub fn record_samples(&mut self, samples: usize) {
-        *self.loss.samples.get_or_insert(0) += samples as u64;
-    }
-
-    /// Tells what the inner optimizer multiplies the average by, until told otherwise; every rank must tell the same. What
-    /// needs to know is [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
-    /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) tells its own.
-    pub fn record_learning_rate(&mut self, learning_rate: f64) {
-        self.learning_rate = Some(learning_rate);
-    }
-
-    /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
-    pub fn request_stop(&mut self, flags: StopFlags) {
-        self.wish = self.wish.with(flags);
-    }
-
-    /// What any rank asked for, as agreed in the last step.
-    pub fn stopped(&self) -> StopFlags {
-        self.agreed_stop
     }
 
     /// What is due at this step.

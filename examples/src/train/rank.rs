@@ -100,6 +100,10 @@ impl<T: Task> Rank<'_, T> {
             grads = GradientsParams::from_grads(loss.backward(), &model);
         }
         self.optim.record_samples(indices.len());
+        if run.settings.record_gradient.is_some_and(|record| record.step() == step) && self.rank == 0 {
+            let values = self.optim.synchronizer().flat_gradient(&model, &grads)?;
+            crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
+        }
         let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
         match self.optim.step(lr, model, grads) {
             Ok(model) => self.model = Some(model),

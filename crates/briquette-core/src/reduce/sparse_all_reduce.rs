@@ -72,6 +72,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod count;
+
+pub use count::{RankBytes, count};
+
 use std::ops::Range;
 
 use super::{Exchanged, Reducer, Round, Selection, Stateless};

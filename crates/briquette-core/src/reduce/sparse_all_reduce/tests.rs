@@ -1,12 +1,10 @@
+use super::count::{HEADER, count_with};
 use super::*;
 use crate::comm::Local;
 use crate::layer::ErrorFeedback;
 use crate::reduce::Facts;
 use crate::{Layout, Traffic};
 use rand::Rng;
-
-/// Bytes of a sparse message that do not depend on what it holds.
-const HEADER: usize = 17;
 
 fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::new(value).unwrap()
@@ -158,53 +156,6 @@ fn fed_back_no_coordinate_waits_for_ever() {
     }
 }
 
-/// Payload bytes that one rank moves, by phase, and headers.
-#[derive(Debug, Default, Clone, Copy)]
-struct Bytes {
-    points: usize,
-    scattered: usize,
-    received: usize,
-    gathered: usize,
-    headers: usize,
-}
-
-impl Bytes {
-    fn sent(&self) -> usize {
-        self.points + self.scattered + self.gathered
-    }
-}
-
-/// What every rank would move, from the selections alone: no threads, no vectors.
-fn count(selections: &[Message], k: usize, cut_at: impl Fn(&mut [u32], usize, &mut Vec<usize>)) -> Vec<Bytes> {
-    let (world, len) = (selections.len(), selections[0].len());
-    let (mut pool, mut bounds, mut ranks) = (Vec::new(), Vec::new(), vec![Bytes::default(); world]);
-    for (rank, selection) in selections.iter().enumerate() {
-        let before = pool.len();
-        points(selected(selection).0, k, (rank, world), &mut pool);
-        ranks[rank].points = 4 * (world - 1) * (pool.len() - before);
-    }
-    cut_at(&mut pool, len, &mut bounds);
-    let (mut piece, mut result, mut sums) = (Message::default(), Message::default(), Vec::new());
-    for owner in 0..world {
-        let range = bounds[owner]..bounds[owner + 1];
-        sums.clear();
-        sums.resize(range.len(), 0.0);
-        for (rank, selection) in selections.iter().enumerate() {
-            cut(selection, range.clone(), &mut piece);
-            piece.add_to(1.0, &mut sums).unwrap();
-            if rank != owner {
-                ranks[rank].scattered += piece.encoded_len() - HEADER;
-                ranks[owner].received += piece.encoded_len() - HEADER;
-                ranks[rank].headers += HEADER;
-            }
-        }
-        keep_largest(&sums, k.div_ceil(world), &mut result);
-        ranks[owner].gathered = (world - 1) * (result.encoded_len() - HEADER);
-        ranks[owner].headers += (world - 1) * HEADER;
-    }
-    ranks
-}
-
 /// `k` of `len` indices: half of them from a set all ranks share, most in hot regions, as layers have. Random values.
 fn selection(rank: usize, len: usize, k: usize) -> Message {
     let mut taken = vec![false; len];
@@ -229,7 +180,7 @@ fn selection(rank: usize, len: usize, k: usize) -> Message {
 }
 
 /// Largest and mean over ranks.
-fn over(ranks: &[Bytes], what: impl Fn(&Bytes) -> usize) -> (usize, usize) {
+fn over(ranks: &[RankBytes], what: impl Fn(&RankBytes) -> usize) -> (usize, usize) {
     (ranks.iter().map(&what).max().unwrap(), ranks.iter().map(&what).sum::<usize>() / ranks.len())
 }
 
@@ -239,10 +190,10 @@ fn payload_per_rank_does_not_grow_with_the_world() {
     let mut first = None;
     for world in [2, 3, 4, 8, 16, 64, 256, 1024] {
         let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
-        let ranks = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
+        let ranks = count(&selections, factor(len as f64 / k as f64)).unwrap();
         let gather = (world - 1) * (selections[0].encoded_len() - HEADER);
-        let ((_, sent), (most, received)) = (over(&ranks, Bytes::sent), over(&ranks, |b| b.received));
-        let (points, headers) = (over(&ranks, |b| b.points).1, ranks[0].headers);
+        let ((_, sent), (most, received)) = (over(&ranks, RankBytes::payload), over(&ranks, |b| b.received));
+        let (points, headers) = (over(&ranks, |b| b.quantiles).1, ranks[0].headers);
         println!(
             "{world:5} ranks: payload sent {sent} (quantiles {points}), scatter received {received} (most {most}), \
              headers {headers}; gather {gather}"
@@ -264,9 +215,10 @@ fn payload_per_rank_does_not_grow_with_the_world() {
 fn equal_ranges_would_burden_one_owner() {
     let (len, k, world) = (1 << 17, 1 << 12, 16);
     let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
-    let fair = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
-    let equal = count(&selections, k, |_, len, bounds| split(&mut [], len, world, bounds));
-    let most = |ranks: &[Bytes]| over(ranks, |b| b.received).0;
+    let factor = factor(len as f64 / k as f64);
+    let fair = count(&selections, factor).unwrap();
+    let equal = count_with(&selections, factor, |_, len, bounds| split(&mut [], len, world, bounds)).unwrap();
+    let most = |ranks: &[RankBytes]| over(ranks, |b| b.received).0;
     println!("most received: {} with quantiles, {} with equal ranges", most(&fair), most(&equal));
     assert!(3 * most(&fair) < most(&equal));
 }
@@ -276,7 +228,7 @@ fn counted_bytes_are_those_on_the_wire() {
     for world in [2, 3, 8, 16] {
         let (len, k) = (4096, 256);
         let selections: Vec<Message> = (0..world).map(|rank| selection(rank, len, k)).collect();
-        let counted = count(&selections, k, |pool, len, bounds| split(pool, len, world, bounds));
+        let counted = count(&selections, factor(len as f64 / k as f64)).unwrap();
         let dense = |rank: usize| {
             let mut x = vec![0.0; len];
             selections[rank].decode_into(&mut x).unwrap();
@@ -284,7 +236,7 @@ fn counted_bytes_are_those_on_the_wire() {
         };
         let real = exchange(world, 1, || SparseAllReduce::new(factor(len as f64 / k as f64)), dense);
         for (rank, (counted, real)) in counted.iter().zip(&real).enumerate() {
-            assert_eq!(real.2.sent as usize, counted.sent() + counted.headers, "rank {rank} of {world}");
+            assert_eq!(real.2.sent as usize, counted.payload() + counted.headers, "rank {rank} of {world}");
         }
     }
 }

@@ -1,0 +1,80 @@
+//! What a world would move, from the selections alone: for worlds that no machine holds.
+
+use super::{cut, keep_largest, points, selected, split};
+use crate::error::WireError;
+use crate::{CompressionFactor, Message};
+
+/// Bytes of a sparse message that do not depend on what it holds.
+pub(super) const HEADER: usize = 17;
+
+/// Bytes that one rank moves in an exchange, by phase. Payload is what is left of a message without its 17 bytes of header.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RankBytes {
+    /// Quantiles sent.
+    pub quantiles: usize,
+    /// Payload of the pieces sent to their owners.
+    pub scattered: usize,
+    /// Payload of the pieces received as an owner.
+    pub received: usize,
+    /// Payload of this owner's result, sent to all others.
+    pub gathered: usize,
+    /// Headers of all messages sent.
+    pub headers: usize,
+}
+
+impl RankBytes {
+    /// Everything sent but headers.
+    pub fn payload(&self) -> usize {
+        self.quantiles + self.scattered + self.gathered
+    }
+}
+
+/// What every rank would move at `factor`, given what each selected: [`TopK`](crate::compress::TopK)'s messages with f32
+/// values, one a rank, all of one length.
+///
+/// # Errors
+/// [`WireError::Length`] when the messages are of different lengths.
+///
+/// # Panics
+/// When a message is of another kind.
+pub fn count(selections: &[Message], factor: CompressionFactor) -> Result<Vec<RankBytes>, WireError> {
+    count_with(selections, factor, |pool, len, bounds| split(pool, len, selections.len(), bounds))
+}
+
+pub(super) fn count_with(
+    selections: &[Message],
+    factor: CompressionFactor,
+    cut_at: impl Fn(&mut [u32], usize, &mut Vec<usize>),
+) -> Result<Vec<RankBytes>, WireError> {
+    let (world, len) = (selections.len(), selections.first().map_or(0, Message::len));
+    if let Some(other) = selections.iter().find(|selection| selection.len() != len) {
+        return Err(WireError::Length { expected: len, got: other.len() });
+    }
+    let k = factor.keep(len);
+    let (mut pool, mut bounds, mut ranks) = (Vec::new(), Vec::new(), vec![RankBytes::default(); world]);
+    for (rank, selection) in selections.iter().enumerate() {
+        let before = pool.len();
+        points(selected(selection).0, k, (rank, world), &mut pool);
+        ranks[rank].quantiles = 4 * (world - 1) * (pool.len() - before);
+    }
+    cut_at(&mut pool, len, &mut bounds);
+    let (mut piece, mut result, mut sums) = (Message::default(), Message::default(), Vec::new());
+    for (owner, bounds) in bounds.windows(2).enumerate() {
+        let range = bounds[0]..bounds[1];
+        sums.clear();
+        sums.resize(range.len(), 0.0);
+        for (rank, selection) in selections.iter().enumerate() {
+            cut(selection, range.clone(), &mut piece);
+            piece.add_to(1.0, &mut sums)?;
+            if rank != owner {
+                ranks[rank].scattered += piece.encoded_len() - HEADER;
+                ranks[owner].received += piece.encoded_len() - HEADER;
+                ranks[rank].headers += HEADER;
+            }
+        }
+        keep_largest(&sums, k.div_ceil(world), &mut result);
+        ranks[owner].gathered = (world - 1) * (result.encoded_len() - HEADER);
+        ranks[owner].headers += (world - 1) * HEADER;
+    }
+    Ok(ranks)
+}
