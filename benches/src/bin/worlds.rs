@@ -227,6 +227,8 @@ fn table(rows: &[Row]) -> Table {
             format!("{:.1}x", row.fewer_than_dense),
         ]);
     }
-    [0, 3, 4, 5].map(|i| table.column_mut(i).map(|column| column.set_cell_alignment(CellAlignment::Right)));
+    for number in [0, 3, 4, 5] {
+        table.column_mut(number).expect("six columns").set_cell_alignment(CellAlignment::Right);
+    }
     table
 }
