@@ -127,6 +127,11 @@ impl Message {
         let kind = reader.u8("kind of the kept values")?;
         // No sparse message within a sparse one.
         check("kind of the kept values", kind, !matches!(kind, 3..=5 | 14))?;
+        // Every index takes at least a bit and its low ones.
+        let needed = (k as u64 * (1 + u64::from(r))).div_ceil(8) as usize;
+        if needed > stream.len() {
+            return Err(WireError::Truncated { what: "indices", needed, left: stream.len() });
+        }
         let (indices, values) = self.coded(n);
         indices.reserve(k);
         rice_decode(stream, (r, k, n as u32), indices)?;
