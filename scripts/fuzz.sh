@@ -8,7 +8,7 @@
 #
 # Needs a nightly compiler (rustup toolchain install nightly) and cargo-fuzz (cargo install --locked cargo-fuzz).
 #
-# A target starts from fuzz/seeds/TARGET, which `cargo run --bin seeds` in fuzz/ writes, and keeps what it finds
+# A target starts from fuzz/seeds/TARGET, which `cargo run --example seeds` in fuzz/ writes, and keeps what it finds
 # interesting in fuzz/corpus/TARGET, which is not committed. What the targets assert is in
 # crates/briquette-core/tests/wire_format/{claims,asked}.rs; `cargo test` holds random inputs to the same.
 #

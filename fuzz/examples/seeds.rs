@@ -1,7 +1,7 @@
 //! Writes `seeds/`, what every target starts from: the golden frames, and what representative settings look like.
 //!
 //! ```sh
-//! cd fuzz && cargo run --bin seeds
+//! cd fuzz && cargo run --example seeds
 //! ```
 
 use std::fs;
