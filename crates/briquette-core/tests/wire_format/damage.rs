@@ -84,6 +84,14 @@ fn counts_beyond_the_frame_are_refused() {
 }
 
 #[test]
+fn indices_without_values_take_no_memory() {
+    // 517 indices of a bit each, and one byte for as many values.
+    let text = format!("0e 00040000 05020000 00 41000000 {} 07 00", "ff".repeat(65));
+    check_frame(&frame(&text));
+    assert_eq!(decode(&frame(&text)), Err(WireError::Truncated { what: "kept values", needed: 65, left: 1 }));
+}
+
+#[test]
 fn a_failed_decode_leaves_the_empty_message() {
     let mut out = message(&mut Dense, &[1.0, 2.0]);
     assert!(out.decode_from(&frame("03 02000000 02000000 00 05 0000803f 0000803f")).is_err());
