@@ -43,7 +43,8 @@ cargo +nightly fuzz build --sanitizer none >&2 || exit 2
 failed=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-echo "target,inputs,seconds,edges,features,new_inputs,crashes"
+echo "target,inputs,seconds,edges,features,new_inputs,crashes,command"
+command="scripts/fuzz.sh $*"
 for target in $(cargo +nightly fuzz list | grep -F -- "$only"); do
     mkdir -p "corpus/$target"
     before=$(find "corpus/$target" -type f | wc -l)
@@ -60,6 +61,6 @@ for target in $(cargo +nightly fuzz list | grep -F -- "$only"); do
     number() { sed -nE "s/.*$1:? *([0-9]+).*/\1/p" <<<"$2" | tail -1; }
     inputs=$(number 'stat::number_of_executed_units' "$(cat "$log")")
     new=$(($(find "corpus/$target" -type f | wc -l) - before))
-    echo "$target,$inputs,$(($(date +%s) - start)),$(number cov "$last"),$(number ft "$last"),$new,$crashes"
+    echo "$target,$inputs,$(($(date +%s) - start)),$(number cov "$last"),$(number ft "$last"),$new,$crashes,$command"
 done
 exit "$failed"
