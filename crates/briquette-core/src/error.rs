@@ -154,6 +154,15 @@ pub enum ReduceError {
         /// The optimizer step.
         step: u64,
     },
+    /// The average is not finite though every rank's vector was; every rank finds the same.
+    #[error(
+        "the average over ranks is not finite in `{slot}`: their sum exceeds the largest number. Lower the learning rate, \
+         or clip gradients"
+    )]
+    Overflow {
+        /// The slot's path.
+        slot: String,
+    },
     /// The vector is not the one this reducer was built for.
     #[error("vector has {got} values, expected {expected}")]
     Length {

@@ -15,8 +15,9 @@
 //!
 //! Everything that a message says of itself is checked before use: counts against the bytes that are left before
 //! memory is reserved, indices, levels, padding, and every number for being finite. So decoding needs at most
-//! eight times the bytes it was given (at worst one for a code of eight bits that took one bit), and what decodes can be
-//! used without further checks.
+//! eight times the bytes it was given (at worst one for a code of eight bits that took one bit), twenty times where kept
+//! values are coded (at worst five, an index and a code, for two bits), and what decodes can be used without further
+//! checks.
 
 mod read;
 
@@ -226,14 +227,14 @@ mod tests {
 
     /// The densest frames of each kind, decoded into fresh storage.
     #[test]
-    fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame() {
-        let check = |message: &Message, name: &str| {
+    fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_values_are_coded() {
+        let check = |message: &Message, times: usize, name: &str| {
             let (mut bytes, mut fresh) = (Vec::new(), Message::default());
             message.encode_into(&mut bytes);
             assert_eq!(bytes.len(), message.encoded_len());
             fresh.decode_from(&bytes).unwrap();
             assert_eq!(&fresh, message);
-            assert!(memory(&fresh) <= 8 * bytes.len(), "{name}: {} for {}", memory(&fresh), bytes.len());
+            assert!(memory(&fresh) <= times * bytes.len(), "{name}: {} for {}", memory(&fresh), bytes.len());
         };
         let n = 5000;
         for kind in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
@@ -249,13 +250,18 @@ mod tests {
                 }
                 Values::Coded(_) => unreachable!("no kind asks for it"),
             }
-            check(&message, &format!("{kind:?}"));
+            check(&message, 8, &format!("{kind:?}"));
         }
         let mut message = Message::default();
         let (scales, codes) = message.quantized(n, (Grid::Linear { levels: 127 }, Coding::Elias), n as u32);
         scales.push(1.0);
         codes.resize(n, 0);
-        check(&message, "Elias");
+        check(&message, 8, "Elias");
+        let mut sparse = Message::default();
+        let (indices, values) = sparse.coded(n);
+        indices.extend(0..n as u32);
+        *values = message;
+        check(&sparse, 20, "coded");
     }
 
     #[test]

@@ -15,7 +15,7 @@ impl ReducerConfig {
                 probes(len).map(|x| compressor.class(&x)).reduce(worse)
             }
             ReducerConfig::SharedRandomK { factor, scaled } => {
-                let share = factor.keep(len) as f64 / len.max(1) as f64;
+                let share = factor.keep(len.max(1)) as f64 / len.max(1) as f64;
                 Some(if *scaled {
                     Class::Unbiased { omega: 1.0 / share - 1.0 }
                 } else {

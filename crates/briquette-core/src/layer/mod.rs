@@ -22,7 +22,7 @@ pub use shifted::Shifted;
 
 use crate::Slot;
 use crate::error::ReduceError;
-use crate::math::all_finite;
+use crate::reduce::not_finite;
 
 /// Gives `vector` its length at first use; later another length is an error.
 fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
@@ -34,9 +34,8 @@ fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
 
 /// The header has seen the gradient alone: with a memory added to it, it may have become infinite.
 fn check_finite(fed: &[f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-    if all_finite(fed) {
-        return Ok(());
+    match not_finite(fed, slots) {
+        Some(slot) => Err(ReduceError::NonFinite { rank, slot }),
+        None => Ok(()),
     }
-    let slot = slots.iter().find(|slot| !all_finite(&fed[slot.range()]));
-    Err(ReduceError::NonFinite { rank, slot: slot.map_or_else(String::new, |slot| slot.path().to_owned()) })
 }

@@ -65,7 +65,7 @@
 use super::{check_finite, fit};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round, Selection};
+use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
@@ -145,6 +145,17 @@ impl<R: Reducer> Reducer for Shifted<R> {
             self.mean_memory.clear();
         }
         let exchanged = exchanged?;
+        let (own, agreed) = (sums_finite(&self.memory, &self.delta), sums_finite(&self.mean_memory, average));
+        if !(own && agreed) {
+            average.iter_mut().zip(&self.mean_memory).for_each(|(average, mean)| *average += mean);
+            self.delta.iter_mut().zip(&self.memory).for_each(|(delta, h)| *delta += h);
+            if first {
+                self.memory.clear();
+                self.mean_memory.clear();
+            }
+            check_average(average, slots)?;
+            check_finite(&self.delta, slots, comm.rank())?;
+        }
         // Nothing fails from here on: this is the commit.
         if let Some(sent) = sent {
             sent.iter_mut().zip(&self.memory).zip(&self.delta).for_each(|((sent, h), delta)| *sent = h + delta);
@@ -162,6 +173,11 @@ impl<R: Reducer> Reducer for Shifted<R> {
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
     }
+}
+
+/// Whether memories stay finite: they move part of the way to these sums.
+fn sums_finite(memory: &[f32], delta: &[f32]) -> bool {
+    memory.iter().zip(delta).fold(true, |all, (h, delta)| all & (h + delta).is_finite())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub use ternary_all_reduce::TernaryAllReduce;
 
 use crate::compress::Tunable;
 use crate::error::ReduceError;
+use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Communicator, CompressionFactor, Key, Slot, Traffic};
@@ -154,6 +155,23 @@ impl Exchanged {
         exchange(comm)?;
         Ok(Exchanged { traffic: comm.traffic() - before, selection })
     }
+}
+
+/// A sum of finite vectors may have become infinite: found by whoever keeps state, before it is changed.
+pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
+    match not_finite(average, slots) {
+        Some(slot) => Err(ReduceError::Overflow { slot }),
+        None => Ok(()),
+    }
+}
+
+/// The first slot with a value that is not finite.
+pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
+    if all_finite(x) {
+        return None;
+    }
+    let slot = slots.iter().find(|slot| !all_finite(&x[slot.range()]));
+    Some(slot.map_or_else(String::new, |slot| slot.path().to_owned()))
 }
 
 /// Vector in, agreed average out.

@@ -44,7 +44,7 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{State, Stateful};
@@ -200,8 +200,10 @@ fn orthonormalize(p: &mut [f32], rank: usize) {
             p.chunks_exact_mut(rank).for_each(|row| row[column] -= along * row[earlier]);
         }
         let norm2 = dot(p, column, column);
-        // What is left below rounding of the original is noise, not direction.
-        let scale = if norm2 > original * 1e-12 && norm2 > 0.0 { (1.0 / norm2.sqrt()) as f32 } else { 0.0 };
+        // What is left below rounding of the original is noise, not direction; and a column of denormal numbers has a
+        // length whose inverse is infinite.
+        let scale = if norm2 > original * 1e-12 { (1.0 / norm2.sqrt()) as f32 } else { 0.0 };
+        let scale = if scale.is_finite() { scale } else { 0.0 };
         p.chunks_exact_mut(rank).for_each(|row| row[column] *= scale);
     }
 }
@@ -221,7 +223,7 @@ impl Reducer for PowerSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
         self.prepare(&round)?;
         let weight = 1.0 / comm.world() as f32;
-        let Round { input, average, sent, .. } = round;
+        let Round { slots, input, average, sent, .. } = round;
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
             self.project_left(input);
             comm.all_reduce_sum(&mut self.left)?;
@@ -245,6 +247,7 @@ impl Reducer for PowerSgd {
             average[range.clone()].copy_from_slice(values);
             dense = rest;
         }
+        check_average(average, slots)?;
         std::mem::swap(&mut self.q, &mut self.right);
         Ok(exchanged)
     }

@@ -127,6 +127,15 @@ impl Message {
         let kind = reader.u8("kind of the kept values")?;
         // No sparse message within a sparse one.
         check("kind of the kept values", kind, !matches!(kind, 3..=5 | 14))?;
+        // Every index takes at least a bit and its low ones, and every value a bit.
+        let index_bytes = (k as u64 * (1 + u64::from(r))).div_ceil(8) as usize;
+        for (what, needed, left) in
+            [("indices", index_bytes, stream.len()), ("kept values", k.div_ceil(8), reader.bytes.len())]
+        {
+            if needed > left {
+                return Err(WireError::Truncated { what, needed, left });
+            }
+        }
         let (indices, values) = self.coded(n);
         indices.reserve(k);
         rice_decode(stream, (r, k, n as u32), indices)?;

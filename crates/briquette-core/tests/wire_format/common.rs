@@ -5,6 +5,9 @@ use briquette_core::error::WireError;
 use briquette_core::{Key, Message};
 use proptest::prelude::*;
 
+use crate::claims::frame_of;
+use crate::golden::content;
+
 pub(crate) fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
     let top_k = |values| Box::new(TopK::fraction(0.3).unwrap().with_values(values));
     vec![
@@ -60,17 +63,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Message, WireError> {
 }
 
 /// A frame from its content: kind, length and fields, all in hexadecimal.
-pub(crate) fn frame(content: &str) -> Vec<u8> {
-    let digits: Vec<u8> = content.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    let mut bytes = b"BQ\x01".to_vec();
-    bytes.extend(digits.chunks(2).map(byte));
-    seal(bytes)
-}
-
-pub(crate) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    bytes
+pub(crate) fn frame(text: &str) -> Vec<u8> {
+    let content = content(text);
+    frame_of(content[0], &content[1..])
 }
 
 pub(crate) fn field(what: &'static str, value: u64) -> Result<Message, WireError> {

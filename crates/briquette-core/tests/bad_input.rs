@@ -1,0 +1,225 @@
+//! What is rare, and breaks careless code: empty vectors, one value, zeros of both signs, equal values, denormal and huge
+//! ones, and values that are not finite. One table, over every compressor alone and every configuration in a world of two.
+//!
+//! Finite in, finite out, or an error that names the slot; nothing panics, and no state holds what is not finite.
+
+use briquette_core::comm::{Communicator, Local};
+use briquette_core::compress::Class;
+use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, representatives};
+use briquette_core::error::ReduceError;
+use briquette_core::reduce::{Facts, Reducer, Round};
+use briquette_core::state::{State, Value};
+use briquette_core::{Key, Layout, Message};
+
+const MAX: f32 = f32::MAX;
+const TINY: f32 = 1e-45;
+
+/// Name and vector.
+fn table() -> Vec<(&'static str, Vec<f32>)> {
+    let mut hot = vec![0.0; 1030];
+    hot[600] = -3.7e-5;
+    let ramp = |of: &dyn Fn(f32) -> f32| (0..700).map(|i| of(i as f32 - 350.0)).collect::<Vec<f32>>();
+    vec![
+        ("empty", vec![]),
+        ("one value", vec![-2.5]),
+        ("one zero", vec![0.0]),
+        ("zeros", vec![0.0; 64]),
+        ("negative zeros", vec![-0.0; 33]),
+        ("zeros of both signs", ramp(&|i| 0.0 * i)),
+        ("all equal", vec![0.7; 1100]),
+        ("all equal, negative", vec![-0.7; 33]),
+        ("one-hot", hot),
+        ("one denormal", vec![TINY]),
+        ("denormals", ramp(&|i| i * TINY)),
+        ("denormal and normal", vec![TINY, -3e-40, 1.0, f32::MIN_POSITIVE]),
+        ("one that is largest", vec![MAX]),
+        ("all largest", vec![MAX; 600]),
+        ("largest of both signs", ramp(&|i| if i < 0.0 { -MAX } else { MAX })),
+        ("near the largest", ramp(&|i| i * (MAX / 350.0))),
+        ("largest and smallest", vec![MAX, -MAX, TINY, 0.0, -0.0, -TINY]),
+    ]
+}
+
+fn exchanges() -> Vec<Exchange> {
+    let every_step = |config| match config {
+        Config::EveryStep(exchange) => Some(exchange),
+        Config::Periodic(_) => None,
+    };
+    representatives().into_iter().filter_map(every_step).collect()
+}
+
+/// Every compressor of a representative, and every default.
+fn compressors() -> Vec<CompressorConfig> {
+    let of = |exchange: Exchange| match exchange.reducer {
+        ReducerConfig::Gather { compressor, per_slot: false } => Some(compressor),
+        _ => None,
+    };
+    let mut all: Vec<CompressorConfig> = exchanges().into_iter().filter_map(of).collect();
+    all.extend(CompressorConfig::defaults());
+    all
+}
+
+#[test]
+fn every_compressor_gives_finite_values_of_every_finite_vector() {
+    for config in compressors() {
+        for (name, x) in table() {
+            let (mut compressor, mut message, mut out) = (config.build(), Message::default(), vec![f32::NAN; x.len()]);
+            compressor.compress_into(&x, Key::new(5), &mut message);
+            message.decode_into(&mut out).unwrap();
+            assert!(out.iter().all(|v| v.is_finite()), "{config} of {name}: {out:?}");
+            let largest = |x: &[f32]| x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+            // A plain sign knows no zero.
+            let signs = config.to_string() == "plain-sign";
+            assert!(signs || largest(&x) > 0.0 || largest(&out) == 0.0, "{config} of {name}: something of nothing");
+            let (mut bytes, mut back) = (Vec::new(), Message::default());
+            message.encode_into(&mut bytes);
+            back.decode_from(&bytes).unwrap();
+            assert_eq!(back, message, "{config} of {name}");
+            let (Class::Contractive { delta: constant }
+            | Class::MeanContractive { delta: constant }
+            | Class::Unbiased { omega: constant }
+            | Class::Biased { omega: constant }) = compressor.class(&x);
+            let bounded = constant.is_finite() || (signs && largest(&x) == 0.0);
+            assert!(constant >= 0.0 && bounded, "{config} of {name}: class {:?}", compressor.class(&x));
+            assert!(message.error_energy(&x).is_finite() && message.kept_energy(&x).is_finite(), "{config} of {name}");
+        }
+    }
+}
+
+/// One rank's outcome of a step.
+type Step = Result<Vec<f32>, ReduceError>;
+
+/// Some steps of a configuration in a world of two, rank 1 with the vector negated and reversed where `mirrored`. After an
+/// error the others are told, and the run ends.
+fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>> {
+    let ranks = Local::run(2, |mut comm| {
+        let layout = layout(x.len());
+        let mut reducer = exchange.build_reducer(&layout, 2).unwrap();
+        let own: Vec<f32> = match comm.rank() == 1 && mirrored {
+            true => x.iter().rev().map(|v| -v).collect(),
+            false => x.to_vec(),
+        };
+        let mut steps = Vec::new();
+        for step in 0..3 {
+            let mut average = vec![f32::NAN; x.len()];
+            let (key, slots, facts) =
+                (Key::new(5).step(step), layout.slots(), Facts { step, learning_rate: Some(0.5), ..Facts::default() });
+            let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
+            let outcome = reducer.reduce(round, &mut comm).map(|_| average);
+            let mut state = State::default();
+            reducer.save(&mut state);
+            let failed = outcome.is_err();
+            steps.push((outcome, state));
+            if failed {
+                comm.abort("the step failed");
+                break;
+            }
+        }
+        Ok::<_, ReduceError>(steps)
+    });
+    ranks.into_iter().map(|steps| steps.expect("outcomes are kept")).collect()
+}
+
+/// A matrix where there are enough values, and the rest.
+fn layout(len: usize) -> Layout {
+    match len {
+        0..60 => Layout::new([("only.weight", vec![len])]),
+        _ => Layout::new([("matrix.weight", vec![10, 5]), ("rest", vec![len - 50])]),
+    }
+}
+
+#[test]
+fn every_configuration_gives_finite_averages_or_names_the_slot() {
+    for exchange in exchanges() {
+        for (name, x) in table() {
+            for mirrored in [false, true] {
+                let runs = run(&exchange, &x, mirrored);
+                let what = format!("{exchange:?} of {name}, mirrored: {mirrored}");
+                let mut named = false;
+                for (step, (outcome, state)) in runs.iter().flat_map(|run| run.iter().enumerate()) {
+                    match outcome {
+                        Ok(average) => {
+                            assert!(average.iter().all(|v| v.is_finite()), "{what}, step {step}: {average:?}")
+                        }
+                        Err(ReduceError::NonFinite { slot, .. } | ReduceError::Overflow { slot }) => {
+                            named |= ["only.weight", "matrix.weight", "rest"].contains(&&**slot)
+                        }
+                        // The other rank's was the first.
+                        Err(ReduceError::Comm(_)) => {}
+                        Err(error) => panic!("{what}, step {step}: {error}"),
+                    }
+                    for (entry, values) in floats(state) {
+                        assert!(values.iter().all(|v| v.is_finite()), "{what}, step {step}: {entry} {values:?}");
+                    }
+                }
+                let failed = runs.iter().flatten().any(|(outcome, _)| outcome.is_err());
+                assert!(named || !failed, "{what}: nobody names the slot");
+                // Only what is near the largest number may fail.
+                assert!(!failed || x.iter().any(|v| v.abs() > 1e30), "{what}: {runs:?}");
+            }
+        }
+    }
+}
+
+/// A strategy's header refuses such vectors for all (law 10); a layer with a memory does not rely on it.
+#[test]
+fn no_memory_takes_in_what_is_not_finite() {
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback != Feedback::None) {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = vec![0.5; 100];
+            x[70] = bad;
+            for run in run(&exchange, &x, false) {
+                let (outcome, state) = &run[0];
+                match outcome {
+                    Err(ReduceError::NonFinite { slot, .. }) => assert_eq!(slot, "rest"),
+                    // The other rank's was the first.
+                    Err(ReduceError::Comm(_)) => {}
+                    other => panic!("{exchange:?}: {other:?}"),
+                }
+                assert!(floats(state).all(|(_, values)| values.iter().all(|v| *v == 0.0)), "{exchange:?}: {state:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn settings_outside_their_range_fail_before_anybody_talks() {
+    let layout = layout(100);
+    for (text, says) in [
+        ("reducer = { kind = 'power-sgd', rank = 0 }", "at least 1"),
+        ("reducer = { kind = 'multi-step', rounds = 0, inner = { kind = 'dense' } }", "at least 1"),
+        ("reducer = { kind = 'shared-random-k', factor = 0.5 }", "at least 1"),
+        ("reducer = { kind = 'shared-random-k', factor = nan }", "at least 1"),
+        ("reducer = { kind = 'sparse-all-reduce', factor = inf }", "at least 1"),
+        ("reducer = { kind = 'sketched-sgd', factor = 8.0, rows = 0 }", "rows"),
+        ("reducer = { kind = 'sketched-sgd', factor = 8.0, width = 0.0 }", "width"),
+        ("reducer = { kind = 'sketched-sgd', factor = 8.0, width = nan }", "width"),
+        ("reducer = { kind = 'sketched-sgd', factor = 8.0, candidates = 0 }", "candidates"),
+        ("bucket_values = 0", "at least 1"),
+        ("feedback = { diana = { alpha = 0.0 } }", "above 0"),
+        ("feedback = { diana = { alpha = -1.0 } }", "above 0"),
+        ("feedback = { momentum = { momentum = 1.0 } }", "in [0, 1)"),
+        ("feedback = { momentum = { momentum = nan } }", "in [0, 1)"),
+        ("feedback = { momentum = { clip = 0.0 } }", "positive"),
+        ("reducer = { kind = 'gather', compressor = 'topk:0' }", "at most 1"),
+        ("reducer = { kind = 'gather', compressor = 'hard-threshold:nan' }", "above 0"),
+        ("reducer = { kind = 'gather', compressor = 'dither:1' }", "1.01"),
+    ] {
+        let config = toml::from_str::<Config>(&format!("strategy = 'every-step'\n{text}"));
+        let error = match config {
+            Ok(config) => config.build(&layout, 2).map(drop).unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(says), "{text}: {error}");
+    }
+    assert!(Config::dense().build(&layout, 0).is_err());
+    // Nothing is no parameter at all, and no reason to fail.
+    assert!(representatives().iter().all(|config| config.build(&Layout::new([("weight", vec![0])]), 2).is_ok()));
+}
+
+fn floats(state: &State) -> impl Iterator<Item = (&str, &Vec<f32>)> {
+    state.iter().filter_map(|(name, value)| match value {
+        Value::F32s(values) => Some((name, values)),
+        _ => None,
+    })
+}

@@ -1,0 +1,255 @@
+//! Identities: where two algorithms are one, both give the same numbers. Cheap, and sharp: whatever is scaled, keyed or
+//! ordered otherwise on one side shows.
+//!
+//! | if | then | checked by |
+//! |---|---|---|
+//! | local SGD, `H` = 1, plain SGD | minibatch SGD with the mean gradient | `local_sgd_that_averages_every_step_is_minibatch_sgd` |
+//! | error feedback, EF21 or DIANA with the identity | SGD | `memories_around_the_identity_change_nothing` |
+//! | DIANA, `h` = 0 and `α` → 0 | compressed gradient descent | `diana_whose_memory_stands_still_is_compressed_descent` |
+//! | QSGD, one level, largest magnitude | TernGrad without clipping | `tern_grad_has_its_closed_variance_and_qsgds_draws`, `tern_grad::tests` |
+//! | natural dithering, as many levels as there are | natural compression of `x/‖x‖`, rescaled | `dithering_to_all_powers_of_two_is_natural_compression_rescaled` |
+//! | top-k after top-k', `k` ≤ `k'` | top-k | `top_k_after_a_larger_top_k_is_top_k` |
+//! | `R` rounds of top-k | one top-(Rk) | `rounds_of_top_k_with_feedback_are_one_top_k`, `multi_step::tests` |
+//! | NEOLITHIC, `R` = 1 | the plain compressed step, same feedback | `one_round_of_neolithic_is_the_plain_step`, `multi_step::tests` |
+//! | PowerSGD, rank ≥ min(n, m) | the exact gradient | `power_sgd_of_full_rank_is_exact`, `power_sgd::tests` (a mean of low rank, in one power step) |
+//! | GraVAC, `ε` = 0; `ε` > 1 | always the candidate; always dense | `gravac::tests::epsilon_zero_…`, `tests/gravac.rs` `golden_3_above_1_…` |
+//! | DQ-SGD, `B` fixed | QSGD with `2^(B−1) − 1` levels | `qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels` (the controller does not exist yet) |
+//! | momentum correction, dense | momentum SGD | `momentum_correction::tests::with_every_exchange_dense_it_is_momentum_sgd` |
+//! | the sketch with every coordinate; shared random-k, `k = d` | dense | `sketched_sgd::tests`, `shared_random_k::tests` |
+//! | a coded sparsifier with dense values | the sparsifier | `coded::tests::with_dense_values_it_is_the_sparsifier` |
+//! | SlowMo, BMUF, Lookahead; DiLoCo; Parle; SGP, exponential graphs; backup ranks; Picky SGD | | one side does not exist yet |
+//! | majority vote of one, Signum, generalised signSGD; Artemis, MCM; Comp-AMS | | one side does not exist yet |
+//! | Krum, trimmed mean, median, CGE, RFA without faults | the mean | one side does not exist yet |
+
+use briquette_core::comm::{Communicator, Local, run_ranks};
+use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
+use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, Rhythm};
+use briquette_core::error::ReduceError;
+use briquette_core::layer::Shifted;
+use briquette_core::reduce::{Gather, Reducer, Round};
+use briquette_core::sync::{Context, Due};
+use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
+use rand::Rng;
+
+fn layout() -> Layout {
+    Layout::new([("matrix", vec![10, 6]), ("bias", vec![10])])
+}
+
+/// Multiples of 1/64: sums, halves and quarters are exact.
+fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
+    let mut rng = Key::new(8).step(step).rank(rank).block(0);
+    (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
+}
+
+/// Plain SGD on `½‖x − c‖²`, a centre a rank and a step, as the glue does it. The parameters of every rank after it.
+fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
+    let ranks = run_ranks(Local::world(world), |mut comm| {
+        let layout = layout();
+        let mut strategy = config.build(&layout, world).expect("a valid configuration");
+        let mut x = vec![0.0; layout.len()];
+        for step in 0..steps {
+            let facts = Facts { step, ..Facts::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts };
+            let centre = dyadic(comm.rank(), step, x.len());
+            let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
+            let due = strategy.due(step);
+            if due == Due::Gradients {
+                strategy.sync(&mut gradient, &cx, &mut comm).expect("no rank fails");
+            }
+            // A rate of ¼ and centres of few digits: every sum is exact for a few steps.
+            x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= 0.25 * g);
+            if due == Due::Parameters {
+                strategy.sync(&mut x, &cx, &mut comm).expect("no rank fails");
+            }
+        }
+        Ok::<_, ReduceError>(x)
+    });
+    ranks.into_iter().collect::<Result<_, _>>().expect("no rank fails")
+}
+
+fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
+    Config::EveryStep(Exchange { reducer, feedback, ..Exchange::default() })
+}
+
+fn gather(text: &str) -> ReducerConfig {
+    ReducerConfig::gather(text.parse().expect("the text of a compressor"))
+}
+
+fn message(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> Message {
+    let mut out = Message::default();
+    compressor.compress_into(x, key, &mut out);
+    out
+}
+
+fn decoded(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    message(compressor, x, key).decode_into(&mut out).expect("its own length");
+    out
+}
+
+#[test]
+fn local_sgd_that_averages_every_step_is_minibatch_sgd() {
+    let local = Config::Periodic(Rhythm { every: 1 });
+    for world in [1, 2, 4] {
+        assert_eq!(train(&local, world, 4), train(&Config::dense(), world, 4), "{world} ranks");
+    }
+    // Thirds are not exact.
+    let off = train(&local, 3, 4).concat().into_iter().zip(train(&Config::dense(), 3, 4).concat());
+    assert!(off.into_iter().all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(1.0)));
+    assert_ne!(train(&Config::Periodic(Rhythm { every: 2 }), 2, 3), train(&Config::dense(), 2, 3));
+}
+
+#[test]
+fn memories_around_the_identity_change_nothing() {
+    let diana = |alpha| Feedback::Diana { alpha };
+    for world in [1, 2, 4] {
+        let plain = train(&Config::dense(), world, 4);
+        for feedback in [Feedback::Error, Feedback::Ef21, diana(None), diana(Some(0.5))] {
+            for reducer in [ReducerConfig::Dense, gather("dense")] {
+                let config = exchange(reducer, feedback);
+                assert_eq!(train(&config, world, 4), plain, "{config:?}, {world} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn diana_whose_memory_stands_still_is_compressed_descent() {
+    // The smallest step there is: beside gradients of 1/64 and more the memory adds nothing.
+    let run = |alpha: Option<f32>| {
+        let ranks = run_ranks(Local::world(3), |mut comm| {
+            let gather = Gather::new("qsgd:3:16:l2".parse::<CompressorConfig>().expect("a text").build(), Mean);
+            let mut reducer: Box<dyn Reducer> = match alpha {
+                None => Box::new(gather),
+                Some(alpha) => Box::new(Shifted::diana(gather, alpha).expect("within (0, 1]")),
+            };
+            let (layout, mut averages) = (layout(), Vec::new());
+            for step in 0..5 {
+                let facts = Facts { step, ..Facts::default() };
+                let (input, mut average) = (dyadic(comm.rank(), step, layout.len()), vec![0.0; layout.len()]);
+                let (key, slots) = (Key::new(5).step(step), layout.slots());
+                let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+                reducer.reduce(round, &mut comm)?;
+                averages.push(average);
+            }
+            Ok::<_, ReduceError>(averages)
+        });
+        ranks.into_iter().map(|averages| averages.expect("no rank fails")).collect::<Vec<_>>()
+    };
+    let plain = run(None);
+    // Nothing is remembered at the first step, whatever alpha is.
+    assert_eq!(run(Some(0.25))[0][0], plain[0][0]);
+    assert_ne!(run(Some(0.25))[0][1], plain[0][1]);
+    let still = run(Some(f32::MIN_POSITIVE)).concat().concat();
+    assert!(still.iter().zip(plain.concat().concat()).all(|(a, b)| (a - b).abs() < 1e-30));
+}
+
+#[test]
+fn tern_grad_has_its_closed_variance_and_qsgds_draws() {
+    let x = dyadic(0, 0, 40);
+    let largest = x.iter().fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
+    let sum = |of: &dyn Fn(f64) -> f64| x.iter().map(|v| of(f64::from(*v))).sum::<f64>();
+    let closed = largest * sum(&f64::abs) - sum(&|v| v * v);
+    assert!((TernGrad::unclipped().error(&x) / closed - 1.0).abs() < 1e-6);
+    let mut qsgd = "qsgd:s1:40:max".parse::<CompressorConfig>().expect("a text").build();
+    let draws = 20_000;
+    let mut energy = 0.0;
+    for step in 0..draws {
+        let key = Key::new(3).step(step);
+        let out = decoded(&mut TernGrad::unclipped(), &x, key);
+        assert_eq!(out, decoded(&mut *qsgd, &x, key));
+        energy += out.iter().zip(&x).map(|(v, x)| f64::from(v - x).powi(2)).sum::<f64>();
+    }
+    assert!((energy / draws as f64 / closed - 1.0).abs() < 0.02, "{energy} over {draws} draws of {closed}");
+}
+
+#[test]
+fn dithering_to_all_powers_of_two_is_natural_compression_rescaled() {
+    let x: Vec<f32> = dyadic(0, 1, 3000).iter().map(|v| 0.3 * v * v * v).collect();
+    let scale = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+    assert!(scale.to_bits() & 0x7f_ffff != 0, "no power of two");
+    let shares: Vec<f32> = x.iter().map(|v| v / scale).collect();
+    let mut dither = ExponentialDithering::new(2.0, 127, x.len(), Norm::Max).expect("valid settings");
+    for step in 0..20 {
+        let key = Key::new(6).step(step);
+        let natural: Vec<f32> = decoded(&mut Natural, &shares, key).iter().map(|v| v * scale).collect();
+        assert_eq!(decoded(&mut dither, &x, key), natural);
+    }
+}
+
+#[test]
+fn top_k_after_a_larger_top_k_is_top_k() {
+    // Distinct magnitudes: nothing is tied.
+    let x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * (1.0 + i as f32 * 1e-3)).collect();
+    let top = |factor| TopK::factor(CompressionFactor::new(factor).expect("at least 1"));
+    for (coarse, fine) in [(2.0, 50.0), (10.0, 10.0), (3.0, 1000.0)] {
+        let first = decoded(&mut top(coarse), &x, Key::new(0));
+        let direct = message(&mut top(fine), &x, Key::new(0));
+        assert_eq!(message(&mut top(fine), &first, Key::new(0)), direct, "{coarse} then {fine}");
+        let mut refined = Message::default();
+        top(fine).refine_into(&x, &message(&mut top(coarse), &x, Key::new(0)), Key::new(0), &mut refined);
+        assert_eq!(refined, direct, "{coarse} refined to {fine}");
+    }
+}
+
+#[test]
+fn rounds_of_top_k_with_feedback_are_one_top_k() {
+    // 70 values: 7 a round, 21 in all.
+    for feedback in [Feedback::Error, Feedback::Ef21] {
+        for world in [1, 2, 4] {
+            let rounds = ReducerConfig::MultiStep { rounds: 3, inner: Box::new(gather("topk:10x")) };
+            let one = train(&exchange(gather("topk:0.3"), feedback), world, 6);
+            assert_eq!(train(&exchange(rounds, feedback), world, 6), one, "{feedback:?}, {world} ranks");
+        }
+    }
+}
+
+#[test]
+fn one_round_of_neolithic_is_the_plain_step() {
+    for (text, feedback) in [
+        ("topk:10x", Feedback::Error),
+        ("sign:16", Feedback::Error),
+        ("topk:10x", Feedback::Ef21),
+        ("qsgd:3:16:l2", Feedback::None),
+        ("qsgd:3:16:l2", Feedback::Diana { alpha: None }),
+    ] {
+        let once = ReducerConfig::MultiStep { rounds: 1, inner: Box::new(gather(text)) };
+        let plain = train(&exchange(gather(text), feedback), 3, 6);
+        assert_eq!(train(&exchange(once, feedback), 3, 6), plain, "{text}, {feedback:?}");
+    }
+}
+
+#[test]
+fn power_sgd_of_full_rank_is_exact() {
+    // Six columns of ten rows: at rank 6 and more the factors would be no smaller than the matrix.
+    for world in [1, 2, 4] {
+        let plain = train(&Config::dense(), world, 4);
+        for rank in [6, 7, 100] {
+            let power = train(&exchange(ReducerConfig::PowerSgd { rank }, Feedback::None), world, 4);
+            assert_eq!(power, plain, "rank {rank}, {world} ranks");
+        }
+        assert_ne!(train(&exchange(ReducerConfig::PowerSgd { rank: 1 }, Feedback::None), world, 4), plain);
+    }
+}
+
+#[test]
+fn qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels() {
+    let x = dyadic(0, 2, 500);
+    for bits in 2..=8_u32 {
+        let levels = (1 << (bits - 1)) - 1;
+        for rest in ["512:max", "64:l2", "64:l2:elias"] {
+            let config = |first: String| format!("qsgd:{first}:{rest}").parse::<CompressorConfig>().expect("a text");
+            let (by_bits, by_levels) = (config(bits.to_string()), config(format!("s{levels}")));
+            assert_eq!(by_bits, by_levels);
+            let [a, b] = [by_bits, by_levels].map(|config| message(&mut *config.build(), &x, Key::new(bits.into())));
+            assert_eq!(a, b);
+        }
+        // And that is how many steps there are to the scale: a whole one is sent as it is, whatever is drawn.
+        let whole = [1.0, 1.0 / levels as f32];
+        let qsgd = &mut *format!("qsgd:{bits}").parse::<CompressorConfig>().expect("a text").build();
+        assert!((0..50).all(|step| decoded(qsgd, &whole, Key::new(1).step(step)) == whole), "{bits} bits");
+        let half = [1.0, 0.5 / levels as f32];
+        assert!((0..50).any(|step| decoded(qsgd, &half, Key::new(1).step(step))[1] == whole[1]), "{bits} bits");
+        assert!((0..50).any(|step| decoded(qsgd, &half, Key::new(1).step(step))[1] == 0.0), "{bits} bits");
+    }
+}

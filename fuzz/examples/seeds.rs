@@ -1,0 +1,87 @@
+//! Writes `seeds/`, what every target starts from: the golden frames, and what representative settings look like.
+//!
+//! ```sh
+//! cd fuzz && cargo run --example seeds
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use briquette_core::config::{CompressorConfig, Config, representatives};
+use briquette_core::{Key, Message};
+use briquette_fuzz::claims::frame_of;
+use briquette_fuzz::golden::{GOLDEN, content};
+
+fn main() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let targets: Vec<PathBuf> = fs::read_dir(root.join("fuzz_targets"))?.flatten().map(|e| e.path()).collect();
+    let target = |kind: u8| {
+        let name = targets.iter().filter_map(|path| path.file_stem()?.to_str());
+        name.into_iter().find(|name| name.starts_with(&format!("kind_{kind:02}_"))).expect("a target for every kind")
+    };
+    let seeds = root.join("seeds");
+    if seeds.exists() {
+        fs::remove_dir_all(&seeds)?;
+    }
+    for (number, (compressor, x, text)) in GOLDEN.iter().enumerate() {
+        let content = content(text);
+        let (kind, name) = (content[0], format!("golden_{number:02}"));
+        write(&seeds, target(kind), &name, &content[1..])?;
+        write(&seeds, "frame", &name, &frame_of(kind, &content[1..]))?;
+        if !compressor.is_empty() {
+            write(&seeds, "compressor_text", &name, compressor.as_bytes())?;
+            write(&seeds, "compressor", &name, &input(compressor, x))?;
+        }
+    }
+    let long: Vec<f32> = (0..150).map(|i| (i as f32 * 0.7).sin() * 10_f32.powi(i % 7 - 3)).collect();
+    for (number, compressor) in compressors().into_iter().enumerate() {
+        let (name, text) = (format!("other_{number:02}"), compressor.to_string());
+        write(&seeds, "compressor_text", &name, text.as_bytes())?;
+        write(&seeds, "compressor", &name, &input(&text, &long[..24]))?;
+        let (mut message, mut bytes) = (Message::default(), Vec::new());
+        compressor.build().compress_into(&long, Key::new(1), &mut message);
+        message.encode_into(&mut bytes);
+        let kind = target(bytes[3]);
+        write(&seeds, kind, &name, &bytes[4..bytes.len() - 4])?;
+    }
+    for (number, config) in settings().into_iter().enumerate() {
+        let text = toml::to_string(&config).map_err(io::Error::other)?;
+        write(&seeds, "settings", &format!("settings_{number:02}"), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// What `briquette_fuzz::compress` reads.
+fn input(compressor: &str, x: &[f32]) -> Vec<u8> {
+    let values = x.iter().flat_map(|v| v.to_le_bytes());
+    compressor.bytes().chain(*b"\n\x07\0\0\0").chain(values).collect()
+}
+
+/// One of each, and those of kinds with few seeds.
+fn compressors() -> Vec<CompressorConfig> {
+    let more = ["topk:3x+qsgd:s127:7:l2:elias", "topk:3x+one-bit:5", "qsgd:8:20:l2:elias", "dither:1.1:127:30:l1"];
+    let more = more.map(|text| text.parse().expect("the text of a compressor"));
+    CompressorConfig::defaults().into_iter().chain(more).collect()
+}
+
+/// As few as show every setting.
+fn settings() -> Vec<Config> {
+    let mut seen = std::collections::BTreeSet::new();
+    let words = |config: &Config| {
+        let text = toml::to_string(config).unwrap_or_default();
+        text.split([' ', '\n', '=', '.']).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut new = |config: &Config| words(config).into_iter().filter(|word| seen.insert(word.clone())).count() > 0;
+    let mut all = representatives();
+    // The longest texts first.
+    all.sort_by_key(|config| std::cmp::Reverse(words(config).len()));
+    all.retain(|config| new(config));
+    all
+}
+
+fn write(seeds: &Path, target: &str, name: &str, content: &[u8]) -> io::Result<()> {
+    let folder = seeds.join(target);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(name), content)
+}

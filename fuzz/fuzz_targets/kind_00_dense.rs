@@ -1,0 +1,4 @@
+//! Payloads of kind 0.
+#![no_main]
+
+briquette_fuzz::payload!(0);

@@ -1,0 +1,41 @@
+//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format`, too: these are
+//! the same files.
+
+#[path = "../../crates/briquette-core/tests/wire_format/asked.rs"]
+pub mod asked;
+#[path = "../../crates/briquette-core/tests/wire_format/claims.rs"]
+pub mod claims;
+#[path = "../../crates/briquette-core/tests/wire_format/golden.rs"]
+pub mod golden;
+
+use briquette_core::Key;
+use briquette_core::config::CompressorConfig;
+
+/// A target for the payloads of a kind: the input is length and payload, and gets a header and a right checksum.
+#[macro_export]
+macro_rules! payload {
+    ($kind:literal) => {
+        libfuzzer_sys::fuzz_target!(|content: &[u8]| {
+            $crate::claims::check_frame(&$crate::claims::frame_of($kind, content));
+        });
+    };
+}
+
+/// A line with a compressor's text, then values of four bytes each. The first says how often the others are repeated, so
+/// that a short input can be a long vector; it is the seed, too.
+pub fn compress(input: &[u8]) {
+    let Some(end) = input.iter().position(|&b| b == b'\n') else { return };
+    let (text, rest) = (std::str::from_utf8(&input[..end]), &input[end + 1..]);
+    let Some(config) = text.ok().and_then(|text| text.parse::<CompressorConfig>().ok()) else { return };
+    let mut words = rest.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+    let seed = words.next().unwrap_or(0);
+    let once: Vec<f32> = words.map(finite).collect();
+    let x = once.repeat(1 + (seed as usize & 0xff) % (1 + 3000 / once.len().max(1)));
+    claims::check_compressor(&mut *config.build(), &x, Key::new(u64::from(seed)));
+}
+
+/// The number of these bits; where it would not be finite, one with a smaller exponent.
+fn finite(bits: u32) -> f32 {
+    let v = f32::from_bits(bits);
+    if v.is_finite() { v } else { f32::from_bits(bits ^ 0x4000_0000) }
+}
