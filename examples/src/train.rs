@@ -70,6 +70,10 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     }
     let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
     let total = steps_per_epoch * settings.epochs as u64;
+    let total = settings.steps.map_or(total, |steps| steps.min(total));
+    if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
+        bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
+    }
     let run = Run {
         settings,
         task,
@@ -77,7 +81,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         shards,
         key,
         steps_per_epoch,
-        total: settings.steps.map_or(total, |steps| steps.min(total)),
+        total,
         checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
         begin: Instant::now(),
     };

@@ -67,6 +67,13 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
 }
 
 #[test]
+fn a_rule_that_matches_no_layer_lists_the_layers() {
+    let runs = Runs::default();
+    let flags = "--dataset generated --train-limit 64 --test-limit 8 --ranks 2 --rules conv9.*=dense --out run --plain";
+    runs.run(CIFAR, flags).says(&["rule `conv9.*` matches no layer; there are", ".weight"]);
+}
+
+#[test]
 fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--model alexnet", &["--model", "alexnet", "resnet8", "resnet20", "vgg11"]);
     refused(AG_NEWS, "--dataset generated --model resnet8", &["--model", "resnet8", "lstm, bilstm"]);
@@ -76,6 +83,8 @@ fn unknown_values_of_flags_list_the_valid_ones() {
         "--reducer ring",
         &["--reducer", "`ring`", "gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"],
     );
+    refused_flags("--feedback memory", &["--feedback", "`memory`", "error-inside, diana[:ALPHA], ef21, none"]);
+    refused_flags("--rules fc", &["--rules", "`fc` is not PATTERN=COMPRESSOR"]);
     refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; ", "topk[", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
     refused_flags("--controller pid", &["--controller", "`pid`", "constant, schedule[:from=4x,epochs=1], gravac"]);
@@ -106,7 +115,7 @@ fn settings_that_do_not_go_together_say_why() {
     refused_flags("--controller schedule --compressor qsgd:4", &["--controller", "--compressor topk"]);
     refused_flags("--local-steps 2 --controller gravac", &["--local-steps", "--controller must be constant"]);
     refused_flags("--local-steps 2 --momentum-correction on", &["--local-steps", "--momentum-correction must be off"]);
-    refused_flags("--bucket-values 100 --reducer power-sgd", &["--bucket-values", "--reducer gather, dense"]);
+    refused_flags("--bucket-values 100 --reducer power-sgd", &["--bucket-values", "every --reducer but power-sgd"]);
 }
 
 #[test]

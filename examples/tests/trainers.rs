@@ -247,7 +247,7 @@ fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 17] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -255,6 +255,11 @@ const KINDS: [(&str, &str); 12] = [
     (CIFAR, "--compressor qsgd:4 --feedback none"),
     (CIFAR, "--compressor sign"),
     (CIFAR, "--local-steps 2"),
+    (CIFAR, "--reducer sparse-all-reduce:10x --feedback error-inside"),
+    (CIFAR, "--reducer sketched-sgd:10x"),
+    (CIFAR, "--reducer ternary-all-reduce"),
+    (CIFAR, "--reducer multi-step:2 --compressor sign --feedback ef21 --per-slot on"),
+    (CIFAR, "--compressor qsgd:4 --feedback diana --rules *.bias=dense,*.weight=qsgd:8 --dense-below 20"),
     (CIFAR, "--bucket-values 20000 --compressor topk:10x:f16"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),
@@ -291,6 +296,40 @@ fn every_kind_of_exchange_trains_on_two_ranks() {
 #[test]
 fn every_kind_of_exchange_trains_on_three_ranks() {
     every_kind_trains(3);
+}
+
+#[test]
+fn what_a_compressor_needs_is_the_default_feedback() {
+    let runs = Runs::default();
+    for (flags, feedback) in [
+        ("--compressor sign", "feedback = \"error\""),
+        ("--compressor qsgd:4", "feedback = \"none\""),
+        ("--compressor qsgd:4 --rules *.weight=topk:10x", "feedback = \"error\""),
+        ("--reducer sparse-all-reduce", "feedback = \"error\""),
+        ("--reducer ternary-all-reduce", "feedback = \"none\""),
+    ] {
+        runs.run(CIFAR, &format!("{SMALL} --steps 1 --out run --overwrite {flags}")).succeeds();
+        let config = runs.text("run", "config.toml");
+        assert!(config.contains(feedback), "{flags}: {config}");
+    }
+}
+
+#[test]
+fn a_recorded_gradient_is_the_one_of_its_step() {
+    let runs = Runs::default();
+    for (flag, bytes) in [("--record-gradient 2", 4), ("--record-gradient 2:bf16", 2)] {
+        runs.run(CIFAR, &format!("{SMALL} --out run --overwrite --reducer dense {flag}")).succeeds();
+        let file = fs::read(runs.path("run").join("gradient.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+        let values: usize = tensors.tensors().iter().map(|(_, view)| view.shape().iter().product::<usize>()).sum();
+        assert_eq!(values, 77_850, "ResNet-8");
+        let data: usize = tensors.tensors().iter().map(|(_, view)| view.data().len()).sum();
+        assert_eq!(data, bytes * values);
+        assert!(tensors.names().iter().any(|name| name.ends_with("weight")), "named by path: {:?}", tensors.names());
+        assert!(tensors.tensors().iter().any(|(_, view)| view.data().iter().any(|byte| *byte != 0)));
+    }
+    runs.run(CIFAR, &format!("{SMALL} --out run --overwrite --record-gradient 100"))
+        .says(&["--record-gradient 100", "6 steps"]);
 }
 
 #[test]
