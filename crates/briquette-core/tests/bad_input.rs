@@ -105,10 +105,13 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
             let (key, slots, facts) =
                 (Key::new(5).step(step), layout.slots(), Facts { step, learning_rate: Some(0.5), ..Facts::default() });
             let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
+            let before = saved(&*reducer);
             let outcome = reducer.reduce(round, &mut comm).map(|_| average);
-            let mut state = State::default();
-            reducer.save(&mut state);
-            let failed = outcome.is_err();
+            let (state, failed) = (saved(&*reducer), outcome.is_err());
+            assert!(
+                !failed || state == before,
+                "{exchange:?}, step {step}: {outcome:?} changed {before:?} to {state:?}"
+            );
             steps.push((outcome, state));
             if failed {
                 comm.abort("the step failed");
@@ -118,6 +121,12 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
         Ok::<_, ReduceError>(steps)
     });
     ranks.into_iter().map(|steps| steps.expect("outcomes are kept")).collect()
+}
+
+fn saved(reducer: &dyn Reducer) -> State {
+    let mut state = State::default();
+    reducer.save(&mut state);
+    state
 }
 
 /// A matrix where there are enough values, and the rest.

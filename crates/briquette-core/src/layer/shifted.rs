@@ -63,11 +63,11 @@
 //! ```
 
 use super::{check_finite, fit};
-use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{State, Stateful};
+use crate::{Communicator, Slot};
 
 /// Sends differences to a memory; see the [module](self).
 #[derive(Debug)]
@@ -111,6 +111,22 @@ impl<R: Reducer> Shifted<R> {
     }
 }
 
+impl<R> Shifted<R> {
+    /// Memories stay finite where these sums are: they move part of the way there.
+    fn check_sums(&mut self, average: &mut [f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+        let finite = |memory: &[f32], delta: &[f32]| {
+            memory.iter().zip(delta).fold(true, |all, (h, delta)| all & (h + delta).is_finite())
+        };
+        if finite(&self.mean_memory, average) && finite(&self.memory, &self.delta) {
+            return Ok(());
+        }
+        average.iter_mut().zip(&self.mean_memory).for_each(|(average, mean)| *average += mean);
+        self.delta.iter_mut().zip(&self.memory).for_each(|(delta, h)| *delta += h);
+        check_average(average, slots)?;
+        check_finite(&self.delta, slots, rank)
+    }
+}
+
 impl<R: Reducer> Stateful for Shifted<R> {
     fn save(&self, state: &mut State) {
         state.put("memory", self.memory.clone());
@@ -135,27 +151,25 @@ impl<R: Reducer> Reducer for Shifted<R> {
         self.difference.clear();
         self.difference.extend(round.input.iter().zip(&self.memory).map(|(input, memory)| input - memory));
         self.delta.resize(len, 0.0);
+        // What the inner reducer keeps under a memory is a controller's few numbers.
+        let mut before = State::default();
+        before.put_part("inner", &self.inner);
         let Round { key, slots, facts, average, sent, .. } = round;
-        let inner = Round { key, slots, facts, input: &self.difference, average, sent: Some(&mut self.delta) };
-        let exchanged =
-            check_finite(&self.difference, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
-        if exchanged.is_err() && first {
-            // As they were before.
-            self.memory.clear();
-            self.mean_memory.clear();
-        }
-        let exchanged = exchanged?;
-        let (own, agreed) = (sums_finite(&self.memory, &self.delta), sums_finite(&self.mean_memory, average));
-        if !(own && agreed) {
-            average.iter_mut().zip(&self.mean_memory).for_each(|(average, mean)| *average += mean);
-            self.delta.iter_mut().zip(&self.memory).for_each(|(delta, h)| *delta += h);
+        let part =
+            Round { key, slots, facts, input: &self.difference, average: &mut *average, sent: Some(&mut self.delta) };
+        let exchanged = check_finite(&self.difference, slots, comm.rank())
+            .and_then(|()| self.inner.reduce(part, comm))
+            .and_then(|exchanged| self.check_sums(average, slots, comm.rank()).map(|()| exchanged));
+        if exchanged.is_err() {
             if first {
+                // As they were before.
                 self.memory.clear();
                 self.mean_memory.clear();
             }
-            check_average(average, slots)?;
-            check_finite(&self.delta, slots, comm.rank())?;
+            let restored = before.load_part("inner", &mut self.inner);
+            debug_assert!(restored.is_ok(), "a reducer must load what it saved: {restored:?}");
         }
+        let exchanged = exchanged?;
         // Nothing fails from here on: this is the commit.
         if let Some(sent) = sent {
             sent.iter_mut().zip(&self.memory).zip(&self.delta).for_each(|((sent, h), delta)| *sent = h + delta);
@@ -173,11 +187,6 @@ impl<R: Reducer> Reducer for Shifted<R> {
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
     }
-}
-
-/// Whether memories stay finite: they move part of the way to these sums.
-fn sums_finite(memory: &[f32], delta: &[f32]) -> bool {
-    memory.iter().zip(delta).fold(true, |all, (h, delta)| all & (h + delta).is_finite())
 }
 
 #[cfg(test)]

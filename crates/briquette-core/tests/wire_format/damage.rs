@@ -52,6 +52,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("0c 01000000 01 01000000 0000803f 05", "level", 3),
         ("0c 01000000 01 01000000 0000803f 02", "padding", 1),
         ("0e 01000000 01000000 00 01000000 01 03 0000803f", "kind of the kept values", 3),
+        ("0e 01000000 01000000 00 01000000 01 0e 00000000 00 00000000 00", "kind of the kept values", 14),
     ] {
         assert_eq!(decode(&frame(content)), field(what, value), "{content}");
     }
