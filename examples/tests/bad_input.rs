@@ -83,7 +83,6 @@ fn unknown_values_of_flags_list_the_valid_ones() {
         "--reducer ring",
         &["--reducer", "`ring`", "gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx]"],
     );
-    refused_flags("--feedback memory", &["--feedback", "`memory`", "error-inside, diana[:ALPHA], ef21, none"]);
     refused_flags("--rules fc", &["--rules", "`fc` is not PATTERN=COMPRESSOR"]);
     refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; ", "topk[", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
@@ -97,7 +96,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--backend abacus", &["unknown --backend `abacus`; this build has: flex"]);
     refused_flags("--schedule exponential", &["--schedule", "'exponential'", "constant, cosine, one-cycle"]);
     refused_flags("--optimizer rmsprop", &["--optimizer", "'rmsprop'", "sgd, adam"]);
-    refused_flags("--feedback all", &["--feedback", "'all'", "error, none"]);
+    refused_flags("--feedback all", &["--feedback", "'all'", "error, error-inside, diana[:ALPHA], ef21, none"]);
     refused_flags("--momentum-correction yes", &["--momentum-correction", "'yes'", "on, off"]);
     refused_flags("--augment blur", &["--augment", "'blur'", "none, flip, crop-flip"]);
     refused_flags("--rank 3", &["--rank", "--ranks"]);
