@@ -33,14 +33,12 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::dither::{draw, largest};
-use super::qsgd::quantize;
+use super::dither::{Linear, Quantizer};
 use super::{Class, Compressor, Knobs, Spec};
-use crate::bits::pack;
 use crate::error::ConfigError;
-use crate::math::norm2;
+use crate::math::{largest, norm2};
 use crate::message::{Coding, Grid};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::{CompressionFactor, Key, Message};
 
 /// Stochastic ternary values; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -99,20 +97,9 @@ impl Compressor for TernGrad {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let scale = self.scale(x);
-        let bucket = x.len().max(1) as u32;
-        let (scales, packed) = out.quantized(x.len(), (Grid::Linear { levels: 1 }, Coding::Fixed), bucket);
-        if !x.is_empty() {
-            scales.push(scale);
-        }
-        let (mut uniforms, mut clipped, mut codes) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
-        for (index, x) in x.chunks(BLOCK).enumerate() {
-            let (clipped, codes, uniforms) = (&mut clipped[..x.len()], &mut codes[..x.len()], &mut uniforms[..x.len()]);
-            clipped.iter_mut().zip(x).for_each(|(clipped, x)| *clipped = x.clamp(-scale, scale));
-            draw(key, index, uniforms);
-            quantize(clipped, (scale, 1, 2), uniforms, codes);
-            pack(codes, 2, packed);
-        }
+        let (grid, bucket) = (Grid::Linear { levels: 1 }, x.len().max(1) as u32);
+        let quantizer = Quantizer { grid, coding: Coding::Fixed, bucket, level: Linear(1) };
+        quantizer.quantize(x, |x| self.scale(x), Some(key), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {
