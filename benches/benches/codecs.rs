@@ -1,6 +1,6 @@
 //! Every compressor on vectors of three lengths, drawn and recorded. `--bin codecs` compares them with memcpy in one run.
 //!
-//! `cargo bench -p briquette-benches --bench codecs -- "topk.*/gaussian/262144"` runs some of them.
+//! `cargo bench -p briquette-benches --bench codecs -- "gaussian/encode/topk.*/262144"` runs some of them.
 
 use briquette::core::compress::Class;
 use briquette::core::config::CompressorConfig;
@@ -37,6 +37,7 @@ fn codecs(c: &mut Criterion) {
                 let (mut message, mut read) = (Message::default(), Message::default());
                 compressor.compress_into(&x, Key::new(KEY), &mut message);
                 check(&config, &x, &message);
+                message.encode_into(&mut bytes);
                 group.bench_function(BenchmarkId::new(format!("encode/{config}"), len), |b| {
                     b.iter(|| {
                         compressor.compress_into(&x, Key::new(KEY), &mut message);

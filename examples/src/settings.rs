@@ -76,7 +76,7 @@ options! {
     compressor: String,
     /// Under gather and multi-step: on for a message for each layer, off for one in all
     per_slot: Toggle,
-    /// Layers that another compressor takes, by their path, as PATTERN=COMPRESSOR,...: *.bias=dense,fc.*=topk:10x
+    /// Layers that another compressor takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
     rules: RulesSpec,
     /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
     dense_below: usize,

@@ -86,6 +86,13 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         begin: Instant::now(),
     };
     run.check_resumed()?;
+    let resumed = run.checkpoint.as_ref().map_or(0, Checkpoint::step);
+    if let Some(record) = settings.record_gradient.filter(|record| record.step() < resumed) {
+        // It was recorded by the run before, unless it was asked for just now.
+        if !settings.out.join("gradient.safetensors").exists() {
+            bail!("--record-gradient {record}: the run goes on from step {resumed}");
+        }
+    }
     let results = run_ranks(world(settings)?, |comm| run.rank(comm).map_err(RankError::from));
     first_error(results)
 }

@@ -67,10 +67,17 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
 }
 
 #[test]
+fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
+    refused_flags("--compressor sign --per-slot on --feedback diana", &["diana needs an unbiased compressor"]);
+    let rule = "--rules *.weight=randk:10x:scaled --feedback error";
+    refused_flags(rule, &["randk:10x:scaled", "feedback none or diana"]);
+}
+
+#[test]
 fn a_rule_that_matches_no_layer_lists_the_layers() {
     let runs = Runs::default();
     let flags = "--dataset generated --train-limit 64 --test-limit 8 --ranks 2 --rules conv9.*=dense --out run --plain";
-    runs.run(CIFAR, flags).says(&["rule `conv9.*` matches no layer; there are", ".weight"]);
+    runs.run(CIFAR, flags).says(&["rule `conv9.*` matches no slot; there are", ".weight"]);
 }
 
 #[test]

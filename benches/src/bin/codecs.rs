@@ -1,15 +1,13 @@
 //! Every compressor on one long vector, beside `memcpy` of the same bytes: size, loss, speed.
 
-use std::hint::black_box;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use briquette::core::Key;
 use briquette::core::config::CompressorConfig;
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
-use briquette_cli::measure::{Measured, measure, median};
+use briquette_cli::measure::{Measured, measure, on_threads};
 use clap::{Parser, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -29,6 +27,9 @@ struct Arguments {
     /// Timed runs of each; the median counts.
     #[arg(long, default_value_t = 20)]
     repeats: usize,
+    /// Threads that share the work on the vector; the copy beside it is always one thread's.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
     /// Only compressors whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
@@ -67,6 +68,7 @@ impl Source {
 struct Row {
     source: String,
     values: usize,
+    threads: usize,
     compressor: String,
     class: String,
     nominal_factor: f64,
@@ -81,19 +83,6 @@ struct Row {
     cores: usize,
 }
 
-/// Seconds to copy `x`, the median.
-fn memcpy(x: &[f32], repeats: usize) -> f64 {
-    let mut copy = vec![0.0; x.len()];
-    let once = |copy: &mut Vec<f32>| {
-        let start = Instant::now();
-        copy.copy_from_slice(black_box(x));
-        black_box(copy);
-        start.elapsed().as_secs_f64()
-    };
-    once(&mut copy);
-    median((0..repeats.max(1)).map(|_| once(&mut copy)).collect())
-}
-
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (source, x) = match &arguments.file {
@@ -106,11 +95,9 @@ fn main() -> Result<()> {
     let chosen = |config: &CompressorConfig| config.to_string().contains(&arguments.only);
     for config in CompressorConfig::defaults().into_iter().filter(chosen) {
         eprintln!("{config}");
-        // Beside each compressor: the machine may be slower a minute later.
-        let copying = memcpy(&x, arguments.repeats);
-        let measured = measure(&config, &x, Key::new(7), arguments.repeats);
+        let measured = on_threads(arguments.threads.into(), || measure(&config, &x, Key::new(7), arguments.repeats))?;
         ensure!(measured.gain <= 1.0, "{config}: a gain of {}", measured.gain);
-        rows.push(row(measured, copying, &source, x.len(), (&machine, cores)));
+        rows.push(row(measured, (&source, arguments.threads.into()), x.len(), (&machine, cores)));
     }
     println!("{}", table(&rows));
     if let Some(path) = &arguments.csv {
@@ -121,11 +108,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn row(measured: Measured, copying: f64, source: &str, values: usize, (machine, cores): (&str, usize)) -> Row {
-    let gigabytes = 4e-9 * values as f64;
+fn row(measured: Measured, (source, threads): (&str, usize), values: usize, (machine, cores): (&str, usize)) -> Row {
+    let (gigabytes, copying) = (4e-9 * values as f64, measured.copy_seconds);
     Row {
         source: source.to_owned(),
         values,
+        threads,
         encode_gigabytes_per_second: gigabytes / measured.encode_seconds,
         encode_to_memcpy: copying / measured.encode_seconds,
         decode_gigabytes_per_second: gigabytes / measured.decode_seconds,

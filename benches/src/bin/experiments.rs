@@ -118,9 +118,6 @@ const AG_NEWS: &[Row] = &[
     ("GraVAC q8, error feedback", "--compressor topk:20x:q8 --controller gravac:min=20x"),
 ];
 
-/// Of every run.
-const RANKS: f64 = 4.0;
-
 impl Which {
     fn rows(self) -> &'static [Row] {
         match self {
@@ -209,7 +206,7 @@ struct Line {
     difference_to_dense: f64,
     standard_error: f64,
     bytes_sent: f64,
-    fewer_bytes: f64,
+    /// Bytes of the dense ring over bytes sent.
     wire_factor: f64,
     simulated_seconds: f64,
     machine: String,
@@ -218,13 +215,12 @@ struct Line {
 }
 
 impl Line {
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 6] {
         [
             self.row.clone(),
             self.seeds.to_string(),
             format!("{:.4}", self.test_accuracy),
             format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
-            format!("{:.1}x", self.fewer_bytes),
             format!("{:.1}x", self.wire_factor),
             format!("{:.1} s", self.simulated_seconds),
         ]
@@ -237,15 +233,7 @@ fn print(cli: &Cli) -> Result<()> {
     let (machine, cores) = trainer::machine();
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
-    table.set_header([
-        "row",
-        "seeds",
-        "test accuracy",
-        "to dense, points",
-        "fewer bytes",
-        "wire factor",
-        "simulated time",
-    ]);
+    table.set_header(["row", "seeds", "test accuracy", "to dense, points", "wire factor", "simulated time"]);
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     for (name, flags) in cli.table.rows() {
         let mut all = summaries(cli, (name, flags));
@@ -255,9 +243,6 @@ fn print(cli: &Cli) -> Result<()> {
         }
         let mean = |f: fn(&Summary) -> f64| Mean::of(&all.iter().map(|(_, s)| f(s)).collect::<Vec<_>>()).mean;
         let difference = Mean::of_differences(&accuracy(&all), &dense);
-        let fewer_bytes = mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64);
-        // A gather sends its message to W-1 ranks, the dense ring 2(W-1)/W vectors.
-        let gathers = flags.contains("--compressor");
         let line = Line {
             row: (*name).into(),
             seeds: all.len(),
@@ -265,8 +250,7 @@ fn print(cli: &Cli) -> Result<()> {
             difference_to_dense: difference.mean,
             standard_error: difference.error,
             bytes_sent: mean(|s| s.bytes_sent as f64),
-            fewer_bytes,
-            wire_factor: if gathers { fewer_bytes * RANKS / 2.0 } else { fewer_bytes },
+            wire_factor: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,

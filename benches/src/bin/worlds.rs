@@ -12,7 +12,7 @@ use briquette::core::comm::{Local, all_reduce_traffic};
 use briquette::core::compress::{Compressor, TopK};
 use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
-use briquette::core::reduce::sparse_all_reduce::count;
+use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
 use briquette::core::reduce::{Facts, Round};
 use briquette::core::{Communicator, CompressionFactor, Key, Layout, Message};
 use briquette_benches::trainer::machine;
@@ -45,8 +45,6 @@ const WORLDS: [usize; 9] = [2, 3, 4, 8, 16, 32, 64, 256, 1024];
 
 /// A frame of `Gather` has its length in front.
 const FRAME: usize = 4;
-/// Bytes of a sparse message that do not depend on what it holds.
-const HEADER: usize = 17;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
@@ -79,6 +77,19 @@ struct Setup {
     layout: Layout,
     factor: CompressionFactor,
     rank: usize,
+}
+
+impl Kind {
+    /// As settings write it.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Dense => "dense",
+            Kind::Gather => "gather",
+            Kind::SharedRandomK => "shared-random-k",
+            Kind::SparseAllReduce => "sparse-all-reduce",
+            Kind::PowerSgd => "power-sgd",
+        }
+    }
 }
 
 impl Setup {
@@ -183,7 +194,7 @@ fn main() -> Result<()> {
                 gradient: name.clone(),
                 values: setup.values.len(),
                 ranks: world,
-                reducer: format!("{kind:?}"),
+                reducer: kind.name().into(),
                 how: if whole { "exchanged" } else { "counted" },
                 payload_bytes: payload,
                 header_bytes: header,
@@ -205,9 +216,13 @@ fn main() -> Result<()> {
 /// By how much each reducer's payload grows from 16 ranks to the largest world.
 fn growth(rows: &[Row]) {
     for kind in KINDS {
-        let of = |ranks| rows.iter().find(|row| row.ranks == ranks && row.reducer == format!("{kind:?}"));
+        let of = |ranks| rows.iter().find(|row| row.ranks == ranks && row.reducer == kind.name());
         if let (Some(small), Some(large)) = (of(16), of(1024)) {
-            println!("{kind:?}: payload x{:.3} from 16 to 1024 ranks", large.payload_bytes / small.payload_bytes);
+            println!(
+                "{}: payload x{:.3} from 16 to 1024 ranks",
+                kind.name(),
+                large.payload_bytes / small.payload_bytes
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use briquette_cli::file::{self, Vector};
-use briquette_cli::measure::{Measured, measure};
+use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use clap::{Args, Parser, Subcommand};
@@ -30,9 +30,9 @@ enum Command {
 }
 
 const KEYS: &str = "Random bits: `--seed N` gives the key Key::new(N) of briquette-core, used as it is (in training, step, \
-                    bucket and rank are folded in as well). Values 4096·i, 4096·i + 1, … of the vector take 32 bits each from \
-                    eight xoshiro128++ generators that are seeded from the key and i; the module documentation of a \
-                    compressor says which of the bits decide.";
+                    bucket and rank are folded in as well). Values 4096·i, 4096·i + 1, … of the vector take 16 bits each (where a \
+                    value is kept or not: 32) from eight xoshiro128++ generators that are seeded from the key and i; the \
+                    module documentation of a compressor says which of the bits decide.";
 
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
@@ -48,6 +48,9 @@ struct Inspect {
     /// Timed runs; the median is shown.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
+    /// Threads that share the work on one vector. The messages are the same, whatever their number.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
     /// Print CSV instead of a table.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -101,9 +104,10 @@ impl Inspect {
         }
         bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
         let mut rows = Vec::new();
+        let (key, repeats) = (Key::new(self.seed), usize::from(self.repeats));
         for config in compressors {
             bar.set_message(config.to_string());
-            rows.push(measure(config, &vector.values, Key::new(self.seed), usize::from(self.repeats)));
+            rows.push(on_threads(usize::from(self.threads), || measure(config, &vector.values, key, repeats))?);
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -136,7 +140,17 @@ fn summary(path: &std::path::Path, vector: &Vector) -> String {
 fn table(rows: &[Measured], dense_bytes: f64) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY);
-    table.set_header(["compressor", "class here", "nominal", "wire factor", "gain", "rel. error", "encode", "decode"]);
+    table.set_header([
+        "compressor",
+        "class here",
+        "nominal",
+        "wire factor",
+        "gain",
+        "rel. error",
+        "encode",
+        "decode",
+        "÷ copy",
+    ]);
     for row in rows {
         let speed = |seconds: f64| format!("{:.2} ms, {:.1} GB/s", 1e3 * seconds, dense_bytes / seconds / 1e9);
         table.add_row([
@@ -148,9 +162,10 @@ fn table(rows: &[Measured], dense_bytes: f64) -> Table {
             format!("{:.4}", row.relative_error),
             speed(row.encode_seconds),
             speed(row.decode_seconds),
+            format!("{:.2}, {:.2}", row.copy_seconds / row.encode_seconds, row.copy_seconds / row.decode_seconds),
         ]);
     }
-    (2..8).filter_map(|i| table.column_mut(i).map(|c| c.set_cell_alignment(CellAlignment::Right))).for_each(drop);
+    (2..9).filter_map(|i| table.column_mut(i).map(|c| c.set_cell_alignment(CellAlignment::Right))).for_each(drop);
     table
 }
 

@@ -1,5 +1,6 @@
 //! What a compressor makes of a vector: size, loss, time.
 
+use std::hint::black_box;
 use std::time::Instant;
 
 use briquette_core::compress::Class;
@@ -28,19 +29,27 @@ pub struct Measured {
     pub encode_seconds: f64,
     /// Seconds to read the message and add it to a vector, the median.
     pub decode_seconds: f64,
+    /// Seconds to copy the vector, the median; a copy before each run, as a machine is not always equally busy.
+    pub copy_seconds: f64,
 }
 
-/// Measures with `key`, timing `repeats` runs (at least one).
+/// Measures with `key`, timing `repeats` runs (at least one), on the threads of the pool it is called from.
+///
+/// What a training loop has as well is not counted: storage of the run before is used again, pages and all, by compressor,
+/// message, frame and copy alike. Bytes are: encoding ends with a frame that could be sent, and decoding begins with it.
 ///
 /// # Panics
 /// When a message does not survive its own wire form, which would be a fault of this library.
 pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -> Measured {
     let mut compressor = config.build();
     let (mut message, mut read, mut bytes) = (Message::default(), Message::default(), Vec::new());
-    let mut sum = vec![0.0; x.len()];
-    let (mut encode, mut decode) = (Vec::new(), Vec::new());
+    let (mut sum, mut copy) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    let (mut encode, mut decode, mut copying) = (Vec::new(), Vec::new(), Vec::new());
     // The first run finds storage; it does not count unless it is the only one.
     for run in 0..=repeats.max(1) {
+        let begin = Instant::now();
+        copy.copy_from_slice(black_box(x));
+        black_box(&mut copy);
         let start = Instant::now();
         compressor.compress_into(x, key, &mut message);
         bytes.clear();
@@ -49,6 +58,7 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
         read.decode_from(&bytes).expect("a message reads what it wrote");
         read.add_to(1.0, &mut sum).expect("a message fits the vector it was made of");
         if run > 0 {
+            copying.push((start - begin).as_secs_f64());
             encode.push((encoded - start).as_secs_f64());
             decode.push(encoded.elapsed().as_secs_f64());
         }
@@ -66,6 +76,18 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
         relative_error: share.sqrt(),
         encode_seconds: median(encode),
         decode_seconds: median(decode),
+        copy_seconds: median(copying),
+    }
+}
+
+/// What `work` gives on `threads` threads of a pool of its own; on the caller's where that is one.
+///
+/// # Errors
+/// When threads cannot be started.
+pub fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T, rayon::ThreadPoolBuildError> {
+    match threads {
+        1 => Ok(work()),
+        threads => Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?.install(work)),
     }
 }
 

@@ -9,24 +9,23 @@
 //! Alphabets*, 1975).
 
 mod elias;
+mod pack;
 
 pub(crate) use elias::{Elias, elias_decode};
+pub(crate) use pack::{Which, for_ones, pack, pack_signs, pack_where, packed_len, unpack};
 
 use crate::error::WireError;
 
 /// The largest Rice parameter.
 pub(crate) const MAX_RICE: u8 = 31;
 
-/// Gaps between ascending indices: how many positions lie between one and the one before.
-fn gaps(indices: &[u32]) -> impl Iterator<Item = u32> + '_ {
-    let first = indices.first().copied();
-    first.into_iter().chain(indices.windows(2).map(|w| w[1].wrapping_sub(w[0]).wrapping_sub(1)))
-}
-
-/// Bits of the Rice code of all gaps.
+/// Bits of the Rice code of all gaps: between ascending indices, how many positions lie between one and the one before.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn rice_bits(indices: &[u32], r: u8) -> u64 {
-    let unary: u64 = gaps(indices).map(|g| u64::from(g >> r)).sum();
-    unary + indices.len() as u64 * (1 + u64::from(r))
+    let Some(&first) = indices.first() else { return 0 };
+    let gap = |pair: &[u32]| pair[1].wrapping_sub(pair[0]).wrapping_sub(1);
+    let unary: u64 = indices.windows(2).map(|pair| u64::from(gap(pair) >> r)).sum();
+    u64::from(first >> r) + unary + indices.len() as u64 * (1 + u64::from(r))
 }
 
 /// The parameter with the fewest bits, and how many bits that is.
@@ -59,7 +58,10 @@ pub(crate) fn best_rice(indices: &[u32]) -> (u8, u64) {
 pub(crate) fn rice_encode(indices: &[u32], r: u8, out: &mut Vec<u8>) {
     let mut writer = Writer { out, window: 0, used: 0 };
     let low = (1_u64 << r) - 1;
-    for gap in gaps(indices) {
+    let mut next = 0_u32;
+    for &index in indices {
+        let gap = index.wrapping_sub(next);
+        next = index.wrapping_add(1);
         let zeros = gap >> r;
         let tail = ((u64::from(gap) & low) << 1) | 1;
         if zeros <= 24 {
@@ -97,7 +99,10 @@ impl Writer<'_> {
     }
 }
 
-/// Bits from position `at` on, lowest first: at least 57 of them true, zeros past the end.
+/// True bits of a [`window`].
+const WINDOW: u32 = 57;
+
+/// Bits from position `at` on, lowest first: at least [`WINDOW`] of them true, zeros past the end.
 fn window(bytes: &[u8], at: u64) -> u64 {
     let byte = (at / 8) as usize;
     let word = match bytes.get(byte..).and_then(|b| b.first_chunk::<8>()) {
@@ -119,23 +124,34 @@ pub(crate) fn rice_decode(
     (r, count, len): (u8, usize, u32),
     out: &mut Vec<u32>,
 ) -> Result<(), WireError> {
+    // Every code has its one bit and its tail.
+    let needed = (count as u64 * (1 + u64::from(r))).div_ceil(8);
+    if needed > bytes.len() as u64 {
+        return Err(WireError::Truncated { what: "indices", needed: needed as usize, left: bytes.len() });
+    }
+    out.reserve(count);
     let low = (1_u64 << r) - 1;
-    let mut at = 0_u64;
-    let mut next = 0_u64;
+    let (mut at, mut next) = (0_u64, 0_u64);
+    // The bits from `at` on; the first `left` of them are true. Several codes are read of one window: finding the next
+    // window depends on the length of every code before, and waits for memory each time.
+    let (mut word, mut left) = (0_u64, 0);
     for _ in 0..count {
-        let mut word = window(bytes, at);
         let mut zeros = word.trailing_zeros();
         let mut gap = 0;
-        if zeros >= 25 {
-            (gap, at) = long_run(bytes, at)?;
-            word = window(bytes, at);
-            zeros = 0;
-            if gap > u64::from(len >> r) {
-                return Err(WireError::Field { what: "gap between indices", value: gap });
+        if zeros + 1 + u32::from(r) > left {
+            (word, left) = (window(bytes, at), WINDOW);
+            zeros = word.trailing_zeros();
+            if zeros >= 25 {
+                (gap, at) = long_run(bytes, at)?;
+                (word, zeros) = (window(bytes, at), 0);
+                if gap > u64::from(len >> r) {
+                    return Err(WireError::Field { what: "gap between indices", value: gap });
+                }
             }
         }
         gap = ((gap + u64::from(zeros)) << r) | ((word >> zeros >> 1) & low);
-        at += u64::from(zeros) + 1 + u64::from(r);
+        let used = zeros + 1 + u32::from(r);
+        (word, left, at) = (word >> used, left - used, at + u64::from(used));
         next += gap;
         if next >= u64::from(len) {
             return Err(WireError::Field { what: "index", value: next });
@@ -175,93 +191,6 @@ pub(crate) fn padding(bytes: &[u8], at: u64) -> Result<(), WireError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Bytes of `count` codes of `bits` bits.
-pub(crate) fn packed_len(count: usize, bits: u8) -> usize {
-    (count as u64 * u64::from(bits)).div_ceil(8) as usize
-}
-
-macro_rules! by_width {
-    ($bits:expr, $f:ident($($arg:expr),*)) => {
-        match $bits {
-            1 => $f::<1>($($arg),*),
-            2 => $f::<2>($($arg),*),
-            3 => $f::<3>($($arg),*),
-            4 => $f::<4>($($arg),*),
-            5 => $f::<5>($($arg),*),
-            6 => $f::<6>($($arg),*),
-            7 => $f::<7>($($arg),*),
-            _ => $f::<8>($($arg),*),
-        }
-    };
-}
-
-/// Appends codes of `bits` (1 to 8) bits, eight codes to `bits` bytes. Appends whole bytes, so that all calls but the
-/// last must bring a multiple of eight codes.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-pub(crate) fn pack(codes: &[u8], bits: u8, out: &mut Vec<u8>) {
-    by_width!(bits, pack_width(codes, out));
-}
-
-#[inline(always)]
-fn pack_width<const B: usize>(codes: &[u8], out: &mut Vec<u8>) {
-    let word = |group: &[u8]| group.iter().enumerate().fold(0_u64, |word, (i, &c)| word | (u64::from(c) << (i * B)));
-    let (groups, rest) = codes.as_chunks::<8>();
-    for group in groups {
-        out.extend_from_slice(&word(group).to_le_bytes()[..B]);
-    }
-    out.extend_from_slice(&word(rest).to_le_bytes()[..packed_len(rest.len(), B as u8)]);
-}
-
-/// Appends one bit a value, 1 where it is below 0 (and 0 for both zeros). All calls but the last must bring a multiple of
-/// eight values.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-pub(crate) fn pack_signs(x: &[f32], out: &mut Vec<u8>) {
-    let byte = |x: &[f32]| x.iter().enumerate().fold(0, |byte, (i, &v)| byte | (u8::from(v < 0.0) << i));
-    let (chunks, rest) = x.as_chunks::<8>();
-    out.extend(chunks.iter().map(|chunk| byte(chunk)));
-    if !rest.is_empty() {
-        out.push(byte(rest));
-    }
-}
-
-/// Reads codes `start .. start + out.len()`, which must lie in `bytes`.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-pub(crate) fn unpack(bytes: &[u8], bits: u8, start: usize, out: &mut [u8]) {
-    by_width!(bits, unpack_width(bytes, start, out));
-}
-
-#[inline(always)]
-fn unpack_width<const B: usize>(bytes: &[u8], start: usize, out: &mut [u8]) {
-    let head = (start.next_multiple_of(8) - start).min(out.len());
-    let (first, out) = out.split_at_mut(head);
-    for (i, code) in first.iter_mut().enumerate() {
-        *code = code_at::<B>(bytes, start + i);
-    }
-    let start = start + head;
-    let (groups, rest) = out.as_chunks_mut::<8>();
-    let whole = groups.len();
-    let packed = bytes.get(start / 8 * B..).unwrap_or(&[]);
-    for (group, packed) in groups.iter_mut().zip(packed.chunks_exact(B)) {
-        let mut word = [0; 8];
-        word[..B].copy_from_slice(packed);
-        let word = u64::from_le_bytes(word);
-        for (i, code) in group.iter_mut().enumerate() {
-            *code = ((word >> (i * B)) & ((1 << B) - 1)) as u8;
-        }
-    }
-    for (i, code) in rest.iter_mut().enumerate() {
-        *code = code_at::<B>(bytes, start + whole * 8 + i);
-    }
-}
-
-fn code_at<const B: usize>(bytes: &[u8], index: usize) -> u8 {
-    let at = index as u64 * B as u64;
-    let byte = (at / 8) as usize;
-    let high = bytes.get(byte + 1).copied().unwrap_or(0);
-    let word = u16::from_le_bytes([bytes[byte], high]);
-    ((word >> (at % 8)) & ((1 << B) - 1)) as u8
 }
 
 #[cfg(test)]
@@ -317,18 +246,6 @@ mod tests {
             let mut out = Vec::new();
             let _ = rice_decode(&bytes, (r, count, 1000), &mut out);
             prop_assert!(out.iter().all(|&i| i < 1000) && out.is_sorted());
-        }
-
-        #[test]
-        fn codes_unpack_from_any_start(bits in 1..=8_u8, values in proptest::collection::vec(any::<u8>(), 1..90), start in 0..90_usize) {
-            let codes: Vec<u8> = values.iter().map(|v| v & (((1_u16 << bits) - 1) as u8)).collect();
-            let mut bytes = Vec::new();
-            pack(&codes, bits, &mut bytes);
-            prop_assert_eq!(bytes.len(), packed_len(codes.len(), bits));
-            let start = start % codes.len();
-            let mut back = vec![0; codes.len() - start];
-            unpack(&bytes, bits, start, &mut back);
-            prop_assert_eq!(&back[..], &codes[start..]);
         }
     }
 }

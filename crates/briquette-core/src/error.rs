@@ -154,6 +154,14 @@ pub enum ReduceError {
         /// The optimizer step.
         step: u64,
     },
+    /// A memory cannot be kept in such a learning rate.
+    #[error("step {step}: the learning rate is {rate}, and error feedback inside it needs 0 or one from 1e-30 to 1e30")]
+    LearningRate {
+        /// The optimizer step.
+        step: u64,
+        /// The rate.
+        rate: f64,
+    },
     /// The average is not finite though every rank's vector was; every rank finds the same.
     #[error(
         "the average over ranks is not finite in `{slot}`: their sum exceeds the largest number. Lower the learning rate, \

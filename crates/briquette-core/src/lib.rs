@@ -92,6 +92,7 @@ pub mod layer;
 mod layout;
 mod math;
 mod message;
+mod parallel;
 pub mod reduce;
 pub mod report;
 pub mod state;

@@ -124,14 +124,12 @@ impl Message {
             return Err(WireError::Length { expected: end, got: self.len });
         }
         match &self.payload {
-            Payload::Dense(values) => add(&values[start..end], weight, out),
             Payload::Sparse { indices, values } => {
                 let place = |position: usize| indices.partition_point(|&i| (i as usize) < position);
                 let (from, to) = (place(start), place(end));
                 values.for_each(from, to, |j, v| out[indices[j] as usize - start] += weight * v);
             }
-            _ => self
-                .for_each_block(start, end, |at, values| add(values, weight, &mut out[at - start..][..values.len()])),
+            _ => self.add_dense(start, weight, out),
         }
         Ok(())
     }
@@ -181,12 +179,5 @@ impl Message {
             energy += c * (2.0 * x - c);
         });
         energy
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-fn add(values: &[f32], weight: f32, out: &mut [f32]) {
-    for (out, value) in out.iter_mut().zip(values) {
-        *out += weight * value;
     }
 }

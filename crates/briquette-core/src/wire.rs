@@ -21,6 +21,8 @@
 
 mod read;
 
+use crc32fast::Hasher;
+
 use crate::bits::{Elias, best_rice, packed_len, rice_encode, unpack};
 use crate::message::{BLOCK, Coding, Grid, HalfKind, Message, Payload, Q8_BLOCK, ValueKind, Values, bucket_count};
 
@@ -29,6 +31,8 @@ const VERSION: u8 = 1;
 /// Magic, version, kind, length.
 const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
+/// Bytes copied at a time: the checksum takes them while they are in the first cache.
+const PIECE: usize = 1 << 14;
 /// The largest binary16 magnitude a sparse message may hold, 32752: times 2¹¹³ it is still a finite `f32`.
 pub(crate) const F16_LIMIT: u16 = 0x77ff;
 /// Exponents `e` for which `2^e` is normal and [`F16_LIMIT`]` · 2^e` finite.
@@ -73,51 +77,82 @@ impl Message {
 
     /// Appends the wire form.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, kind_byte(&self.payload)]);
-        out.extend_from_slice(&(self.len() as u32).to_le_bytes());
-        self.put_body(out);
-        let checksum = crc32fast::hash(&out[start..]);
-        out.extend_from_slice(&checksum.to_le_bytes());
+        let mut sink = Sink { summed: out.len(), out, checksum: Hasher::new() };
+        sink.bytes(&MAGIC);
+        sink.bytes(&[VERSION, kind_byte(&self.payload)]);
+        sink.bytes(&(self.len() as u32).to_le_bytes());
+        self.put_body(&mut sink);
+        let Sink { out, checksum, .. } = sink;
+        out.extend_from_slice(&checksum.finalize().to_le_bytes());
     }
 
-    fn put_body(&self, out: &mut Vec<u8>) {
+    fn put_body(&self, out: &mut Sink<'_>) {
         match &self.payload {
-            Payload::Dense(values) => put_f32s(values, out),
-            Payload::Half { bits, .. } => put_u16s(bits, out),
+            Payload::Dense(values) => out.numbers(values, |v| v.to_le_bytes()),
+            Payload::Half { bits, .. } => out.numbers(bits, |v| v.to_le_bytes()),
             Payload::Sparse { indices, values } => put_sparse(indices, values, out),
             Payload::Quantized { grid, coding, bucket, scales, codes } => {
-                out.push(grid.levels());
+                out.bytes(&[grid.levels()]);
                 if let Grid::Exponential { base, .. } = grid {
-                    out.extend_from_slice(&base.to_le_bytes());
+                    out.bytes(&base.to_le_bytes());
                 }
-                out.extend_from_slice(&bucket.to_le_bytes());
-                put_f32s(scales, out);
+                out.bytes(&bucket.to_le_bytes());
+                out.numbers(scales, |v| v.to_le_bytes());
                 match coding {
-                    Coding::Fixed => out.extend_from_slice(codes),
+                    Coding::Fixed => out.bytes(codes),
                     Coding::Elias => {
-                        let bits = grid.bits();
-                        Elias::new(bits).encode(out, |each| for_codes(codes, self.len(), bits, each));
+                        let (bits, elias) = (grid.bits(), Elias::new(grid.bits()));
+                        out.stream(|out| elias.encode(out, |each| for_codes(codes, self.len(), bits, each)));
                     }
                 }
             }
             Payload::Sign { bucket, scales, signs } => {
-                out.extend_from_slice(&bucket.to_le_bytes());
-                put_f32s(scales, out);
-                out.extend_from_slice(signs);
+                out.bytes(&bucket.to_le_bytes());
+                out.numbers(scales, |v| v.to_le_bytes());
+                out.bytes(signs);
             }
             Payload::TwoLevel { bucket, levels: pairs, bits: codes }
             | Payload::Affine { block: bucket, ranges: pairs, codes } => {
-                out.extend_from_slice(&bucket.to_le_bytes());
-                put_f32s(pairs.as_flattened(), out);
-                out.extend_from_slice(codes);
+                out.bytes(&bucket.to_le_bytes());
+                out.numbers(pairs.as_flattened(), |v| v.to_le_bytes());
+                out.bytes(codes);
             }
             Payload::Natural { exponents, signs } => {
-                out.extend_from_slice(exponents);
-                out.extend_from_slice(signs);
+                out.bytes(exponents);
+                out.bytes(signs);
             }
         }
+    }
+}
+
+/// Where a frame is written, and its checksum so far: of everything in `out` from the frame's first byte to `summed`.
+struct Sink<'a> {
+    out: &'a mut Vec<u8>,
+    summed: usize,
+    checksum: Hasher,
+}
+
+impl Sink<'_> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(PIECE) {
+            self.stream(|out| out.extend_from_slice(piece));
+        }
+    }
+
+    fn numbers<T: Copy, const N: usize>(&mut self, numbers: &[T], bytes: impl Fn(T) -> [u8; N]) {
+        let mut piece = [0; PIECE];
+        for numbers in numbers.chunks(PIECE / N) {
+            let piece = &mut piece.as_chunks_mut::<N>().0[..numbers.len()];
+            piece.iter_mut().zip(numbers).for_each(|(piece, v)| *piece = bytes(*v));
+            self.stream(|out| out.extend_from_slice(piece.as_flattened()));
+        }
+    }
+
+    /// Whatever `put` appends.
+    fn stream(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        put(self.out);
+        self.checksum.update(&self.out[self.summed..]);
+        self.summed = self.out.len();
     }
 }
 
@@ -131,16 +166,16 @@ fn for_codes(codes: &[u8], n: usize, bits: u8, mut each: impl FnMut(&[u8])) {
     }
 }
 
-fn put_sparse(indices: &[u32], values: &Values, out: &mut Vec<u8>) {
+fn put_sparse(indices: &[u32], values: &Values, out: &mut Sink<'_>) {
     let (r, bits) = best_rice(indices);
     let stream = bits.div_ceil(8) as usize;
-    out.reserve(9 + stream + values.kind().map_or(0, |kind| values_len(kind, indices.len())));
-    out.extend_from_slice(&(indices.len() as u32).to_le_bytes());
-    out.push(r);
+    out.out.reserve(9 + stream + values.kind().map_or(0, |kind| values_len(kind, indices.len())));
+    out.bytes(&(indices.len() as u32).to_le_bytes());
+    out.bytes(&[r]);
     if let Values::Coded(_) = values {
-        out.extend_from_slice(&(stream as u32).to_le_bytes());
+        out.bytes(&(stream as u32).to_le_bytes());
     }
-    rice_encode(indices, r, out);
+    out.stream(|out| rice_encode(indices, r, out));
     put_values(values, out);
 }
 
@@ -173,30 +208,22 @@ fn values_len(kind: ValueKind, k: usize) -> usize {
     }
 }
 
-fn put_values(values: &Values, out: &mut Vec<u8>) {
+fn put_values(values: &Values, out: &mut Sink<'_>) {
     match values {
-        Values::F32(values) => put_f32s(values, out),
+        Values::F32(values) => out.numbers(values, |v| v.to_le_bytes()),
         Values::F16 { exponent, bits } => {
-            out.extend_from_slice(&exponent.to_le_bytes());
-            put_u16s(bits, out);
+            out.bytes(&exponent.to_le_bytes());
+            out.numbers(bits, |v| v.to_le_bytes());
         }
         Values::Q8 { ranges, codes } => {
-            put_f32s(ranges.as_flattened(), out);
-            out.extend_from_slice(codes);
+            out.numbers(ranges.as_flattened(), |v| v.to_le_bytes());
+            out.bytes(codes);
         }
         Values::Coded(message) => {
-            out.push(kind_byte(&message.payload));
+            out.bytes(&[kind_byte(&message.payload)]);
             message.put_body(out);
         }
     }
-}
-
-fn put_f32s(values: &[f32], out: &mut Vec<u8>) {
-    out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-}
-
-fn put_u16s(values: &[u16], out: &mut Vec<u8>) {
-    out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
 }
 
 #[cfg(test)]
@@ -254,8 +281,8 @@ mod tests {
         }
         let mut message = Message::default();
         let (scales, codes) = message.quantized(n, (Grid::Linear { levels: 127 }, Coding::Elias), n as u32);
-        scales.push(1.0);
-        codes.resize(n, 0);
+        scales.sized(1).fill(1.0);
+        codes.sized(n).fill(0);
         check(&message, 8, "Elias");
         let mut sparse = Message::default();
         let (indices, values) = sparse.coded(n);
@@ -267,12 +294,12 @@ mod tests {
     #[test]
     fn compressing_and_decoding_again_keeps_the_storage() {
         let (mut message, mut bytes) = (Message::default(), Vec::new());
-        message.dense(100).resize(100, 1.0);
+        message.dense(100).sized(100).fill(1.0);
         message.encode_into(&mut bytes);
         let Payload::Dense(values) = &message.payload else { unreachable!() };
         let place = values.as_ptr();
         message.decode_from(&bytes).unwrap();
-        message.dense(50).resize(50, 2.0);
+        message.dense(50).sized(50).fill(2.0);
         let Payload::Dense(values) = &message.payload else { unreachable!() };
         assert_eq!(values.as_ptr(), place);
     }

@@ -102,8 +102,11 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
         let mut steps = Vec::new();
         for step in 0..3 {
             let mut average = vec![f32::NAN; x.len()];
-            let (key, slots, facts) =
-                (Key::new(5).step(step), layout.slots(), Facts { step, learning_rate: Some(0.5), ..Facts::default() });
+            let (key, slots, facts) = (
+                Key::new(5).step(step),
+                layout.slots(),
+                Facts { step, learning_rate: Some([0.5, 4.0, 0.25][step as usize % 3]), ..Facts::default() },
+            );
             let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
             let before = saved(&*reducer);
             let outcome = reducer.reduce(round, &mut comm).map(|_| average);
@@ -129,11 +132,16 @@ fn saved(reducer: &dyn Reducer) -> State {
     state
 }
 
-/// A matrix where there are enough values, and the rest.
+/// Matrices with and without a rule of their own and a few values where there are enough, and the rest.
 fn layout(len: usize) -> Layout {
     match len {
         0..60 => Layout::new([("only.weight", vec![len])]),
-        _ => Layout::new([("matrix.weight", vec![10, 5]), ("rest", vec![len - 50])]),
+        _ => Layout::new([
+            ("matrix.weight", vec![5, 5]),
+            ("square", vec![5, 5]),
+            ("few", vec![4]),
+            ("rest", vec![len - 54]),
+        ]),
     }
 }
 
@@ -151,7 +159,7 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
                             assert!(average.iter().all(|v| v.is_finite()), "{what}, step {step}: {average:?}")
                         }
                         Err(ReduceError::NonFinite { slot, .. } | ReduceError::Overflow { slot }) => {
-                            named |= ["only.weight", "matrix.weight", "rest"].contains(&&**slot)
+                            named |= ["only.weight", "matrix.weight", "square", "few", "rest"].contains(&&**slot)
                         }
                         // The other rank's was the first.
                         Err(ReduceError::Comm(_)) => {}

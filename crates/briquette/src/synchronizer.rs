@@ -127,9 +127,13 @@ impl Synchronizer {
     /// them, or to keep them for `briquette inspect`.
     ///
     /// # Errors
-    /// [`Error::Device`] when they cannot be read.
+    /// [`Error::Device`] when they cannot be read, [`Error::Mismatch`] when it is not the module that joined.
     pub fn flat_gradient<M: Module>(&self, module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
-        flat::read_gradients(module, grads)
+        let (values, expected) = (flat::read_gradients(module, grads)?, self.layout()?.len());
+        if values.len() != expected {
+            return Err(self.mismatch(self.rank(), "values of a gradient", expected, values.len()));
+        }
+        Ok(values)
     }
 
     /// What the last exchange did.
@@ -246,7 +250,8 @@ impl Synchronizer {
             stop: self.wish,
             samples: self.loss.samples.unwrap_or(1),
             loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
-            learning_rate: self.learning_rate,
+            // Ranks that average parameters may each have a rate of their own.
+            learning_rate: self.learning_rate.filter(|_| weigh),
             compute_seconds: self.start.compute_seconds,
             previous: self.previous,
         };

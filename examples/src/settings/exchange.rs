@@ -64,7 +64,8 @@ impl ExchangeFlags {
                 let compressor = compressor.as_deref().map(str::parse::<CompressorConfig>).transpose();
                 let unbiased = matches!(reducer, ReducerSpec::TernaryAllReduce(_));
                 let lossy = !unbiased && compressor.context("--compressor")?.is_none_or(|c| c.needs_feedback());
-                let default = if lossy || self.rules.is_some() { FeedbackSpec::Error } else { FeedbackSpec::None };
+                let lossy = lossy || self.rules.as_ref().is_some_and(RulesSpec::needs_feedback);
+                let default = if lossy { FeedbackSpec::Error } else { FeedbackSpec::None };
                 Some(self.feedback.unwrap_or(default))
             }
         };
@@ -90,8 +91,10 @@ impl Settings {
         }
         let mut config = self.config(1)?;
         if let Config::EveryStep(exchange) = &mut config {
+            exchange.check_feedback()?;
             // Layers are known when the model is there: whether a rule matches one is checked then.
             exchange.rules.clear();
+            exchange.dense_below = Some(0);
         }
         config.build(&Layout::flat(1000), self.ranks)?;
         Ok(())

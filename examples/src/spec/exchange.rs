@@ -170,12 +170,17 @@ impl fmt::Display for FeedbackSpec {
     }
 }
 
-/// Layers that another compressor takes: `*.bias=dense,fc.*=topk:10x`.
+/// Layers that another compressor takes: `*.norm.*=dense,*head.weight=qsgd:8`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RulesSpec(Vec<(Rule, CompressorConfig)>);
 
 impl RulesSpec {
+    /// Whether what some rule's compressor loses must be fed back.
+    pub fn needs_feedback(&self) -> bool {
+        self.0.iter().any(|(_, compressor)| compressor.needs_feedback())
+    }
+
     /// The rules, in the order given.
     pub fn rules(&self) -> Vec<Rule> {
         self.0.iter().map(|(rule, _)| rule.clone()).collect()

@@ -33,10 +33,9 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use rand::RngCore;
-
 use super::threshold::{fill, start};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
+use crate::bits::{Which, for_ones, pack_where};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
@@ -79,8 +78,11 @@ impl Compressor for BiasedRandom {
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let (indices, values) = start(out, x.len());
-        for block in 0..x.len().div_ceil(BLOCK) {
-            toss(key, block, x.len(), self.chances(), indices);
+        let (mut random, mut kept) = ([0; BLOCK], [0; BLOCK / 8]);
+        for (block, x) in x.chunks(BLOCK).enumerate() {
+            key.lanes(block).fill(&mut random[..x.len()]);
+            pack_where(&random[..x.len()], &Below(self.chances()), &mut kept);
+            for_ones(&kept[..x.len().div_ceil(8)], |place| indices.push((block * BLOCK + place) as u32));
         }
         fill(x, indices, values);
     }
@@ -95,20 +97,13 @@ impl Compressor for BiasedRandom {
     }
 }
 
-/// Appends the positions of one block that are kept.
-fn toss(key: Key, block: usize, len: usize, chances: u64, indices: &mut Vec<u32>) {
-    let mut rng = key.block(block);
-    let end = len.min((block + 1) * BLOCK);
-    let mut first = block * BLOCK;
-    while first < end {
-        let word = rng.next_u64();
-        let halves = [word & 0xffff_ffff, word >> 32];
-        for (i, half) in halves.into_iter().enumerate().take(end - first) {
-            if half < chances {
-                indices.push((first + i) as u32);
-            }
-        }
-        first += 2;
+/// Draws that keep a value.
+struct Below(u64);
+
+impl Which<u32> for Below {
+    #[inline(always)]
+    fn holds(&self, value: u32) -> bool {
+        u64::from(value) < self.0
     }
 }
 
@@ -152,11 +147,10 @@ mod tests {
 
     #[test]
     fn three_by_hand() {
-        // ¼·2³² = 2³⁰: kept where the top two of its 32 bits are 0; two values a word, low half first.
-        let mut rng = Key::new(8).block(0);
-        let words = [rng.next_u64(), rng.next_u64()];
-        let halves = [words[0] as u32, (words[0] >> 32) as u32, words[1] as u32];
-        let expected: Vec<u32> = (0..3).filter(|&i| halves[i as usize] >> 30 == 0).collect();
+        // ¼·2³² = 2³⁰: kept where the top two of its 32 bits are 0.
+        let mut words = [0; 3];
+        Key::new(8).lanes(0).fill(&mut words);
+        let expected: Vec<u32> = (0..3).filter(|&i| words[i as usize] >> 30 == 0).collect();
         assert_eq!(kept(with(0.25), &[1.0, -2.0, 3.0], Key::new(8)), expected);
         assert_eq!(with(0.25).chances(), 1 << 30);
     }

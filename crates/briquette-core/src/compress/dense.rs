@@ -34,7 +34,7 @@ impl Compressor for Dense {
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        out.dense(x.len()).extend_from_slice(x);
+        out.dense(x.len()).empty().extend_from_slice(x);
     }
 
     fn class(&self, _x: &[f32]) -> Class {

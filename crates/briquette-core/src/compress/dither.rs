@@ -1,8 +1,11 @@
 //! What quantizers with levels share: norms, uniform numbers, codes.
 
-use crate::Key;
-use crate::math::{norm1, norm2};
-use crate::message::Grid;
+use super::buckets;
+use crate::bits::{pack, packed_len};
+use crate::key::Lanes;
+use crate::math::{largest, norm1, norm2};
+use crate::message::{Coding, Grid, bucket_count};
+use crate::{BLOCK, Key, Message};
 
 /// What a bucket's levels are shares of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -38,22 +41,227 @@ impl std::fmt::Display for Norm {
     }
 }
 
-/// The largest magnitude. As integers, which order alike and vectorise.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-pub(super) fn largest(x: &[f32]) -> f32 {
-    f32::from_bits(x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff)))
+/// Random numbers for the values of one block, in their order.
+pub(super) struct Dice {
+    lanes: Lanes,
+    ties: Key,
+    place: usize,
 }
 
-/// The uniform numbers in [0, 1) of one block: the upper 24 of a value's 32 random bits.
-pub(super) fn draw(key: Key, block: usize, uniforms: &mut [f32]) {
-    let mut lanes = key.lanes(block);
-    let mut words = [0; 64];
-    for uniforms in uniforms.chunks_mut(64) {
-        let words = &mut words[..uniforms.len()];
-        lanes.fill(words);
-        for (uniform, word) in uniforms.iter_mut().zip(words) {
-            *uniform = (*word >> 8) as i32 as f32 * 2_f32.powi(-24);
+impl Dice {
+    pub(super) fn new(key: Key, block: usize) -> Dice {
+        Dice { lanes: key.lanes(block), ties: key.purpose("ties"), place: block * BLOCK }
+    }
+
+    /// Adds 1 to every code with its chance of 2²³. Sixteen random bits decide, but where they equal the upper bits of the
+    /// chance: there seven more do. At most [`PART`] at a time, a multiple of sixteen but for the last.
+    pub(super) fn round_up(&mut self, chances: &[u32], codes: &mut [u8]) {
+        /// Few enough that hardly one of these holds a tie, and many enough to look for one at once.
+        const CHUNK: usize = 256;
+        let mut random = [0; PART];
+        let random = &mut random[..codes.len()];
+        self.lanes.halves(random);
+        let chunks = codes.chunks_mut(CHUNK).zip(chances.chunks(CHUNK)).zip(random.chunks(CHUNK));
+        for (i, ((codes, chances), random)) in chunks.enumerate() {
+            if round_up(chances, random, codes) {
+                self.settle(i * CHUNK, (chances, random), codes);
+            }
         }
+        self.place += codes.len();
+    }
+
+    fn settle(&self, start: usize, (chances, random): (&[u32], &[u16]), codes: &mut [u8]) {
+        for (i, code) in codes.iter_mut().enumerate().filter(|(i, _)| u32::from(random[*i]) == chances[*i] >> 7) {
+            let more = (self.ties.word(self.place + start + i) >> 57) as u32;
+            *code += u8::from(more < chances[i] & 0x7f);
+        }
+    }
+}
+
+/// Decides where the upper bits of a chance do; whether there are others.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn round_up(chances: &[u32], random: &[u16], codes: &mut [u8]) -> bool {
+    let mut ties = false;
+    for ((code, &chance), &random) in codes.iter_mut().zip(chances).zip(random) {
+        *code += u8::from(u32::from(random) < chance >> 7);
+        ties |= u32::from(random) == chance >> 7;
+    }
+    ties
+}
+
+/// Values quantized at a time, so that everything about them stays in the first cache.
+pub(super) const PART: usize = 1024;
+
+/// How to find the level of a share of the scale, in [0, 1]: a trait, as closures are not inlined into kernels.
+pub(super) trait Level: Copy + Sync {
+    /// The level below, and the chance of the next one, of 2²³.
+    fn level(&self, share: f32) -> (u32, u32);
+}
+
+/// A grid, and how to find levels on it.
+pub(super) struct Quantizer<L> {
+    pub(super) grid: Grid,
+    pub(super) coding: Coding,
+    pub(super) bucket: u32,
+    pub(super) level: L,
+}
+
+impl<L: Level> Quantizer<L> {
+    /// Fills the message: `scale` of every bucket, and codes, rounded at random where there is a key.
+    pub(super) fn quantize(
+        &self,
+        x: &[f32],
+        scale: impl Fn(&[f32]) -> f32 + Sync,
+        key: Option<Key>,
+        out: &mut Message,
+    ) {
+        let bits = self.grid.bits();
+        let (scales, codes) = out.quantized(x.len(), (self.grid, self.coding), self.bucket);
+        let (scales, codes) =
+            (scales.sized(bucket_count(x.len(), self.bucket)), codes.sized(packed_len(x.len(), bits)));
+        buckets::encode((x, self.bucket), (scales, scale), (codes, bits), |segment, packed| {
+            let (mut codes, mut chances) = ([0; PART], [0; PART]);
+            for (number, block) in segment.blocks(BLOCK) {
+                let mut dice = key.map(|key| Dice::new(key, number));
+                for (_, part) in block.blocks(PART) {
+                    let (codes, chances) = (&mut codes[..part.x.len()], &mut chances[..part.x.len()]);
+                    part.for_buckets(self.bucket, |scale, range| {
+                        levels(
+                            (&part.x[range.clone()], scale),
+                            self.level,
+                            (&mut codes[range.clone()], &mut chances[range]),
+                        );
+                    });
+                    if let Some(dice) = &mut dice {
+                        dice.round_up(chances, codes);
+                    }
+                    finish((part.x, codes), (bits, self.coding));
+                    let at = (part.start - segment.start) / 8 * usize::from(bits);
+                    pack(codes, bits, &mut packed[at..][..packed_len(codes.len(), bits)]);
+                }
+            }
+        });
+    }
+}
+
+/// The codes of a block's values, of which none exceeds `scale`, rounded at random to one of its `levels`; not packed.
+pub(super) fn block_codes(x: &[f32], (scale, levels): (f32, u8), (key, block): (Key, usize), codes: &mut [u8]) {
+    let (mut dice, mut chances) = (Dice::new(key, block), [0; PART]);
+    let bits = Grid::Linear { levels }.bits();
+    for (x, codes) in x.chunks(PART).zip(codes.chunks_mut(PART)) {
+        let chances = &mut chances[..x.len()];
+        self::levels((x, scale), Linear(levels), (codes, chances));
+        dice.round_up(chances, codes);
+        finish((x, codes), (bits, Coding::Fixed));
+    }
+}
+
+/// Levels and chances of a part of one bucket.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn levels<L: Level>((x, scale): (&[f32], f32), level: L, (codes, chances): (&mut [u8], &mut [u32])) {
+    if scale == 0.0 {
+        codes.fill(0);
+        return chances.fill(0);
+    }
+    for ((code, chance), x) in codes.iter_mut().zip(chances).zip(x) {
+        let share = x.abs() / scale;
+        // Beyond the scale is what was clipped.
+        let (level, up) = level.level(if share < 1.0 { share } else { 1.0 });
+        (*code, *chance) = (level as u8, up);
+    }
+}
+
+/// Gives the levels their signs. Elias codes have none for zero.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn finish((x, codes): (&[f32], &mut [u8]), (bits, coding): (u8, Coding)) {
+    for (code, x) in codes.iter_mut().zip(x) {
+        let sign = ((x.to_bits() >> 31) as u8) << (bits - 1);
+        *code |= if coding == Coding::Elias && *code == 0 { 0 } else { sign };
+    }
+}
+
+/// 2²³: a number of at least 0 and at most this, added to it, leaves its nearest integer in the lowest bits.
+const UNITS: f32 = 8_388_608.0;
+
+/// A chance in units: of 2²³, to the nearest.
+#[inline(always)]
+fn chance(share: f32) -> u32 {
+    (share * UNITS + UNITS).to_bits() - UNITS.to_bits()
+}
+
+/// A linear grid of so many levels.
+#[derive(Clone, Copy)]
+pub(super) struct Linear(pub(super) u8);
+
+impl Level for Linear {
+    #[inline(always)]
+    fn level(&self, share: f32) -> (u32, u32) {
+        let a = share * f32::from(self.0);
+        let nearest = (a + UNITS) - UNITS;
+        let floor = if nearest > a { nearest - 1.0 } else { nearest };
+        ((floor + UNITS).to_bits() - UNITS.to_bits(), chance(a - floor))
+    }
+}
+
+/// A grid of so many powers of two: a float's own exponent is its level.
+#[derive(Clone, Copy)]
+struct Binary(u8);
+
+impl Level for Binary {
+    #[inline(always)]
+    fn level(&self, share: f32) -> (u32, u32) {
+        let top = i32::from(self.0);
+        // Brings the lowest level to 1.
+        let lowest = f32::from_bits(((top - 1 + 127) as u32) << 23);
+        let level = (share.to_bits() >> 23) as i32 + top - 127;
+        let below = share * lowest;
+        let below = chance(if below < 1.0 { below } else { 1.0 });
+        if level > 0 { (level as u32, share.to_bits() & 0x7f_ffff) } else { (0, below) }
+    }
+}
+
+/// The nearer level in the place of a random one; the lower one in the middle.
+#[derive(Clone, Copy)]
+struct Nearest<L>(L);
+
+impl<L: Level> Level for Nearest<L> {
+    #[inline(always)]
+    fn level(&self, share: f32) -> (u32, u32) {
+        let (level, chance) = self.0.level(share);
+        (level + u32::from(chance > 1 << 22), 0)
+    }
+}
+
+/// Quantizes on an exponential grid: at random where there is a key, else to the nearest level.
+pub(super) fn exponential(
+    (grid, bucket): (Grid, u32),
+    x: &[f32],
+    scale: impl Fn(&[f32]) -> f32 + Sync,
+    key: Option<Key>,
+    out: &mut Message,
+) {
+    let Grid::Exponential { base, levels } = grid else { unreachable!("a linear grid") };
+    macro_rules! with {
+        ($level:expr) => {
+            Quantizer { grid, coding: Coding::Fixed, bucket, level: $level }.quantize(x, scale, key, out)
+        };
+    }
+    let of = Levels::new(base, levels);
+    match (base == 2.0, key.is_some()) {
+        (true, true) => with!(Binary(levels)),
+        (true, false) => with!(Nearest(Binary(levels))),
+        (false, true) => with!(&of),
+        (false, false) => with!(Nearest(&of)),
+    }
+}
+
+impl Level for &Levels {
+    #[inline(always)]
+    fn level(&self, share: f32) -> (u32, u32) {
+        let (level, low, high) = self.below(share);
+        // Above the last level there is none to round up to.
+        let up = if high > low { chance((share - low) / (high - low)) } else { 0 };
+        (u32::from(level), up)
     }
 }
 
@@ -91,10 +299,4 @@ impl Levels {
         let (_, low, high) = self.below(a);
         f64::from(a - low) * f64::from(high - a)
     }
-}
-
-/// Elias codes have no sign for zero.
-pub(super) fn no_negative_zeros(codes: &mut [u8], bits: u8) {
-    let sign = 1_u8 << (bits - 1);
-    codes.iter_mut().for_each(|code| *code = if *code == sign { 0 } else { *code });
 }

@@ -42,12 +42,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::dither::{Levels, draw};
+use super::dither::{Levels, exponential};
 use super::{Class, Compressor, Knobs, Norm, Spec, Tunable, bucket_size};
-use crate::bits::pack;
 use crate::error::ConfigError;
-use crate::message::{Coding, Grid, for_buckets};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::message::Grid;
+use crate::{CompressionFactor, Key, Message};
 
 /// Stochastic rounding to powers of a base; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,25 +103,7 @@ impl Compressor for ExponentialDithering {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let (bits, levels) = (self.grid().bits(), Levels::new(self.base, self.levels));
-        let (scales, packed) = out.quantized(x.len(), (self.grid(), Coding::Fixed), self.bucket);
-        scales.extend(x.chunks(self.bucket as usize).map(|x| self.norm.of(x)));
-        let (mut uniforms, mut codes) = ([0.0; BLOCK], [0; BLOCK]);
-        for (index, x) in x.chunks(BLOCK).enumerate() {
-            let codes = &mut codes[..x.len()];
-            draw(key, index, &mut uniforms[..x.len()]);
-            for_buckets(self.bucket, index * BLOCK, x.len(), |b, range| {
-                let scale = scales[b];
-                for ((code, &x), &u) in codes[range.clone()].iter_mut().zip(&x[range.clone()]).zip(&uniforms[range]) {
-                    let a = if scale == 0.0 { 0.0 } else { x.abs() / scale };
-                    let (level, low, high) = levels.below(a);
-                    // Above the last level there is none to round up to.
-                    let up = u * (high - low) < a - low;
-                    *code = (level + u8::from(up)).min(self.levels) | ((x.to_bits() >> 31) as u8) << (bits - 1);
-                }
-            });
-            pack(codes, bits, packed);
-        }
+        exponential((self.grid(), self.bucket), x, |x| self.norm.of(x), Some(key), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -179,9 +160,9 @@ mod tests {
         // Scale 8, base 2: 3 lies between 2 and 4, halfway, so it goes up where u < 1/2: a first random bit of 0.
         for step in 0..20 {
             let key = Key::new(2).step(step);
-            let mut words = [0; 2];
-            key.lanes(0).fill(&mut words);
-            let expected = if words[1] >> 31 == 0 { -4.0 } else { -2.0 };
+            let mut random = [0; 2];
+            key.lanes(0).halves(&mut random);
+            let expected = if random[1] >> 15 == 0 { -4.0 } else { -2.0 };
             assert_eq!(decoded(&mut dither(2.0, 5, Norm::Max), &[8.0, -3.0], key), [8.0, expected]);
         }
     }

@@ -33,6 +33,7 @@ use super::{Class, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
+use crate::parallel::{self, Part, SEGMENT};
 use crate::{CompressionFactor, Key, Message};
 
 const BLOCK: usize = 1024;
@@ -64,20 +65,12 @@ impl Compressor for Half {
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        let (limit, ..) = self.limits();
-        let bits = out.half(x.len(), self.kind);
-        bits.resize(x.len(), 0);
-        let mut scratch = [0.0; BLOCK];
-        for (x, bits) in x.chunks(BLOCK).zip(bits.chunks_mut(BLOCK)) {
-            let scratch = &mut scratch[..x.len()];
-            for (clamped, x) in scratch.iter_mut().zip(x) {
-                *clamped = x.clamp(-limit, limit);
-            }
-            match self.kind {
-                HalfKind::F16 => bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(scratch),
-                HalfKind::Bf16 => bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(scratch),
-            }
-        }
+        let bits = out.half(x.len(), self.kind).sized(x.len());
+        let work = (Part(x, SEGMENT), Part(bits, SEGMENT));
+        parallel::for_each(x.len(), work, |_, (x, bits)| match self.kind {
+            HalfKind::F16 => to_f16(x.0, bits.0),
+            HalfKind::Bf16 => to_bf16(x.0, bits.0),
+        });
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -91,6 +84,26 @@ impl Compressor for Half {
         // (a + b)² ≤ a² + b² where every value has only one of the two errors.
         let lost = worst * worst + x.len() as f64 * absolute * absolute / energy;
         Class::Contractive { delta: (1.0 - lost).max(0.0) }
+    }
+}
+
+/// With the processor's own conversion, where it has one.
+fn to_f16(x: &[f32], bits: &mut [u16]) {
+    let (limit, mut scratch) = (f16::MAX.to_f32(), [0.0; BLOCK]);
+    for (x, bits) in x.chunks(BLOCK).zip(bits.chunks_mut(BLOCK)) {
+        let scratch = &mut scratch[..x.len()];
+        scratch.iter_mut().zip(x).for_each(|(clamped, x)| *clamped = x.clamp(-limit, limit));
+        bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(scratch);
+    }
+}
+
+/// In integers: half of the last place is added, less a little where the last place is even.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn to_bf16(x: &[f32], bits: &mut [u16]) {
+    for (bits, x) in bits.iter_mut().zip(x) {
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
+        *bits = (rounded.min(0x7f7f) | (x.to_bits() >> 31) << 15) as u16;
     }
 }
 
@@ -121,6 +134,7 @@ impl Spec for Half {
 mod tests {
     use super::*;
     use crate::math::distance2;
+    use crate::message::Payload;
 
     fn decoded(kind: HalfKind, x: &[f32]) -> Vec<f32> {
         let mut message = Message::default();
@@ -138,6 +152,23 @@ mod tests {
         // bfloat16 has 7 bits after the point.
         let x = [1.0 + 2_f32.powi(-8), 1.0 + 3.0 * 2_f32.powi(-8), -2.0];
         assert_eq!(decoded(HalfKind::Bf16, &x), [1.0, 1.0 + 2_f32.powi(-6), -2.0]);
+    }
+
+    #[test]
+    fn sixteen_bits_are_those_of_the_scalar_conversions() {
+        let mut x: Vec<f32> = (0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))).collect();
+        x.retain(|v| v.is_finite());
+        x.extend([0.0, -0.0, f32::MAX, -f32::MAX, 1e-45, -1e-45, f32::MIN_POSITIVE, 65_519.9, 65_520.0]);
+        let bits = |kind| {
+            let mut message = Message::default();
+            Half::new(kind).compress_into(&x, Key::new(0), &mut message);
+            let Payload::Half { bits, .. } = message.payload else { unreachable!() };
+            bits
+        };
+        let (f16_max, bf16_max) = (f16::MAX.to_f32(), bf16::MAX.to_f32());
+        let naive = |to: &dyn Fn(f32) -> u16| x.iter().map(|v| to(*v)).collect::<Vec<_>>();
+        assert!(bits(HalfKind::F16) == naive(&|v| f16::from_f32(v.clamp(-f16_max, f16_max)).to_bits()));
+        assert!(bits(HalfKind::Bf16) == naive(&|v| bf16::from_f32(v.clamp(-bf16_max, bf16_max)).to_bits()));
     }
 
     #[test]

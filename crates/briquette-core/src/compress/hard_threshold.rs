@@ -34,7 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::threshold::{class_of, collect, count, fill, floor_of, start};
+use super::threshold::{class_of, count, floor_of, scan, start};
 use super::{Class, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
@@ -69,8 +69,11 @@ impl Compressor for HardThreshold {
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (indices, values) = start(out, x.len());
-        collect(x, self.floor(), [0, x.len()], indices);
-        fill(x, indices, values);
+        values.clear();
+        scan(x, 0, self.floor(), |index, v| {
+            indices.push(index);
+            values.push(v);
+        });
     }
 
     fn class(&self, x: &[f32]) -> Class {

@@ -26,8 +26,10 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
+use super::buckets::{self, Segment};
 use super::{Class, Compressor, Knobs, Spec, bucket_size};
 use crate::error::ConfigError;
+use crate::message::bucket_count;
 use crate::{CompressionFactor, Key, Message};
 
 /// 8-bit codes in blocks; see the [module](self).
@@ -58,7 +60,7 @@ impl MinMax {
 }
 
 /// The smallest and the largest value.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn range(x: &[f32]) -> [f32; 2] {
     let (mut low, mut high) = ([f32::MAX; 16], [f32::MIN; 16]);
     let (chunks, rest) = x.as_chunks::<16>();
@@ -70,25 +72,33 @@ fn range(x: &[f32]) -> [f32; 2] {
         (0..16).for_each(|lane| widen(lane, chunk[lane]));
     }
     rest.iter().for_each(|&v| widen(0, v));
-    let (low, high) = (low.into_iter().reduce(f32::min), high.into_iter().reduce(f32::max));
-    [low.unwrap_or_default(), high.unwrap_or_default()]
+    // Halves upon halves: one after the other would take as long as the block.
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            low[lane] = if low[lane + half] < low[lane] { low[lane + half] } else { low[lane] };
+            high[lane] = if high[lane + half] > high[lane] { high[lane + half] } else { high[lane] };
+        }
+    }
+    [low[0], high[0]]
 }
 
-/// Codes of one block.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-fn encode(x: &[f32], ends: [f32; 2], codes: &mut [u8]) {
-    let [low, high] = ends;
-    // Halves, because the whole range may be more than f32 holds.
-    let (half_low, half_range) = (low * 0.5, high * 0.5 - low * 0.5);
-    let per_step = 255.0 / half_range;
-    if half_range < f32::MIN_POSITIVE || !per_step.is_normal() {
-        return encode_extreme(x, [low, high], codes);
-    }
-    for (code, x) in codes.iter_mut().zip(x) {
-        // Adding 1.5·2²³ leaves the nearest integer in the lowest bits: no conversion is as fast.
-        let rounded = (x * 0.5 - half_low) * per_step + 12_582_912.0;
-        *code = rounded.to_bits() as u8;
-    }
+/// Codes of one segment.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn encode<'a>(segment: Segment<'a, [f32; 2]>, block: u32, codes: &mut [u8]) {
+    segment.for_buckets(block, |[low, high], range| {
+        let (x, codes) = (&segment.x[range.clone()], &mut codes[range]);
+        // Halves, because the whole range may be more than f32 holds.
+        let (half_low, half_range) = (low * 0.5, high * 0.5 - low * 0.5);
+        let per_step = 255.0 / half_range;
+        if half_range < f32::MIN_POSITIVE || !per_step.is_normal() {
+            return encode_extreme(x, [low, high], codes);
+        }
+        for (code, x) in codes.iter_mut().zip(x) {
+            // Adding 1.5·2²³ leaves the nearest integer in the lowest bits: no conversion is as fast.
+            let rounded = (x * 0.5 - half_low) * per_step + 12_582_912.0;
+            *code = rounded.to_bits() as u8;
+        }
+    });
 }
 
 /// Ranges too small or too large for f32 arithmetic.
@@ -106,13 +116,11 @@ impl Compressor for MinMax {
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (ranges, codes) = out.affine(x.len(), self.block);
-        codes.resize(x.len(), 0);
-        let block = self.block as usize;
-        for (x, codes) in x.chunks(block).zip(codes.chunks_mut(block)) {
-            let range = range(x);
-            encode(x, range, codes);
-            ranges.push(range);
-        }
+        let ranges = ranges.sized(bucket_count(x.len(), self.block));
+        let codes = codes.sized(x.len());
+        buckets::encode((x, self.block), (ranges, range), (codes, 8), |segment, codes| {
+            encode(segment, self.block, codes);
+        });
     }
 
     fn class(&self, x: &[f32]) -> Class {

@@ -29,6 +29,7 @@
 
 pub mod adaptive_random;
 pub mod biased_random;
+mod buckets;
 pub mod coded;
 pub mod dense;
 mod dither;

@@ -9,7 +9,7 @@
 //! `sign(t)·2^a`; `C(0) = 0`. The probability is the fraction field of the float: where 23 random bits are
 //! below it, the exponent field grows by one. Denormals go to 0 or 2⁻¹²⁶ by the same rule, unbiased too.
 //!
-//! *Random bits.* The upper 23 of the value's 32 bits, see [`Key::lanes`].
+//! *Random bits.* As [`Qsgd`](super::Qsgd): all 23 bits of the fraction count.
 //!
 //! **On the wire.** `12 + d + ⌈d/8⌉` bytes: nine bits a value, exponents and signs apart.
 //!
@@ -34,10 +34,12 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
+use super::dither::{Dice, PART};
 use super::{Class, Compressor, Knobs, Spec};
-use crate::bits::pack;
+use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::norm2;
+use crate::parallel::{self, Part, SEGMENT};
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
 /// Random rounding to powers of two; see the [module](self).
@@ -53,14 +55,19 @@ impl Compressor for Natural {
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let (exponents, signs) = out.natural(x.len());
-        exponents.resize(x.len(), 0);
-        let mut random = [0; BLOCK];
-        let mut negative = [0; BLOCK];
-        for ((index, x), exponents) in x.chunks(BLOCK).enumerate().zip(exponents.chunks_mut(BLOCK)) {
-            key.lanes(index).fill(&mut random[..x.len()]);
-            round(x, &random[..x.len()], exponents, &mut negative[..x.len()]);
-            pack(&negative[..x.len()], 1, signs);
-        }
+        let (exponents, signs) = (exponents.sized(x.len()), signs.sized(packed_len(x.len(), 1)));
+        let work = (Part(x, SEGMENT), (Part(exponents, SEGMENT), Part(signs, SEGMENT / 8)));
+        parallel::for_each(x.len(), work, |number, (x, (exponents, signs))| {
+            pack_signs(x.0, signs.0);
+            let mut chances = [0; PART];
+            for (i, (x, exponents)) in x.0.chunks(BLOCK).zip(exponents.0.chunks_mut(BLOCK)).enumerate() {
+                let mut dice = Dice::new(key, number * (SEGMENT / BLOCK) + i);
+                for (x, exponents) in x.chunks(PART).zip(exponents.chunks_mut(PART)) {
+                    split(x, exponents, &mut chances[..x.len()]);
+                    dice.round_up(&chances[..x.len()], exponents);
+                }
+            }
+        });
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -71,13 +78,13 @@ impl Compressor for Natural {
     }
 }
 
-/// Exponents, rounded at random, and signs.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-fn round(x: &[f32], random: &[u32], exponents: &mut [u8], negative: &mut [u8]) {
-    for (((exponent, negative), &x), &random) in exponents.iter_mut().zip(negative).zip(x).zip(random) {
-        let (bits, up) = (x.to_bits(), (random >> 9) < x.to_bits() & FRACTION);
-        *exponent = ((bits >> 23 & 0xff) + u32::from(up)).min(0xfe) as u8;
-        *negative = (bits >> 31) as u8;
+/// Exponents, and the chances of the next ones.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn split(x: &[f32], exponents: &mut [u8], chances: &mut [u32]) {
+    for ((exponent, chance), x) in exponents.iter_mut().zip(chances).zip(x) {
+        *exponent = (x.to_bits() >> 23) as u8;
+        // There is no higher one than 254.
+        *chance = if *exponent == 0xfe { 0 } else { x.to_bits() & FRACTION };
     }
 }
 
@@ -133,8 +140,8 @@ mod tests {
         for step in 0..20 {
             let key = Key::new(4).step(step);
             let mut random = [0; 1];
-            key.lanes(0).fill(&mut random);
-            let expected = if random[0] >> 31 == 0 { -4.0 } else { -2.0 };
+            key.lanes(0).halves(&mut random);
+            let expected = if random[0] >> 15 == 0 { -4.0 } else { -2.0 };
             assert_eq!(decoded(&mut Natural, &[-3.0], key), [expected]);
         }
     }

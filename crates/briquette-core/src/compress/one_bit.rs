@@ -28,10 +28,12 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
+use super::buckets::{self, Sums, signs_and_sums};
 use super::{Class, Compressor, Knobs, Spec, bucket_size};
-use crate::bits::pack_signs;
+use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
-use crate::math::{norm1, norm2};
+use crate::math::{norm1, norm2, total};
+use crate::message::bucket_count;
 use crate::{CompressionFactor, Key, Message};
 
 /// Two reconstruction values; see the [module](self).
@@ -56,20 +58,21 @@ impl OneBit {
 }
 
 /// Mean of the values of at least 0, mean of the others, and how many of each.
-fn halves(x: &[f32]) -> [(f32, usize); 2] {
-    let (mut sum, mut negative) = ([0.0_f64; 8], [0_u32; 8]);
-    for chunk in x.chunks(8) {
-        for ((sum, negative), &v) in sum.iter_mut().zip(&mut negative).zip(chunk) {
-            *sum += f64::from(v);
-            *negative += u32::from(v < 0.0);
-        }
-    }
-    let (sum, magnitudes) = (sum.iter().sum::<f64>(), norm1(x));
-    let below = negative.iter().map(|n| *n as usize).sum::<usize>();
-    let above = x.len() - below;
+fn halves(sums: Sums, count: usize) -> [(f32, usize); 2] {
     let mean = |sum: f64, count: usize| if count > 0 { (sum / 2.0 / count as f64) as f32 } else { 0.0 };
-    // Σ₊ + Σ₋ = sum and Σ₊ − Σ₋ = magnitudes.
-    [(mean(magnitudes + sum, above), above), (mean(sum - magnitudes, below), below)]
+    let above = count - sums.below;
+    // Σ₊ + Σ₋ = all and Σ₊ − Σ₋ = magnitudes.
+    let [plus, minus] = [sums.magnitudes + sums.all, sums.all - sums.magnitudes];
+    [(mean(plus, above), above), (mean(minus, sums.below), sums.below)]
+}
+
+fn means(sums: Sums, count: usize) -> [f32; 2] {
+    halves(sums, count).map(|(mean, _)| mean)
+}
+
+/// Of any number of values.
+fn sums(x: &[f32]) -> Sums {
+    Sums { all: total(x), magnitudes: norm1(x), below: x.iter().filter(|v| **v < 0.0).count() }
 }
 
 impl Compressor for OneBit {
@@ -80,8 +83,15 @@ impl Compressor for OneBit {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let bucket = self.bucket.unwrap_or(x.len().max(1) as u32);
         let (levels, bits) = out.two_level(x.len(), bucket);
-        levels.extend(x.chunks(bucket as usize).map(|x| halves(x).map(|(mean, _)| mean)));
-        pack_signs(x, bits);
+        let (levels, bits) = (levels.sized(bucket_count(x.len(), bucket)), bits.sized(packed_len(x.len(), 1)));
+        match levels {
+            // One bucket: its sums and the signs in one pass.
+            [both] => *both = means(signs_and_sums(x, bits, true), x.len()),
+            _ => {
+                let levels = (levels, |x: &[f32]| means(sums(x), x.len()));
+                buckets::encode((x, bucket), levels, (bits, 1), |segment, bits| pack_signs(segment.x, bits));
+            }
+        }
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -89,7 +99,8 @@ impl Compressor for OneBit {
         if total == 0.0 {
             return Class::Contractive { delta: 1.0 };
         }
-        let kept = |x: &[f32]| halves(x).iter().map(|&(m, n)| n as f64 * f64::from(m).powi(2)).sum::<f64>();
+        let kept =
+            |x: &[f32]| halves(sums(x), x.len()).iter().map(|&(m, n)| n as f64 * f64::from(m).powi(2)).sum::<f64>();
         let kept: f64 = x.chunks(self.bucket.map_or(x.len(), |b| b as usize)).map(kept).sum();
         // The margin covers the rounding of the means.
         Class::Contractive { delta: (kept / total - 1e-6).clamp(0.0, 1.0) }

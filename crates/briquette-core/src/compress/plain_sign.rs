@@ -27,8 +27,8 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::{Class, Compressor, Knobs, Spec};
-use crate::bits::pack_signs;
+use super::{Class, Compressor, Knobs, Spec, buckets};
+use crate::bits::packed_len;
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::{CompressionFactor, Key, Message};
@@ -44,10 +44,8 @@ impl Compressor for PlainSign {
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (scales, signs) = out.sign(x.len(), x.len().max(1) as u32);
-        if !x.is_empty() {
-            scales.push(1.0);
-        }
-        pack_signs(x, signs);
+        scales.sized(x.len().min(1)).fill(1.0);
+        buckets::signs(x, signs.sized(packed_len(x.len(), 1)));
     }
 
     fn class(&self, x: &[f32]) -> Class {

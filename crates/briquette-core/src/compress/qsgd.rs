@@ -14,8 +14,10 @@
 //! | `d_b` | `bucket` |
 //! | `‖v‖₂` or max | `Norm` |
 //!
-//! *Random bits.* Values `4096·i ..` of the vector use [`Key::lanes`]`(i)`; the upper 24 bits `u` of a value's 32 round it
-//! up where `u·2⁻²⁴ < a − ℓ`.
+//! *Random bits.* The chance `a − ℓ` counts in steps of 2⁻²³. Values `4096·i ..` of the vector take sixteen bits each
+//! from [`Key::lanes`]`(i)`, which are compared with the upper sixteen of the chance; where they are equal, once in 65 536
+//! times, the upper seven of [`Key::purpose`]`("ties")` at the value's number are compared with the lower seven. So half as
+//! many bits are drawn, and no probability is another than with 23.
 //!
 //! **On the wire.** `17 + 4·⌈d/bucket⌉ + ⌈d·bits/8⌉` bytes with `bits = 1 + ⌈log₂(s + 1)⌉`; in Elias codes
 //! `17 + 4·⌈d/bucket⌉ + ⌈Σ(elias(ℓᵢ + 1) + [ℓᵢ > 0])/8⌉`, the paper's dense regime: 1 bit for a zero, 4 for a one.
@@ -50,12 +52,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::dither::{draw, no_negative_zeros};
+use super::dither::{Linear, Quantizer};
 use super::{Class, Compressor, Knobs, Norm, Spec, Tunable, bucket_size};
-use crate::bits::pack;
 use crate::error::ConfigError;
-use crate::message::{Coding, Grid, for_buckets};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::message::{Coding, Grid};
+use crate::{CompressionFactor, Key, Message};
 
 /// Stochastic quantizer; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -130,23 +131,9 @@ impl Compressor for Qsgd {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let bits = self.grid().bits();
-        let (scales, packed) = out.quantized(x.len(), (self.grid(), self.coding), self.bucket);
-        scales.extend(x.chunks(self.bucket as usize).map(|x| self.norm.of(x)));
-        let mut uniforms = [0.0; BLOCK];
-        let mut codes = [0; BLOCK];
-        for (index, x) in x.chunks(BLOCK).enumerate() {
-            let codes = &mut codes[..x.len()];
-            draw(key, index, &mut uniforms[..x.len()]);
-            for_buckets(self.bucket, index * BLOCK, x.len(), |b, range| {
-                let (x, uniforms) = (&x[range.clone()], &uniforms[range.clone()]);
-                quantize(x, (scales[b], self.levels, bits), uniforms, &mut codes[range]);
-            });
-            if self.coding == Coding::Elias {
-                no_negative_zeros(codes, bits);
-            }
-            pack(codes, bits, packed);
-        }
+        let level = Linear(self.levels);
+        let quantizer = Quantizer { grid: self.grid(), coding: self.coding, bucket: self.bucket, level };
+        quantizer.quantize(x, |x| self.norm.of(x), Some(key), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -163,21 +150,6 @@ impl Compressor for Qsgd {
             }
         };
         Class::Unbiased { omega }
-    }
-}
-
-/// Codes of a part of one bucket.
-#[multiversion::multiversion(targets("x86_64+avx2"))]
-pub(super) fn quantize(x: &[f32], (scale, levels, bits): (f32, u8, u8), uniforms: &[f32], codes: &mut [u8]) {
-    if scale == 0.0 {
-        return codes.fill(0);
-    }
-    let levels = f32::from(levels);
-    for ((code, &x), &uniform) in codes.iter_mut().zip(x).zip(uniforms) {
-        let a = x.abs() / scale * levels;
-        let floor = a as i32;
-        let level = floor + i32::from(uniform < a - floor as f32);
-        *code = level as u8 | ((x.to_bits() >> 31) as u8) << (bits - 1);
     }
 }
 
@@ -224,9 +196,9 @@ impl Spec for Qsgd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::dither::largest;
+    use crate::BLOCK;
     use crate::compress::testkit::{self, assert_unbiased};
-    use crate::math::norm2;
+    use crate::math::{largest, norm2};
     use rand::Rng;
 
     fn decoded(mut qsgd: Qsgd, x: &[f32], key: Key) -> Vec<f32> {
@@ -241,14 +213,12 @@ mod tests {
     fn codes_by_hand() {
         // L2 of (3, −4) is 5; s = 3: a = 1.8 and 2.4. Up to level 2 where u < 0.8, and to 3 where u < 0.4; a level is
         // worth 5/3. The first two lanes of this key give both u.
-        let mut uniforms = [0.0; BLOCK];
-        draw(Key::new(9), 0, &mut uniforms);
-        let levels = [1.0 + f32::from(uniforms[0] < 0.8), 2.0 + f32::from(uniforms[1] < 0.4)];
+        let mut random = [0; 2];
+        Key::new(9).lanes(0).halves(&mut random);
+        let below = |i: usize, chance: f64| f32::from(f64::from(random[i]) < chance * 65_536.0);
+        let levels = [1.0 + below(0, 0.8), 2.0 + below(1, 0.4)];
         let out = decoded(Qsgd::new(3, 512, Norm::L2).unwrap(), &[3.0, -4.0], Key::new(9));
         assert_eq!(out, [levels[0] / 3.0 * 5.0, -(levels[1] / 3.0 * 5.0)]);
-        let mut words = [0; 2];
-        Key::new(9).lanes(0).fill(&mut words);
-        assert_eq!(uniforms[..2], words.map(|word| (word >> 8) as f32 / 16_777_216.0));
     }
 
     #[test]

@@ -39,7 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use rand::Rng;
+use rand::{Rng, RngCore};
 
 use super::threshold::{fill, start};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
@@ -115,11 +115,20 @@ impl Compressor for RandomK {
     }
 }
 
-/// `k` of `len` positions in ascending order, each subset equally likely (selection sampling: D. E. Knuth,
-/// *The Art of Computer Programming* 2, 3.4.2, algorithm S), one uniform number a position.
+/// Up to one position in so many, drawing positions and sorting them is faster than asking for each one.
+const FEW: usize = 16;
+
+/// `k` of `len` positions in ascending order, each subset equally likely.
 pub(crate) fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     out.clear();
-    let mut missing = k.min(len);
+    // Short vectors gain nothing.
+    if len >= BLOCK && k <= len / FEW { draw(key, len, k, out) } else { sample(key, len, k.min(len), out) }
+}
+
+/// Selection sampling, one uniform number a position (D. E. Knuth, *The Art of Computer Programming* 2, 3.4.2,
+/// algorithm S).
+fn sample(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
+    let mut missing = k;
     for block in 0..len.div_ceil(BLOCK) {
         let mut rng = key.block(block);
         for index in block * BLOCK..len.min((block + 1) * BLOCK) {
@@ -129,6 +138,43 @@ pub(crate) fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
             }
         }
     }
+}
+
+/// One position after the other, until `k` are different: as many at a time as are still missing, so never one too many.
+fn draw(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
+    let (mut rng, mut drawn) = (key.block(0), 0);
+    let mut position = || {
+        if drawn % BLOCK == 0 {
+            rng = key.block(drawn / BLOCK);
+        }
+        drawn += 1;
+        // No position is likelier than another by more than 2⁻³² of its chance.
+        ((u128::from(rng.next_u64()) * len as u128) >> 64) as u32
+    };
+    while out.len() < k {
+        let known = out.len();
+        out.extend((known..k).map(|_| position()));
+        out[known..].sort_unstable();
+        if known > 0 {
+            merge(out, known);
+        }
+        out.dedup();
+    }
+}
+
+/// Puts two sorted parts, the second from `border` on, in one order.
+fn merge(all: &mut Vec<u32>, border: usize) {
+    let len = all.len();
+    // From the highest down, the second part read from a copy behind: it is the short one.
+    all.extend_from_within(border..);
+    let (mut first, mut second) = (border, all.len());
+    for place in (0..len).rev() {
+        let from =
+            if first > 0 && (second == len || all[first - 1] > all[second - 1]) { &mut first } else { &mut second };
+        *from -= 1;
+        all[place] = all[*from];
+    }
+    all.truncate(len);
 }
 
 impl std::fmt::Display for RandomK {

@@ -40,13 +40,13 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::threshold::{class_of, collect, count, fill, floor_of, largest, start};
+use super::threshold::{Picks, class_of, collect, counts, floor_of, start};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
-use crate::math::norm1;
+use crate::math::{largest, norm1};
 use crate::{CompressionFactor, Key, Message};
 
-/// Counting passes after the first.
+/// Steps of the bisection.
 const PASSES: usize = 32;
 
 /// Keeps the largest magnitudes above a bisected threshold; see the [module](self).
@@ -70,26 +70,34 @@ impl Redsync {
     }
 }
 
+/// Ratios between the bounds whose counts one pass finds: enough for three steps of the bisection, whichever way it goes.
+const AT_ONCE: usize = 7;
+
 /// The floor, and how many values reach it.
 fn bisect(x: &[f32], k: usize) -> (u32, usize) {
     let (mean, most) = (norm1(x) / x.len().max(1) as f64, f64::from(largest(x)));
-    let at = |ratio: f64| {
-        let floor = floor_of(mean + ratio * (most - mean));
-        (floor, count(x, floor))
-    };
+    let at = |ratio: f64| floor_of(mean + ratio * (most - mean));
     let (mut low, mut high) = (0.0, 1.0);
-    let mut best = at(low);
-    for _ in 0..PASSES {
-        // `best` is the highest floor known to pass at least k, or the mean's.
-        if best.1 < 2 * k {
-            break;
-        }
-        let middle = (low + high) / 2.0;
-        let tried = at(middle);
-        if tried.1 < k {
-            high = middle;
-        } else {
-            (low, best) = (middle, tried);
+    // The highest floor known to pass at least k, or the mean's.
+    let mut best = (at(low), counts(x, [at(low)])[0]);
+    let mut pass = 0;
+    while pass < PASSES && best.1 >= 2 * k {
+        let ratios: [f64; AT_ONCE] = std::array::from_fn(|i| low + (i + 1) as f64 / 8.0 * (high - low));
+        let (floors, base, step) = (ratios.map(at), low, (high - low) / 8.0);
+        let counts = counts(x, floors);
+        for _ in 0..3 {
+            if pass == PASSES || best.1 < 2 * k {
+                break;
+            }
+            let middle = (low + high) / 2.0;
+            // One of the ratios: halves of eighths are exact until they are too near to differ.
+            let i = (((middle - base) / step).round() as usize).clamp(1, AT_ONCE) - 1;
+            if counts[i] < k {
+                high = middle;
+            } else {
+                (low, best) = (middle, (floors[i], counts[i]));
+            }
+            pass += 1;
         }
     }
     best
@@ -110,8 +118,9 @@ impl Compressor for Redsync {
         let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
         let (floor, _) = if k == x.len() { (floor_of(0.0), k) } else { bisect(x, k) };
-        collect(x, floor, [k, (2 * k).max(1) - 1], indices);
-        fill(x, indices, values);
+        let mut picks = Picks::new(indices);
+        collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
+        picks.finish_into(values);
     }
 
     fn class(&self, x: &[f32]) -> Class {

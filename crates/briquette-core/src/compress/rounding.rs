@@ -32,12 +32,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::dither::{Levels, draw, largest};
+use super::dither::{Levels, exponential};
 use super::{Class, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
-use crate::math::norm2;
-use crate::message::{Coding, Grid};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::math::{largest, norm2};
+use crate::message::Grid;
+use crate::{CompressionFactor, Key, Message};
 
 /// Rounding to powers of a base; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,30 +103,10 @@ impl Compressor for Rounding {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let (scale, levels) = (self.scale(x), Levels::new(self.base, Grid::MAX_LEVELS));
         let grid = Grid::Exponential { base: self.base, levels: Grid::MAX_LEVELS };
-        let (scales, codes) = out.quantized(x.len(), (grid, Coding::Fixed), x.len().max(1) as u32);
-        if x.is_empty() {
-            return;
-        }
-        scales.push(scale);
-        codes.resize(x.len(), 0);
-        if scale == 0.0 {
-            return;
-        }
-        let mut uniforms = [0.5; BLOCK];
-        for ((index, x), codes) in x.chunks(BLOCK).enumerate().zip(codes.chunks_mut(BLOCK)) {
-            if self.random {
-                draw(key, index, &mut uniforms[..x.len()]);
-            }
-            for ((code, &x), &u) in codes.iter_mut().zip(x).zip(&uniforms) {
-                let a = (x.abs() / scale).min(1.0);
-                let (level, low, high) = levels.below(a);
-                // Up where (a − l)/(u − l) exceeds a random number, or one half.
-                let up = u * (high - low) < a - low;
-                *code = (level + u8::from(up)).min(Grid::MAX_LEVELS) | ((x.to_bits() >> 31) as u8) << 7;
-            }
-        }
+        let bucket = x.len().max(1) as u32;
+        let key = self.random.then_some(key);
+        exponential((grid, bucket), x, |x| self.scale(x), key, out);
     }
 
     fn class(&self, x: &[f32]) -> Class {

@@ -32,10 +32,12 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
+use super::buckets::{self, signs_and_sums};
 use super::{Class, Compressor, Knobs, Spec, bucket_size};
-use crate::bits::pack_signs;
+use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
+use crate::message::bucket_count;
 use crate::{CompressionFactor, Key, Message};
 
 /// Sign times mean magnitude; see the [module](self).
@@ -67,8 +69,16 @@ impl Compressor for ScaledSign {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let bucket = self.bucket.unwrap_or(x.len().max(1) as u32);
         let (scales, signs) = out.sign(x.len(), bucket);
-        scales.extend(x.chunks(bucket as usize).map(|x| (norm1(x) / x.len() as f64) as f32));
-        pack_signs(x, signs);
+        let (scales, signs) = (scales.sized(bucket_count(x.len(), bucket)), signs.sized(packed_len(x.len(), 1)));
+        let mean = |sum: f64, x: &[f32]| (sum / x.len() as f64) as f32;
+        match scales {
+            // One scale: its sum and the signs in one pass.
+            [scale] => *scale = mean(signs_and_sums(x, signs, false).magnitudes, x),
+            _ => {
+                let scales = (scales, |x: &[f32]| mean(norm1(x), x));
+                buckets::encode((x, bucket), scales, (signs, 1), |segment, signs| pack_signs(segment.x, signs));
+            }
+        }
     }
 
     fn class(&self, x: &[f32]) -> Class {

@@ -45,7 +45,7 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::threshold::{NONZERO, Tail, class_of, collect, fill, floor_of, start, tail};
+use super::threshold::{NONZERO, Picks, Tail, class_of, collect, floor_of, start, tail};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
@@ -137,8 +137,9 @@ impl Compressor for Sidco {
         let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
         let (floor, _) = if k == x.len() { (NONZERO, k) } else { fit(x, k) };
-        collect(x, floor, [k, most(k)], indices);
-        fill(x, indices, values);
+        let mut picks = Picks::new(indices);
+        collect(x, floor, [k, most(k)], &mut picks);
+        picks.finish_into(values);
     }
 
     fn class(&self, x: &[f32]) -> Class {

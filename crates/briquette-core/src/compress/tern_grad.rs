@@ -34,12 +34,10 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::dither::{draw, largest};
-use super::qsgd::quantize;
+use super::dither::{Linear, Quantizer, block_codes};
 use super::{Class, Compressor, Knobs, Spec};
-use crate::bits::pack;
 use crate::error::ConfigError;
-use crate::math::norm2;
+use crate::math::{largest, norm2};
 use crate::message::{Coding, Grid};
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
@@ -90,12 +88,11 @@ impl TernGrad {
 
     /// Codes of `x`, clipped to `own`, in units of `scale`, which is no less.
     pub(crate) fn codes(x: &[f32], (own, scale): (f32, f32), key: Key, codes: &mut [u8]) {
-        let (mut uniforms, mut clipped) = ([0.0; BLOCK], [0.0; BLOCK]);
-        for (index, (x, codes)) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).enumerate() {
-            let (clipped, uniforms) = (&mut clipped[..x.len()], &mut uniforms[..x.len()]);
+        let mut clipped = [0.0; BLOCK];
+        for (block, (x, codes)) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).enumerate() {
+            let clipped = &mut clipped[..x.len()];
             clipped.iter_mut().zip(x).for_each(|(clipped, x)| *clipped = x.clamp(-own, own));
-            draw(key, index, uniforms);
-            quantize(clipped, (scale, 1, 2), uniforms, codes);
+            block_codes(clipped, (scale, 1), (key, block), codes);
         }
     }
 
@@ -116,20 +113,9 @@ impl Compressor for TernGrad {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let scale = self.scale(x);
-        let bucket = x.len().max(1) as u32;
-        let (scales, packed) = out.quantized(x.len(), (Grid::Linear { levels: 1 }, Coding::Fixed), bucket);
-        if !x.is_empty() {
-            scales.push(scale);
-        }
-        let (mut uniforms, mut clipped, mut codes) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
-        for (index, x) in x.chunks(BLOCK).enumerate() {
-            let (clipped, codes, uniforms) = (&mut clipped[..x.len()], &mut codes[..x.len()], &mut uniforms[..x.len()]);
-            clipped.iter_mut().zip(x).for_each(|(clipped, x)| *clipped = x.clamp(-scale, scale));
-            draw(key, index, uniforms);
-            quantize(clipped, (scale, 1, 2), uniforms, codes);
-            pack(codes, 2, packed);
-        }
+        let (grid, bucket) = (Grid::Linear { levels: 1 }, x.len().max(1) as u32);
+        let quantizer = Quantizer { grid, coding: Coding::Fixed, bucket, level: Linear(1) };
+        quantizer.quantize(x, |x| self.scale(x), Some(key), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {

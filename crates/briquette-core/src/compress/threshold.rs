@@ -4,7 +4,9 @@
 //! values at or above it pass. Zeros never do, as a message need not say them. No pass allocates beyond what it keeps.
 
 use super::Class;
+use crate::bits::{Which, for_ones, pack_where};
 use crate::message::{ValueKind, Values};
+use crate::parallel::{self, Part, SEGMENT};
 use crate::{BLOCK, Message};
 
 /// The bits of `|v|`, which order like magnitudes.
@@ -63,18 +65,113 @@ impl Cut {
 pub(super) const SAMPLED: usize = 1 << 15;
 const SAMPLES: usize = 4096;
 
-/// Writes the indices of the `k` largest magnitudes, ties to the lowest index, without zeros, in ascending order.
-pub(super) fn select(x: &[f32], k: usize, indices: &mut Vec<u32>) {
-    if x.len() >= SAMPLED && k <= x.len() / 4 {
-        collect(x, sampled_floor(x, k), [k, k], indices);
-        if indices.len() >= k {
-            return;
+/// Values that passed, in the storage of the message's indices: of each its index, then its bits. So whatever is thinned
+/// out of them later need not be looked for in the vector again, where every one of them is a line of memory.
+pub(super) struct Picks<'a>(&'a mut Vec<u32>);
+
+impl<'a> Picks<'a> {
+    /// None, in this storage.
+    pub(super) fn new(storage: &'a mut Vec<u32>) -> Self {
+        storage.clear();
+        Picks(storage)
+    }
+
+    /// Those of ascending indices, in the place of which they are put.
+    pub(super) fn among(x: &[f32], indices: &'a mut Vec<u32>) -> Self {
+        let count = indices.len();
+        indices.resize(2 * count, 0);
+        for place in (0..count).rev() {
+            let index = indices[place];
+            (indices[2 * place], indices[2 * place + 1]) = (index, x[index as usize].to_bits());
         }
-        indices.clear();
+        Picks(indices)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len() / 2
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn storage(self) -> &'a mut Vec<u32> {
+        self.0
+    }
+
+    #[inline(always)]
+    fn push(&mut self, index: u32, v: f32) {
+        self.0.extend_from_slice(&[index, v.to_bits()]);
+    }
+
+    fn magnitudes(&self) -> impl Iterator<Item = u32> + Clone {
+        self.0.as_chunks::<2>().0.iter().map(|[_, bits]| bits & 0x7fff_ffff)
+    }
+
+    /// Keeps the `k` largest magnitudes, ties to the lowest index, if there are more.
+    pub(super) fn retain_largest(&mut self, k: usize) {
+        if k < self.len() {
+            self.thin(k);
+        }
+    }
+
+    /// The same for more than `k`; returns the smallest magnitude kept.
+    fn thin(&mut self, k: usize) -> u32 {
+        let mut cut = Cut::find(self.magnitudes(), k);
+        let least = cut.bits;
+        let mut kept = 0;
+        for place in 0..self.len() {
+            let [index, bits] = [self.0[2 * place], self.0[2 * place + 1]];
+            // Written in any case, and written over unless it is kept: no branch to guess.
+            (self.0[2 * kept], self.0[2 * kept + 1]) = (index, bits);
+            kept += usize::from(cut.keeps(bits & 0x7fff_ffff));
+        }
+        self.0.truncate(2 * kept);
+        least
+    }
+
+    /// The values, exactly.
+    pub(super) fn values(&self) -> impl Iterator<Item = f32> + Clone {
+        self.0.as_chunks::<2>().0.iter().map(|[_, bits]| f32::from_bits(*bits))
+    }
+
+    /// Leaves the indices alone in their storage.
+    pub(super) fn finish(self) {
+        for place in 0..self.len() {
+            self.0[place] = self.0[2 * place];
+        }
+        self.0.truncate(self.0.len() / 2);
+    }
+
+    /// The same, after handing on the values.
+    pub(super) fn finish_into(self, values: &mut Vec<f32>) {
+        values.clear();
+        values.reserve_exact(self.len());
+        values.extend(self.values());
+        self.finish();
+    }
+}
+
+/// The `k` largest magnitudes, ties to the lowest index, without zeros.
+pub(super) fn select<'a>(x: &[f32], k: usize, storage: &'a mut Vec<u32>) -> Picks<'a> {
+    let mut picks = Picks::new(storage);
+    if x.len() >= SAMPLED && k <= x.len() / 4 {
+        // The floor passes half as many again.
+        picks.0.reserve_exact(2 * room_for(k) + 512);
+        collect(x, sampled_floor(x, k), [k, k], &mut picks);
+        if picks.len() >= k {
+            return picks;
+        }
+        picks.clear();
     }
     let all = k >= x.len();
     let mut cut = if all { Cut::NONZERO } else { Cut::find(x.iter().map(|&v| magnitude(v)), k) };
-    scan(x, 0, cut.bits, |m| cut.keeps(m), indices);
+    scan(x, 0, cut.bits, |index, v| {
+        if cut.keeps(magnitude(v)) {
+            picks.push(index, v);
+        }
+    });
+    picks
 }
 
 /// A floor that likely a few more than `k` values of `x` reach.
@@ -91,59 +188,49 @@ fn sampled_floor(x: &[f32], k: usize) -> u32 {
     (*sample.select_nth_unstable_by(rank.min(SAMPLES - 1), |a, b| b.cmp(a)).1).max(NONZERO)
 }
 
-/// Appends the indices of all values at or above `floor`, in ascending order; when there are more than `most`, of the
-/// `k` largest among them instead. However low the floor is, no more than about `4k + 1024` indices are ever held.
-pub(super) fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], indices: &mut Vec<u32>) {
-    let (mut floor, room) = (floor, 4 * k.max(most) + 1024);
+/// Picks to hold before they are thinned to `k`.
+fn room_for(k: usize) -> usize {
+    k + k / 4 * 3 + 512
+}
+
+/// Picks all values at or above `floor`; when there are more than `most`, the `k` largest among them instead. However low
+/// the floor is, no more than about `2k + 512` picks are ever held.
+pub(super) fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], picks: &mut Picks<'_>) {
+    let (mut floor, room) = (floor, room_for(k.max(most)));
+    // Growing by doubling would hold up to twice as much.
+    picks.0.reserve_exact(2 * most.min(x.len()));
     let mut thinned = false;
     for (b, block) in x.chunks(BLOCK).enumerate() {
-        scan(block, b * BLOCK, floor, |m| m >= floor, indices);
-        if indices.len() > room {
+        scan(block, b * BLOCK, floor, |index, v| picks.push(index, v));
+        if picks.len() > room {
             // Whatever comes later must exceed the k largest so far: ties go to the lowest index.
-            floor = thin(x, k, indices) + 1;
+            floor = picks.thin(k) + 1;
             thinned = true;
         }
     }
-    if thinned || indices.len() > most {
-        retain_largest(x, k, indices);
+    if thinned || picks.len() > most {
+        picks.retain_largest(k);
     }
 }
 
-/// Appends the indices of those values at or above `floor` that `keeps` agrees to, in order; `start` is the first
-/// value's.
-fn scan(block: &[f32], start: usize, floor: u32, mut keeps: impl FnMut(u32) -> bool, indices: &mut Vec<u32>) {
-    /// Of 16, 8, 32 and 64 the fastest on a Gaussian at 1 %, where 85 % of the chunks are skipped.
-    const CHUNK: usize = 16;
-    let (chunks, rest) = block.as_chunks::<CHUNK>();
-    for (c, chunk) in chunks.iter().enumerate() {
-        // Most chunks hold nothing: look at all at once (signed, because SSE2 compares so).
-        if chunk.iter().fold(true, |none, &v| none & ((magnitude(v) as i32) < floor as i32)) {
-            continue;
-        }
-        let mut found = [0; CHUNK];
-        let mut count = 0;
-        for (i, &v) in chunk.iter().enumerate() {
-            found[count] = (start + c * CHUNK + i) as u32;
-            count += usize::from(keeps(magnitude(v)));
-        }
-        indices.extend_from_slice(&found[..count]);
-    }
-    let start = start + chunks.len() * CHUNK;
-    indices.extend((rest.iter().enumerate()).filter(|(_, v)| keeps(magnitude(**v))).map(|(i, _)| (start + i) as u32));
-}
+struct Reach(i32);
 
-/// Keeps of ascending `indices` those of the `k` largest magnitudes.
-pub(super) fn retain_largest(x: &[f32], k: usize, indices: &mut Vec<u32>) {
-    if k < indices.len() {
-        thin(x, k, indices);
+impl Which<f32> for Reach {
+    #[inline(always)]
+    fn holds(&self, value: f32) -> bool {
+        magnitude(value) as i32 >= self.0
     }
 }
 
-/// The same for more than `k` indices; returns the smallest magnitude kept.
-fn thin(x: &[f32], k: usize, indices: &mut Vec<u32>) -> u32 {
-    let mut cut = Cut::find(indices.iter().map(|&i| magnitude(x[i as usize])), k);
-    indices.retain(|&i| cut.keeps(magnitude(x[i as usize])));
-    cut.bits
+/// Calls `each` with those values that reach `floor`, in order; `start` is the first value's index.
+pub(super) fn scan(x: &[f32], start: usize, floor: u32, mut each: impl FnMut(u32, f32)) {
+    // A bit for each value: looking at all of them at once costs less than skipping those chunks that hold none.
+    let mut reach = [0; BLOCK / 8];
+    for (i, block) in x.chunks(BLOCK).enumerate() {
+        let reach = &mut reach[..block.len().div_ceil(8)];
+        pack_where(block, &Reach(floor as i32), reach);
+        for_ones(reach, |place| each((start + i * BLOCK + place) as u32, block[place]));
+    }
 }
 
 /// The values at or above a floor.
@@ -154,10 +241,22 @@ pub(super) struct Tail {
     pub(super) sum: f64,
 }
 
-const LANES: usize = 8;
+impl Tail {
+    fn and(self, other: Tail) -> Tail {
+        Tail { count: self.count + other.count, sum: self.sum + other.sum }
+    }
+}
 
 /// Counts and sums what reaches `floor`, in a fixed order.
 pub(super) fn tail(x: &[f32], floor: u32) -> Tail {
+    let segments = x.len().div_ceil(SEGMENT);
+    let tail = parallel::fold(0..segments, Part(x, SEGMENT), &|_, x| tail_of(x.0, floor), &Tail::and);
+    tail.unwrap_or(Tail { count: 0, sum: 0.0 })
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn tail_of(x: &[f32], floor: u32) -> Tail {
+    const LANES: usize = 16;
     let (mut counts, mut sums) = ([0_u32; LANES], [0.0_f64; LANES]);
     let (chunks, rest) = x.as_chunks::<LANES>();
     let mut add = |lane: usize, v: f32| {
@@ -167,39 +266,34 @@ pub(super) fn tail(x: &[f32], floor: u32) -> Tail {
         sums[lane] += f64::from(f32::from_bits(if passes { m } else { 0 }));
     };
     for chunk in chunks {
-        for (lane, &v) in chunk.iter().enumerate() {
-            add(lane, v);
+        (0..LANES).for_each(|lane| add(lane, chunk[lane]));
+    }
+    (0..rest.len()).for_each(|lane| add(lane, rest[lane]));
+    Tail { count: counts.iter().map(|&c| c as usize).sum(), sum: sums.iter().sum() }
+}
+
+/// How many values reach each of the floors, in one pass.
+pub(super) fn counts<const N: usize>(x: &[f32], floors: [u32; N]) -> [usize; N] {
+    let join = |a: [usize; N], b: [usize; N]| std::array::from_fn(|i| a[i] + b[i]);
+    let each = |_, x: Part<&[f32]>| counts_of(x.0, floors).map(|count| count as usize);
+    parallel::fold(0..x.len().div_ceil(SEGMENT), Part(x, SEGMENT), &each, &join).unwrap_or([0; N])
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn counts_of<const N: usize>(x: &[f32], floors: [u32; N]) -> [u32; N] {
+    let mut counts = [0; N];
+    // A block at a time, so that all but the first look find it near.
+    for block in x.chunks(BLOCK) {
+        for (count, floor) in counts.iter_mut().zip(floors) {
+            *count += block.iter().map(|&v| u32::from(magnitude(v) as i32 >= floor as i32)).sum::<u32>();
         }
     }
-    for (lane, &v) in rest.iter().enumerate() {
-        add(lane, v);
-    }
-    Tail { count: counts.iter().map(|&c| c as usize).sum(), sum: sums.iter().sum() }
+    counts
 }
 
 /// How many values reach `floor`.
 pub(super) fn count(x: &[f32], floor: u32) -> usize {
-    let mut counts = [0_u32; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (count, &v) in counts.iter_mut().zip(chunk) {
-            *count += u32::from(magnitude(v) as i32 >= floor as i32);
-        }
-    }
-    counts.iter().map(|&c| c as usize).sum::<usize>() + rest.iter().filter(|&&v| magnitude(v) >= floor).count()
-}
-
-/// The largest magnitude; 0 for the empty vector.
-pub(super) fn largest(x: &[f32]) -> f32 {
-    let mut most = [0_i32; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (most, &v) in most.iter_mut().zip(chunk) {
-            *most = (*most).max(magnitude(v) as i32);
-        }
-    }
-    let bits = most.iter().copied().chain(rest.iter().map(|&v| magnitude(v) as i32)).max();
-    f32::from_bits(bits.unwrap_or(0) as u32)
+    counts(x, [floor])[0]
 }
 
 /// The empty storage of a sparse message with exact values.

@@ -47,7 +47,7 @@
 
 use rand::RngCore;
 
-use super::threshold::{NONZERO, SAMPLED, class_of, collect, fill, magnitude, select, start};
+use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, magnitude, select, start};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -122,16 +122,14 @@ impl Compressor for ThresholdTopK {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
+        let mut picks = Picks::new(indices);
         let picked = self.samples(x.len()).is_some_and(|count| {
             // The sample lies where the values will: nothing else is allocated.
             draw(x, count, key, values);
-            pick(x, k, values, indices)
+            pick(x, k, values, &mut picks)
         });
-        if !picked {
-            indices.clear();
-            select(x, k, indices);
-        }
-        fill(x, indices, values);
+        let picks = if picked { picks } else { select(x, k, picks.storage()) };
+        picks.finish_into(values);
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -161,16 +159,16 @@ fn draw(x: &[f32], count: usize, key: Key, sample: &mut Vec<f32>) {
 }
 
 /// Passes until there are enough picks; false when the sample does not lead there.
-fn pick(x: &[f32], k: usize, sample: &mut [f32], indices: &mut Vec<u32>) -> bool {
+fn pick(x: &[f32], k: usize, sample: &mut [f32], picks: &mut Picks<'_>) -> bool {
     let expected = k as f64 / x.len() as f64 * sample.len() as f64;
     let mut rank = (expected + expected.sqrt()) as usize;
     for _ in 0..PASSES {
         rank = rank.clamp(1, sample.len());
         let at = sample.select_nth_unstable_by(rank - 1, |a, b| magnitude(*b).cmp(&magnitude(*a))).1;
         let floor = magnitude(*at).max(NONZERO);
-        indices.clear();
-        collect(x, floor, [k, (MOST * k / 10).max(k)], indices);
-        if 10 * indices.len() >= LEAST * k || floor == NONZERO {
+        picks.clear();
+        collect(x, floor, [k, (MOST * k / 10).max(k)], picks);
+        if 10 * picks.len() >= LEAST * k || floor == NONZERO {
             return true;
         }
         rank *= 2;

@@ -48,7 +48,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::threshold::{magnitude, retain_largest, select};
+use super::threshold::{Picks, magnitude, select};
 use super::{Class, Compressor, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
@@ -102,8 +102,7 @@ impl Compressor for TopK {
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (indices, values) = out.sparse(x.len(), self.values);
-        select(x, self.factor.keep(x.len()), indices);
-        write_values(x, indices, values);
+        write(select(x, self.factor.keep(x.len()), indices), values);
     }
 
     fn class(&self, x: &[f32]) -> Class {
@@ -123,8 +122,9 @@ impl Compressor for TopK {
             Some(among) if coarse.len() == x.len() && among.len() >= k => {
                 let (indices, values) = out.sparse(x.len(), self.values);
                 indices.extend_from_slice(among);
-                retain_largest(x, k, indices);
-                write_values(x, indices, values);
+                let mut picks = Picks::among(x, indices);
+                picks.retain_largest(k);
+                write(picks, values);
             }
             _ => self.compress_into(x, key, out),
         }
@@ -135,34 +135,34 @@ impl Compressor for TopK {
     }
 }
 
-fn write_values(x: &[f32], indices: &[u32], values: &mut Values) {
-    let kept = |&i: &u32| x[i as usize];
+fn write(picks: Picks<'_>, values: &mut Values) {
     match values {
-        Values::F32(values) => values.extend(indices.iter().map(kept)),
+        Values::F32(values) => values.extend(picks.values()),
         Values::F16 { exponent, bits } => {
-            let largest = indices.iter().map(kept).map(magnitude).max().unwrap_or(0);
+            let largest = picks.values().map(magnitude).max().unwrap_or(0);
             *exponent = ((largest >> 23) as i32 - 127 - 14).max(-126) as i8;
             let (unit, limit) = (power_of_two(-*exponent), f16::from_bits(F16_LIMIT).to_f32());
-            bits.resize(indices.len(), 0);
-            let mut scratch = [0.0; Q8_BLOCK];
-            for (bits, indices) in bits.chunks_mut(Q8_BLOCK).zip(indices.chunks(Q8_BLOCK)) {
-                let scratch = &mut scratch[..indices.len()];
-                for (v, i) in scratch.iter_mut().zip(indices) {
-                    *v = (kept(i) * unit).clamp(-limit, limit);
+            bits.resize(picks.len(), 0);
+            let (mut kept, mut scratch) = (picks.values(), [0.0; Q8_BLOCK]);
+            for bits in bits.chunks_mut(Q8_BLOCK) {
+                let scratch = &mut scratch[..bits.len()];
+                for (scaled, v) in scratch.iter_mut().zip(&mut kept) {
+                    *scaled = (v * unit).clamp(-limit, limit);
                 }
                 bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(scratch);
             }
         }
         Values::Q8 { ranges, codes } => {
-            for block in indices.chunks(Q8_BLOCK) {
-                let magnitudes = block.iter().map(|i| kept(i).abs());
-                let (low, high) = magnitudes.fold((f32::MAX, 0.0_f32), |(l, h), m| (l.min(m), h.max(m)));
+            for start in (0..picks.len()).step_by(Q8_BLOCK) {
+                let block = || picks.values().skip(start).take(Q8_BLOCK);
+                let (low, high) = block().map(f32::abs).fold((f32::MAX, 0.0_f32), |(l, h), m| (l.min(m), h.max(m)));
                 ranges.push([low, high]);
-                codes.extend(block.iter().map(|i| q8_code([low, high], kept(i))));
+                codes.extend(block().map(|v| q8_code([low, high], v)));
             }
         }
         Values::Coded(_) => unreachable!("top-k asks for plain values"),
     }
+    picks.finish();
 }
 
 fn q8_code([low, high]: [f32; 2], v: f32) -> u8 {

@@ -1,7 +1,7 @@
 //! From settings to reducers: what goes around what, and which settings cannot go together.
 
 use super::rules::Group;
-use super::{Exchange, Feedback, ReducerConfig};
+use super::{ControllerConfig, Exchange, Feedback, ReducerConfig};
 use crate::aggregate::Mean;
 use crate::compress::{Class, Compressor, TernGrad};
 use crate::control::Controller;
@@ -26,6 +26,13 @@ impl Exchange {
     pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check_feedback()?;
         let (main, others) = self.groups(layout)?;
+        if main.members.is_empty() && !layout.is_empty() && self.controller != ControllerConfig::None {
+            return Err(ConfigError::Conflict(
+                "a controller turns the factor of the slots that no rule has and that are not kept dense, and there are \
+                 none: lower dense_below, or use controller none"
+                    .into(),
+            ));
+        }
         let mut reducer = match self.controller.build(world)? {
             None => self.fixed(&main.layout)?,
             Some(controller) => self.adaptive(&main.layout, controller)?,
@@ -58,7 +65,10 @@ impl Exchange {
     }
 
     /// Residuals of what amplifies grow without bound.
-    fn check_feedback(&self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] names the compressor.
+    pub fn check_feedback(&self) -> Result<(), ConfigError> {
         let fed_back = !matches!(self.feedback, Feedback::None | Feedback::Diana { .. });
         let mut compressors = self.reducers().filter_map(|reducer| match reducer {
             ReducerConfig::Gather { compressor, .. } => Some(compressor),

@@ -29,7 +29,7 @@ const DENSE_BELOW: usize = 1024;
 /// let layout = Layout::new([("embedding.weight", vec![5000, 64]), ("fc.weight", vec![64, 64]), ("fc.bias", vec![64])]);
 /// config.build(&layout, 4)?;
 /// let error = config.build(&Layout::new([("fc.weight", vec![64, 64])]), 4).map(drop).unwrap_err();
-/// assert!(error.to_string().contains("`embedding.*` matches no layer"));
+/// assert!(error.to_string().contains("`embedding.*` matches no slot"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// "Layers matching this path use that compressor": one message for all of them.
+    /// Slots that match this path use that compressor: one message for all of them.
     ///
     /// # Errors
     /// [`ConfigError`] for a text that is no pattern.
@@ -112,7 +112,11 @@ impl Exchange {
     /// # Errors
     /// [`ConfigError`] for a rule that matches nothing: a typing error, or another module's.
     pub(super) fn groups(&self, layout: &Layout) -> Result<(Group<'_>, Vec<Group<'_>>), ConfigError> {
-        let limit = self.dense_below.unwrap_or(if self.reducer.per_slot() { DENSE_BELOW } else { 0 });
+        let limit = match self.reducer {
+            // All of it is dense already.
+            ReducerConfig::Dense => 0,
+            _ => self.dense_below.unwrap_or(if self.reducer.per_slot() { DENSE_BELOW } else { 0 }),
+        };
         // The rule of each slot; one past the last is the dense threshold.
         let rule = |slot: &Slot| {
             let matching = self.rules.iter().position(|rule| rule.slots.matches(slot.path()));
@@ -128,10 +132,7 @@ impl Exchange {
             if !layout.slots().iter().any(|slot| rule.slots.matches(slot.path())) {
                 let paths: Vec<&str> = layout.slots().iter().map(Slot::path).collect();
                 let paths = paths.join(", ");
-                return Err(ConfigError::Conflict(format!(
-                    "rule `{}` matches no layer; there are {paths}",
-                    rule.slots
-                )));
+                return Err(ConfigError::Conflict(format!("rule `{}` matches no slot; there are {paths}", rule.slots)));
             }
         }
         let reducers = self.rules.iter().map(|rule| &rule.reducer).chain([&ReducerConfig::Dense]);
@@ -158,7 +159,11 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_decides_then_the_threshold_then_the_rest() {
         let rule = |slots| Rule::compressor(slots, "sign".parse().unwrap()).unwrap();
-        let with = |rules, dense_below| Exchange { rules, dense_below, ..Exchange::default() };
+        let reducer = ReducerConfig::gather("sign".parse().unwrap());
+        let with =
+            |rules, dense_below| Exchange { reducer: reducer.clone(), rules, dense_below, ..Exchange::default() };
+        // Nothing is more than dense.
+        assert_eq!(members(&Exchange { dense_below: Some(31), ..Exchange::default() }), [vec![0, 1, 2, 3]]);
         assert_eq!(members(&with(vec![], None)), [vec![0, 1, 2, 3]]);
         assert_eq!(members(&with(vec![], Some(31))), [vec![0], vec![1, 2, 3]]);
         let rules = vec![rule("fc.*"), rule("*.bias")];
@@ -184,7 +189,7 @@ mod tests {
             exchange.build_reducer(&layout(), 2).map(drop).unwrap_err().to_string()
         };
         let missing = says(Rule::compressor("conv9.*", "sign".parse().unwrap()).unwrap());
-        assert!(missing.contains("`conv9.*` matches no layer; there are conv.weight, conv.bias"), "{missing}");
+        assert!(missing.contains("`conv9.*` matches no slot; there are conv.weight, conv.bias"), "{missing}");
         let remembers = says(Rule { slots: "fc.*".parse().unwrap(), reducer: ReducerConfig::PowerSgd { rank: 1 } });
         assert!(remembers.contains("cannot be a part"), "{remembers}");
     }

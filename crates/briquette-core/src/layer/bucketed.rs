@@ -59,11 +59,11 @@ impl<R: Stateless> Stateless for Bucketed<R> {}
 
 impl<R: Stateless> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, slots, facts, input, average, mut sent } = round;
+        let Round { key, facts, input, average, mut sent, .. } = round;
         if input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: input.len() });
         }
-        let mut selections = Selections::of(slots.len());
+        let mut selections = Selections::of(self.buckets.iter().map(|bucket| bucket.slots.len()).sum());
         let (mut traffic, mut first) = (Traffic::default(), 0);
         for (index, bucket) in self.buckets.iter_mut().enumerate() {
             let range = bucket.range.clone();

@@ -19,14 +19,15 @@
 //! both are the same, bit for bit where `γ` is a power of two. At a step with `γ = 0` nothing could be applied: the memory
 //! stays as it is and out of the exchange.
 //!
-//! **Properties.** Conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
+//! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
 //! the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
 //! **State.** The residual: one vector a rank. While exchanging, two more (the fed vector and `sent`).
 //!
 //! **Deviations.** The learning rate is outside the memory unless asked for, as in GraVAC. Under parameter groups of
-//! different rates, inside means the base rate; under Adam, whose step is not a multiple of the gradient, it is no more than
-//! a weight by the schedule.
+//! different rates, inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD: an inner momentum goes on
+//! multiplying `e/γ` by later rates, which is much after a very small one (a restart), and Adam's step is no multiple of the
+//! gradient at all.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
@@ -80,7 +81,9 @@ impl<R: Reducer> ErrorFeedback<R> {
     fn rate(&self, facts: &Facts) -> Result<f32, ReduceError> {
         match (self.inside, facts.learning_rate) {
             (false, _) => Ok(1.0),
-            (true, Some(rate)) => Ok(rate as f32),
+            // Its inverse must be a number, too.
+            (true, Some(rate)) if rate == 0.0 || (1e-30..=1e30).contains(&rate) => Ok(rate as f32),
+            (true, Some(rate)) => Err(ReduceError::LearningRate { step: facts.step, rate }),
             (true, None) => Err(ReduceError::NoLearningRate { step: facts.step }),
         }
     }
@@ -130,7 +133,9 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
             wanted.copy_from_slice(&self.sent);
         }
         if rate != 0.0 {
-            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = (*fed - sent) * rate);
+            // A rate above 1 may leave the range of numbers; what cannot be kept is cut to the largest.
+            let kept = |left: f32| if rate > 1.0 { (left * rate).clamp(f32::MIN, f32::MAX) } else { left * rate };
+            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = kept(*fed - sent));
             std::mem::swap(&mut self.fed, &mut self.residual);
         }
         Ok(exchanged)
@@ -202,6 +207,19 @@ mod tests {
             let with = step(&mut inside, input, Some(0.125)).unwrap();
             assert_eq!(with, step(&mut outside, input, None).unwrap());
         }
+    }
+
+    #[test]
+    fn rates_that_no_memory_can_be_kept_in_are_refused() {
+        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+        for rate in [f64::INFINITY, f64::NAN, -0.1, 1e-40, 1e39] {
+            let error = step(&mut inside, [1.0, 2.0], Some(rate)).unwrap_err().to_string();
+            assert!(error.contains(&format!("learning rate is {rate}")), "{error}");
+            assert!(inside.residual().is_empty(), "as before");
+        }
+        // 3e38 waits at rate 8: more than there are numbers for.
+        step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap();
+        assert_eq!(inside.residual(), [0.0, f32::MAX]);
     }
 
     #[test]

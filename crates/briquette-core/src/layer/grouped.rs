@@ -33,7 +33,7 @@
 use std::fmt;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round, Selections, Stateless};
+use crate::reduce::{Exchanged, Reducer, Round, Selections, Stateless, check_average};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Communicator, Layout, Traffic};
@@ -145,14 +145,18 @@ impl Reducer for Grouped {
         for (index, group) in self.others.iter_mut().enumerate() {
             let key = key.purpose("group").bucket(index);
             traffic += group.reduce(&mut round, key, comm, &mut selections)?;
+            // Before the main reducer changes what it remembers.
+            check_average(&group.average, group.layout.slots())?;
         }
         traffic += self.main.reduce(&mut round, key, comm, &mut selections)?;
         Ok(Exchanged { traffic, selection: selections.finish() })
     }
 
-    /// What the main group reports.
+    /// What the main group reports; nothing when it has no slots.
     fn report(&self, report: &mut Report) {
-        self.main.reducer.report(report);
+        if !self.main.members.is_empty() {
+            self.main.reducer.report(report);
+        }
     }
 }
 

@@ -1,10 +1,13 @@
-//! From codes back to values, a block at a time.
+//! From codes back to values. What becomes of a value (it is written, or added) is given to every kernel, so that both come
+//! from the same loops, and an addition needs no vector of values in between. Given as a trait: closures are not inlined
+//! into functions that are compiled for wider vectors; and by value: what is behind a reference is read anew for each value.
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::payload::for_buckets;
 use super::{BLOCK, Grid, HalfKind, Message, Payload};
 use crate::bits::unpack;
+use crate::parallel::{self, Part, SEGMENT};
 
 impl Message {
     /// Calls `each` with the start of a block and its values, until all of `from .. to` are decoded. Not for sparse
@@ -13,106 +16,238 @@ impl Message {
         let mut scratch = [0.0; BLOCK];
         for start in (from..to).step_by(BLOCK) {
             let scratch = &mut scratch[..BLOCK.min(to - start)];
-            self.decode_block(start, scratch);
+            self.put(start, scratch, Write);
             each(start, scratch);
         }
     }
 
-    /// Decodes `start .. start + out.len()` (at most [`BLOCK`] values) of a shape that keeps every coordinate.
-    fn decode_block(&self, start: usize, out: &mut [f32]) {
+    /// `out += weight · decoded[start .. start + out.len()]`. Not for sparse messages.
+    pub(super) fn add_dense(&self, start: usize, weight: f32, out: &mut [f32]) {
+        parallel::for_each(out.len(), Part(out, SEGMENT), |number, out| {
+            self.put(start + number * SEGMENT, out.0, Add(weight));
+        });
+    }
+
+    /// Gives every value from `start` on to `put`, beside its place in `out`.
+    fn put<P: Put>(&self, start: usize, out: &mut [f32], put: P) {
         let range = start..start + out.len();
         match &self.payload {
-            Payload::Dense(values) => out.copy_from_slice(&values[range]),
-            Payload::Half { kind: HalfKind::F16, bits } => {
-                bits[range].reinterpret_cast::<half::f16>().convert_to_f32_slice(out);
-            }
-            Payload::Half { kind: HalfKind::Bf16, bits } => {
-                bits[range].reinterpret_cast::<half::bf16>().convert_to_f32_slice(out);
-            }
+            Payload::Dense(values) => numbers(&values[range], out, put, Itself),
+            Payload::Half { kind: HalfKind::F16, bits } => f16s(&bits[range], out, put),
+            Payload::Half { kind: HalfKind::Bf16, bits } => numbers(&bits[range], out, put, Upper),
             Payload::Quantized { grid, bucket, scales, codes, .. } => {
-                quantized(*grid, codes, start, out);
-                scale(*bucket, scales, start, out);
+                let (bits, levels) = (grid.bits(), grid.levels());
+                let (codes, table) = ((&codes[..], bits), (*bucket, &scales[..]));
+                match grid {
+                    Grid::Linear { .. } => {
+                        let share = Quotient::by(f32::from(levels));
+                        packed(codes, table, start, (out, put, Signed { bits, share }));
+                    }
+                    Grid::Exponential { base: 2.0, .. } => {
+                        packed(codes, table, start, (out, put, Signed { bits, share: Power { levels } }));
+                    }
+                    Grid::Exponential { .. } => {
+                        packed(codes, table, start, (out, put, Signed { bits, share: grid.shares() }));
+                    }
+                }
             }
-            Payload::Sign { bucket, scales, signs } => {
-                each_bit(signs, start, out, |negative| f32::from_bits(1.0_f32.to_bits() | (negative << 31)));
-                scale(*bucket, scales, start, out);
-            }
+            Payload::Sign { bucket, scales, signs } => packed((signs, 1), (*bucket, scales), start, (out, put, Sign)),
             Payload::TwoLevel { bucket, levels, bits } => {
-                each_bit(bits, start, out, f32::from_bits);
-                for_buckets(*bucket, start, out.len(), |b, range| {
-                    let [zero, one] = levels[b];
-                    out[range].iter_mut().for_each(|v| *v = if v.to_bits() == 0 { zero } else { one });
-                });
+                packed((bits, 1), (*bucket, levels), start, (out, put, Either));
             }
-            Payload::Natural { exponents, signs } => {
-                each_bit(signs, start, out, |negative| f32::from_bits(negative << 31));
-                for (out, &exponent) in out.iter_mut().zip(&exponents[range]) {
-                    *out = f32::from_bits(out.to_bits() | (u32::from(exponent) << 23));
-                }
+            Payload::Natural { exponents, signs } => natural(&exponents[range], (signs, start), out, put),
+            Payload::Affine { block, ranges, codes } => {
+                packed((codes, 8), (*block, ranges), start, (out, put, Affine));
             }
-            Payload::Affine { block, ranges, codes } => for_buckets(*block, start, out.len(), |b, range| {
-                let [low, high] = ranges[b];
-                for (out, &code) in out[range.clone()].iter_mut().zip(&codes[start..][range]) {
-                    *out = affine_value(low, high, code);
-                }
-            }),
             Payload::Sparse { .. } => unreachable!("sparse messages are never decoded by block"),
         }
     }
 }
 
-/// What an 8-bit code between `low` and `high` stands for. A weighted mean, so that no range overflows and both ends are
-/// exact; never beyond them, since next to the largest number rounding alone would be infinite.
-fn affine_value(low: f32, high: f32, code: u8) -> f32 {
-    let share = f32::from(code) / 255.0;
-    (low * (1.0 - share) + high * share).clamp(low, high)
+/// What becomes of a value.
+trait Put: Copy + Sync {
+    fn put(&self, out: &mut f32, value: f32);
 }
 
-fn scale(bucket: u32, scales: &[f32], start: usize, out: &mut [f32]) {
-    for_buckets(bucket, start, out.len(), |b, range| out[range].iter_mut().for_each(|v| *v *= scales[b]));
-}
+#[derive(Clone, Copy)]
+struct Write;
 
-/// Signed shares of the scale.
-fn quantized(grid: Grid, codes: &[u8], start: usize, out: &mut [f32]) {
-    let mut block = [0; BLOCK];
-    let (block, bits) = (&mut block[..out.len()], grid.bits());
-    unpack(codes, bits, start, block);
-    let level = |code: u8| code & ((1 << (bits - 1)) - 1);
-    let signed = |share: f32, code: u8| f32::from_bits(share.to_bits() | (u32::from(code >> (bits - 1)) << 31));
-    match grid {
-        Grid::Linear { levels } => {
-            let levels = f32::from(levels);
-            let value = |&code: &u8| signed(f32::from(level(code)) / levels, code);
-            out.iter_mut().zip(&*block).for_each(|(out, code)| *out = value(code));
-        }
-        Grid::Exponential { .. } => {
-            let shares = grid.shares();
-            let value = |&code: &u8| signed(shares[usize::from(level(code))], code);
-            out.iter_mut().zip(&*block).for_each(|(out, code)| *out = value(code));
-        }
+impl Put for Write {
+    #[inline(always)]
+    fn put(&self, out: &mut f32, value: f32) {
+        *out = value;
     }
 }
 
-/// `value` of each bit.
-fn each_bit(bits: &[u8], start: usize, out: &mut [f32], value: impl Fn(u32) -> f32) {
-    let mut block = [0; BLOCK];
-    let block = &mut block[..out.len()];
-    unpack(bits, 1, start, block);
-    out.iter_mut().zip(&*block).for_each(|(out, &bit)| *out = value(u32::from(bit)));
+/// With a weight.
+#[derive(Clone, Copy)]
+struct Add(f32);
+
+impl Put for Add {
+    #[inline(always)]
+    fn put(&self, out: &mut f32, value: f32) {
+        *out += self.0 * value;
+    }
+}
+
+/// What a code stands for, with what its bucket has in a table.
+trait Value<T, C>: Copy {
+    fn value(&self, entry: T, code: C) -> f32;
+}
+
+macro_rules! values {
+    ($($(#[$doc:meta])* $name:ident: $entry:pat_param in $entry_type:ty, $code:ident in $code_type:ty => $value:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        struct $name;
+
+        impl Value<$entry_type, $code_type> for $name {
+            #[inline(always)]
+            fn value(&self, $entry: $entry_type, $code: $code_type) -> f32 {
+                $value
+            }
+        }
+    )+};
+}
+
+values! {
+    Itself: () in (), v in f32 => v;
+    /// The upper half of a float's bits.
+    Upper: () in (), bits in u16 => f32::from_bits(u32::from(bits) << 16);
+    /// A scale, times 1 or −1.
+    Sign: scale in f32, bit in u8 => f32::from_bits(scale.to_bits() | u32::from(bit) << 31);
+    /// One of two values.
+    Either: [zero, one] in [f32; 2], bit in u8 => if bit == 0 { zero } else { one };
+    /// Between two ends. A weighted mean, so that no range overflows and both ends are exact; never beyond them, since next
+    /// to the largest number rounding alone would be infinite.
+    Affine: [low, high] in [f32; 2], code in u8 => {
+        let share = Quotient::by(255.0).share(code);
+        let value = low * (1.0 - share) + high * share;
+        let value = if value < low { low } else { value };
+        if value > high { high } else { value }
+    };
+}
+
+/// A sign and a level, whose share of the scale is found by `share`.
+#[derive(Clone, Copy)]
+struct Signed<S> {
+    bits: u8,
+    share: S,
+}
+
+trait Share: Copy {
+    fn share(&self, level: u8) -> f32;
+}
+
+impl<S: Share> Value<f32, u8> for Signed<S> {
+    #[inline(always)]
+    fn value(&self, scale: f32, code: u8) -> f32 {
+        let share = self.share.share(code & ((1 << (self.bits - 1)) - 1));
+        f32::from_bits(share.to_bits() | u32::from(code >> (self.bits - 1)) << 31) * scale
+    }
+}
+
+/// On any grid.
+impl Share for [f32; 128] {
+    #[inline(always)]
+    fn share(&self, level: u8) -> f32 {
+        self[usize::from(level)]
+    }
+}
+
+/// On a grid of powers of two: `2^(level − levels)`, a float without fraction, and 0 for level 0.
+#[derive(Clone, Copy)]
+struct Power {
+    levels: u8,
+}
+
+impl Share for Power {
+    #[inline(always)]
+    fn share(&self, level: u8) -> f32 {
+        let exponent = u32::from(level) + 127 - u32::from(self.levels);
+        f32::from_bits(if level == 0 { 0 } else { exponent << 23 })
+    }
+}
+
+/// A whole number of at most eight bits over another, rounded as a division is, without dividing: the reciprocal in two
+/// parts, the first short enough that its product is exact.
+///
+/// Both products and their sum err by less than 2⁻⁴⁰ of the quotient before the last rounding, and no such quotient is that
+/// near the middle of two numbers, being a multiple of 1/255. All quotients are tried in the tests.
+#[derive(Clone, Copy)]
+struct Quotient {
+    upper: f32,
+    lower: f32,
+}
+
+impl Quotient {
+    #[inline(always)]
+    fn by(divisor: f32) -> Quotient {
+        let reciprocal = 1.0 / f64::from(divisor);
+        // 16 of the 24 bits of a fraction.
+        let upper = f32::from_bits((reciprocal as f32).to_bits() & !0xff);
+        Quotient { upper, lower: (reciprocal - f64::from(upper)) as f32 }
+    }
+}
+
+/// On a linear grid.
+impl Share for Quotient {
+    #[inline(always)]
+    fn share(&self, level: u8) -> f32 {
+        let level = f32::from(level);
+        level * self.upper + level * self.lower
+    }
+}
+
+/// What `value` makes of a bucket's entry in `table` and a code.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn packed<T: Copy, P: Put, V: Value<T, u8>>(
+    (bytes, bits): (&[u8], u8),
+    (bucket, table): (u32, &[T]),
+    start: usize,
+    (out, put, value): (&mut [f32], P, V),
+) {
+    let mut codes = [0; BLOCK];
+    for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+        let (start, codes) = (start + i * BLOCK, &mut codes[..out.len()]);
+        unpack(bytes, bits, start, codes);
+        for_buckets(bucket, start, out.len(), |b, range| {
+            let entry = table[b];
+            for (out, code) in out[range.clone()].iter_mut().zip(&codes[range]) {
+                put.put(out, value.value(entry, *code));
+            }
+        });
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn numbers<T: Copy, P: Put, V: Value<(), T>>(bits: &[T], out: &mut [f32], put: P, value: V) {
+    for (out, bits) in out.iter_mut().zip(bits) {
+        put.put(out, value.value((), *bits));
+    }
+}
+
+/// With the processor's own conversion, where it has one.
+fn f16s<P: Put>(bits: &[u16], out: &mut [f32], put: P) {
+    let mut scratch = [0.0; BLOCK];
+    for (bits, out) in bits.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let scratch = &mut scratch[..bits.len()];
+        bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(scratch);
+        numbers(scratch, out, put, Itself);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn natural<P: Put>(exponents: &[u8], (signs, start): (&[u8], usize), out: &mut [f32], put: P) {
+    let mut negative = [0; BLOCK];
+    for (i, (exponents, out)) in exponents.chunks(BLOCK).zip(out.chunks_mut(BLOCK)).enumerate() {
+        let negative = &mut negative[..out.len()];
+        unpack(signs, 1, start + i * BLOCK, negative);
+        for ((out, exponent), negative) in out.iter_mut().zip(exponents).zip(negative) {
+            put.put(out, f32::from_bits(u32::from(*negative) << 31 | u32::from(*exponent) << 23));
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn eight_bit_codes_stay_between_the_ends_of_their_block() {
-        let top = f32::MAX;
-        for [low, high] in [[top, top], [-top, -top], [-top, top], [0.999_999 * top, top], [0.0, 1e-45], [1.0, 1.0]] {
-            for code in 0..=255 {
-                let value = affine_value(low, high, code);
-                assert!((low..=high).contains(&value), "{low:e}, {high:e}, {code}: {value:e}");
-            }
-        }
-    }
-}
+mod tests;

@@ -157,7 +157,8 @@ impl Exchanged {
     }
 }
 
-/// A sum of finite vectors may have become infinite: found by whoever keeps state, before it is changed.
+/// A sum of finite vectors may have become infinite: found by whoever keeps state, before it is changed. The layers that only
+/// add and subtract leave it to the [`Metered`](crate::layer::Metered) inside them.
 pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {
         Some(slot) => Err(ReduceError::Overflow { slot }),

@@ -74,7 +74,7 @@
 
 mod count;
 
-pub use count::{RankBytes, count};
+pub use count::{HEADER, RankBytes, count};
 
 use std::ops::Range;
 

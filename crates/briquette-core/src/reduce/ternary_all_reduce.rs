@@ -59,8 +59,8 @@ use crate::{Communicator, CompressionFactor, Frame};
 #[derive(Debug)]
 pub struct TernaryAllReduce {
     tern_grad: TernGrad,
-    /// The shared scale of each slot.
-    scales: Vec<f32>,
+    /// The shared scale of each slot, and this rank's.
+    scales: Vec<(f32, f32)>,
     /// This rank's codes: 0, 1 for plus, 3 for minus the scale.
     codes: Vec<u8>,
     /// What another rank sent, unpacked.
@@ -119,13 +119,14 @@ impl TernaryAllReduce {
     /// Fills `scales`, alike on every rank.
     fn share_scales(&mut self, round: &Round<'_>, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
         self.scales.clear();
-        self.scales.extend(round.slots.iter().map(|slot| self.tern_grad.scale(&round.input[slot.range()])));
+        let own = round.slots.iter().map(|slot| self.tern_grad.scale(&round.input[slot.range()]));
+        self.scales.extend(own.map(|scale| (scale, scale)));
         self.bytes.clear();
-        self.bytes.extend(self.scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        self.bytes.extend(self.scales.iter().flat_map(|(scale, _)| scale.to_le_bytes()));
         comm.all_gather(&self.bytes, &mut self.frames)?;
         for (from, frame) in self.frames.iter().enumerate().filter(|(from, _)| *from != comm.rank()) {
             check_len(from, frame, self.bytes.len())?;
-            for (scale, bytes) in self.scales.iter_mut().zip(frame.as_chunks().0) {
+            for ((scale, _), bytes) in self.scales.iter_mut().zip(frame.as_chunks().0) {
                 let theirs = f32::from_le_bytes(*bytes);
                 if !(theirs >= 0.0 && theirs.is_finite()) {
                     return Err(wrong(from, "scale of a slot", u64::from(theirs.to_bits())));
@@ -138,10 +139,9 @@ impl TernaryAllReduce {
 
     fn quantize(&mut self, round: &Round<'_>, rank: usize) {
         self.codes.resize(round.input.len(), 0);
-        for (index, (slot, scale)) in round.slots.iter().zip(&self.scales).enumerate() {
-            let own = self.tern_grad.scale(&round.input[slot.range()]);
+        for (index, (slot, &(scale, own))) in round.slots.iter().zip(&self.scales).enumerate() {
             let key = round.key.rank(rank).bucket(index);
-            TernGrad::codes(&round.input[slot.range()], (own, *scale), key, &mut self.codes[slot.range()]);
+            TernGrad::codes(&round.input[slot.range()], (own, scale), key, &mut self.codes[slot.range()]);
         }
     }
 
@@ -155,7 +155,9 @@ impl TernaryAllReduce {
         for ahead in 1..world {
             let to = (rank + ahead) % world;
             let codes = &self.codes[owned(to, world, len)];
-            let mut frame = comm.pool().take_for(packed_len(codes.len(), 2));
+            let bytes = packed_len(codes.len(), 2);
+            let mut frame = comm.pool().take_for(bytes);
+            frame.resize(bytes, 0);
             pack(codes, 2, &mut frame);
             comm.send(to, frame)?;
         }
@@ -182,6 +184,7 @@ impl TernaryAllReduce {
         } else {
             self.theirs.clear();
             self.theirs.extend(shifted.map(|sum| sum as u8));
+            self.bytes.resize(packed_len(self.theirs.len(), bits), 0);
             pack(&self.theirs, bits, &mut self.bytes);
         }
         comm.all_gather(&self.bytes, &mut self.frames)
@@ -226,12 +229,13 @@ impl Reducer for TernaryAllReduce {
             Ok(self.gather_sums(comm)?)
         })?;
         self.read_sums((rank, world), round.average)?;
-        for (slot, &scale) in round.slots.iter().zip(&self.scales) {
-            let unit = scale / world as f32;
-            round.average[slot.range()].iter_mut().for_each(|value| *value *= unit);
+        for (slot, &(scale, _)) in round.slots.iter().zip(&self.scales) {
+            // Rounded once: all codes alike give the scale back.
+            let share = |sum: f32| (f64::from(sum) * f64::from(scale) / world as f64) as f32;
+            round.average[slot.range()].iter_mut().for_each(|value| *value = share(*value));
         }
         if let Some(sent) = round.sent {
-            for (slot, &scale) in round.slots.iter().zip(&self.scales) {
+            for (slot, &(scale, _)) in round.slots.iter().zip(&self.scales) {
                 let codes = &self.codes[slot.range()];
                 sent[slot.range()].iter_mut().zip(codes).for_each(|(sent, code)| *sent = ternary(*code) as f32 * scale);
             }

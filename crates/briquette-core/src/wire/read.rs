@@ -1,6 +1,8 @@
 //! From bytes to a message, nothing believed.
 
-use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, VERSION, values_len};
+use crc32fast::Hasher;
+
+use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, PIECE, VERSION, values_len};
 use crate::bits::{MAX_RICE, elias_decode, pack, packed_len, padding, rice_decode, unpack};
 use crate::error::WireError;
 use crate::message::{BLOCK, Coding, Grid, HalfKind, Message, Q8_BLOCK, ValueKind, Values, bucket_count};
@@ -18,19 +20,29 @@ impl Message {
         decoded
     }
 
+    /// The checksum comes last, but its error first: what was read of a damaged frame says nothing.
     fn read(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let mut reader = open(bytes)?;
+        let (mut reader, expected) = open(bytes)?;
+        let read = self.read_message(&mut reader);
+        let got = reader.checksum();
+        if expected != got {
+            return Err(WireError::Checksum { expected, got });
+        }
+        read
+    }
+
+    fn read_message(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
         let kind = reader.u8("kind")?;
         let n = reader.u32("length")? as usize;
-        self.read_body(&mut reader, kind, n)?;
+        self.read_body(reader, kind, n)?;
         reader.end()
     }
 
     fn read_body(&mut self, reader: &mut Reader<'_>, kind: u8, n: usize) -> Result<(), WireError> {
         match kind {
-            0 => f32s(reader.take("values", 4 * n as u64)?, self.dense(n)),
-            1 => half(reader, self.half(n, HalfKind::F16), n, 0x7c00),
-            2 => half(reader, self.half(n, HalfKind::Bf16), n, 0x7f80),
+            0 => reader.f32s("values", n, self.dense(n).empty()),
+            1 => reader.u16s(["values", "value"], n, self.half(n, HalfKind::F16).empty(), |b| b & 0x7c00 != 0x7c00),
+            2 => reader.u16s(["values", "value"], n, self.half(n, HalfKind::Bf16).empty(), |b| b & 0x7f80 != 0x7f80),
             3 => self.read_sparse(reader, n, ValueKind::F32),
             4 => self.read_sparse(reader, n, ValueKind::F16),
             5 => self.read_sparse(reader, n, ValueKind::Q8),
@@ -38,28 +50,27 @@ impl Message {
             7 => {
                 let bucket = reader.bucket()?;
                 let (scales, signs) = self.sign(n, bucket);
-                read_scales(reader, bucket_count(n, bucket), scales)?;
-                read_packed(reader, n, 1, signs)
+                reader.scales(bucket_count(n, bucket), scales.empty())?;
+                reader.packed(n, 1, signs.empty())
             }
             8 => {
                 let (exponents, signs) = self.natural(n);
-                exponents.extend_from_slice(reader.take("exponents", n as u64)?);
-                check("exponent", 0xff_u8, exponents.iter().fold(true, |all, &e| all & (e != 0xff)))?;
-                read_packed(reader, n, 1, signs)
+                reader.bytes(["exponents", "exponent"], n, exponents.empty(), |e| e != 0xff)?;
+                reader.packed(n, 1, signs.empty())
             }
             9 => {
                 let bucket = reader.bucket()?;
                 let (levels, bits) = self.two_level(n, bucket);
-                read_pairs(reader, "levels", bucket_count(n, bucket), levels)?;
-                read_packed(reader, n, 1, bits)
+                reader.pairs("levels", bucket_count(n, bucket), levels.empty())?;
+                reader.packed(n, 1, bits.empty())
             }
             10 => {
                 let block = reader.bucket()?;
                 let (ranges, codes) = self.affine(n, block);
-                read_pairs(reader, "ranges", bucket_count(n, block), ranges)?;
+                let ranges = ranges.empty();
+                reader.pairs("ranges", bucket_count(n, block), ranges)?;
                 check_ranges(ranges, |[low, high]| low <= high)?;
-                codes.extend_from_slice(reader.take("codes", n as u64)?);
-                Ok(())
+                reader.bytes(["codes", "code"], n, codes.empty(), |_| true)
             }
             11 => self.read_quantized(reader, n, true, Coding::Fixed),
             12 => self.read_quantized(reader, n, false, Coding::Elias),
@@ -88,10 +99,11 @@ impl Message {
         };
         let bucket = reader.bucket()?;
         let (scales, codes) = self.quantized(n, (grid, coding), bucket);
-        read_scales(reader, bucket_count(n, bucket), scales)?;
+        reader.scales(bucket_count(n, bucket), scales.empty())?;
+        let codes = codes.empty();
         match coding {
             Coding::Fixed => {
-                read_packed(reader, n, grid.bits(), codes)?;
+                reader.packed(n, grid.bits(), codes)?;
                 check_levels(codes, n, grid)
             }
             Coding::Elias => {
@@ -111,7 +123,7 @@ impl Message {
         let (k, r) = reader.sparse(n)?;
         // The values come last and their size is known, so what stands before them is the index stream.
         let size = values_len(kind, k);
-        let left = reader.bytes.len();
+        let left = reader.left();
         let stream = left.checked_sub(size).ok_or(WireError::Truncated { what: "kept values", needed: size, left })?;
         let stream = reader.take("indices", stream as u64)?;
         let (indices, values) = self.sparse(n, kind);
@@ -130,7 +142,7 @@ impl Message {
         // Every index takes at least a bit and its low ones, and every value a bit.
         let index_bytes = (k as u64 * (1 + u64::from(r))).div_ceil(8) as usize;
         for (what, needed, left) in
-            [("indices", index_bytes, stream.len()), ("kept values", k.div_ceil(8), reader.bytes.len())]
+            [("indices", index_bytes, stream.len()), ("kept values", k.div_ceil(8), reader.left())]
         {
             if needed > left {
                 return Err(WireError::Truncated { what, needed, left });
@@ -146,15 +158,20 @@ impl Message {
 /// Codes one by one into packed bytes.
 fn read_elias(stream: &[u8], n: usize, grid: Grid, codes: &mut Vec<u8>) -> Result<(), WireError> {
     let (mut block, mut filled) = ([0; BLOCK], 0);
+    let append = |block: &[u8], codes: &mut Vec<u8>| {
+        let start = codes.len();
+        codes.resize(start + packed_len(block.len(), grid.bits()), 0);
+        pack(block, grid.bits(), &mut codes[start..]);
+    };
     elias_decode(stream, (n, grid.levels(), grid.bits()), |code| {
         block[filled] = code;
         filled += 1;
         if filled == BLOCK {
-            pack(&block, grid.bits(), codes);
+            append(&block, codes);
             filled = 0;
         }
     })?;
-    pack(&block[..filled], grid.bits(), codes);
+    append(&block[..filled], codes);
     Ok(())
 }
 
@@ -175,8 +192,8 @@ fn check_levels(codes: &[u8], n: usize, grid: Grid) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Checks magic, version and checksum; what is between them remains to be read.
-fn open(bytes: &[u8]) -> Result<Reader<'_>, WireError> {
+/// Checks magic and version, and finds the checksum; what is between them remains to be read.
+fn open(bytes: &[u8]) -> Result<(Reader<'_>, u32), WireError> {
     if let Some(&got) = bytes.first_chunk::<3>()
         && got != [MAGIC[0], MAGIC[1], VERSION]
     {
@@ -187,25 +204,29 @@ fn open(bytes: &[u8]) -> Result<Reader<'_>, WireError> {
     let Some((content, checksum)) = bytes.split_last_chunk::<CHECKSUM>().filter(|_| left >= needed) else {
         return Err(short);
     };
-    let (expected, got) = (u32::from_le_bytes(*checksum), crc32fast::hash(content));
-    if expected != got {
-        return Err(WireError::Checksum { expected, got });
-    }
-    Ok(Reader { bytes: &content[3..] })
+    Ok((Reader { content, at: 3, summed: 0, checksum: Hasher::new() }, u32::from_le_bytes(*checksum)))
 }
 
+/// A frame, up to where it was read, and its checksum so far: of everything before `summed`.
 struct Reader<'a> {
-    bytes: &'a [u8],
+    content: &'a [u8],
+    at: usize,
+    summed: usize,
+    checksum: Hasher,
 }
 
 impl<'a> Reader<'a> {
+    fn left(&self) -> usize {
+        self.content.len() - self.at
+    }
+
     fn take(&mut self, what: &'static str, needed: u64) -> Result<&'a [u8], WireError> {
-        let left = self.bytes.len();
+        let left = self.left();
         if needed > left as u64 {
             return Err(WireError::Truncated { what, needed: needed as usize, left });
         }
-        let (taken, rest) = self.bytes.split_at(needed as usize);
-        self.bytes = rest;
+        let taken = &self.content[self.at..][..needed as usize];
+        self.at += needed as usize;
         Ok(taken)
     }
 
@@ -219,7 +240,93 @@ impl<'a> Reader<'a> {
     }
 
     fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.bytes)
+        let rest = &self.content[self.at..];
+        self.at = self.content.len();
+        rest
+    }
+
+    /// Of the whole frame.
+    fn checksum(self) -> u32 {
+        let mut checksum = self.checksum;
+        checksum.update(&self.content[self.summed..]);
+        checksum.finalize()
+    }
+
+    /// Appends `count` numbers that must all be valid, a piece at a time: copied, checked and summed while it is near.
+    fn numbers<T: Copy, const N: usize>(
+        &mut self,
+        (what, count): (&'static str, usize),
+        out: &mut Vec<T>,
+        number: impl Fn([u8; N]) -> T,
+        valid: impl Fn(T) -> bool,
+    ) -> Result<Option<T>, WireError> {
+        let bytes = self.take(what, N as u64 * count as u64)?;
+        let mut end = self.at - bytes.len();
+        out.reserve(count);
+        for piece in bytes.as_chunks::<N>().0.chunks(PIECE / N) {
+            out.extend(piece.iter().map(|bytes| number(*bytes)));
+            end += N * piece.len();
+            self.checksum.update(&self.content[self.summed..end]);
+            self.summed = end;
+            // Looks at all first: a loop without early exit vectorises.
+            let piece = &out[out.len() - piece.len()..];
+            if !piece.iter().fold(true, |all, &v| all & valid(v)) {
+                return Ok(piece.iter().copied().find(|&v| !valid(v)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn bytes(
+        &mut self,
+        [what, one]: [&'static str; 2],
+        count: usize,
+        out: &mut Vec<u8>,
+        valid: impl Fn(u8) -> bool,
+    ) -> Result<(), WireError> {
+        let invalid = self.numbers((what, count), out, |[byte]: [u8; 1]| byte, valid)?;
+        invalid.map_or(Ok(()), |byte| check(one, byte, false))
+    }
+
+    fn u16s(
+        &mut self,
+        [what, one]: [&'static str; 2],
+        count: usize,
+        out: &mut Vec<u16>,
+        valid: impl Fn(u16) -> bool,
+    ) -> Result<(), WireError> {
+        let invalid = self.numbers((what, count), out, u16::from_le_bytes, valid)?;
+        invalid.map_or(Ok(()), |bits| check(one, bits, false))
+    }
+
+    /// Finite numbers.
+    fn f32s(&mut self, what: &'static str, count: usize, out: &mut Vec<f32>) -> Result<(), WireError> {
+        let invalid = self.numbers((what, count), out, f32::from_le_bytes, f32::is_finite)?;
+        invalid.map_or(Ok(()), |v| check("value that must be finite", v.to_bits(), false))
+    }
+
+    /// Finite pairs.
+    fn pairs(&mut self, what: &'static str, count: usize, out: &mut Vec<[f32; 2]>) -> Result<(), WireError> {
+        let bytes = self.take(what, 8 * count as u64)?;
+        out.extend(bytes.as_chunks::<4>().0.as_chunks::<2>().0.iter().map(|pair| pair.map(f32::from_le_bytes)));
+        match out.as_flattened().iter().find(|v| !v.is_finite()) {
+            Some(value) => check("value that must be finite", value.to_bits(), false),
+            None => Ok(()),
+        }
+    }
+
+    fn scales(&mut self, count: usize, scales: &mut Vec<f32>) -> Result<(), WireError> {
+        self.f32s("scales", count, scales)?;
+        match scales.iter().find(|s| s.is_sign_negative()) {
+            Some(scale) => check("scale", scale.to_bits(), false),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes of `n` codes of `bits` bits.
+    fn packed(&mut self, n: usize, bits: u8, codes: &mut Vec<u8>) -> Result<(), WireError> {
+        self.bytes(["codes", "code"], packed_len(n, bits), codes, |_| true)?;
+        padding(codes, n as u64 * u64::from(bits))
     }
 
     /// How many indices, and their Rice parameter.
@@ -238,7 +345,7 @@ impl<'a> Reader<'a> {
     }
 
     fn end(&self) -> Result<(), WireError> {
-        match self.bytes.len() {
+        match self.left() {
             0 => Ok(()),
             extra => Err(WireError::Trailing { extra }),
         }
@@ -249,41 +356,6 @@ fn check(what: &'static str, value: impl Into<u64>, valid: bool) -> Result<(), W
     if valid { Ok(()) } else { Err(WireError::Field { what, value: value.into() }) }
 }
 
-fn read_values(reader: &mut Reader<'_>, k: usize, values: &mut Values) -> Result<(), WireError> {
-    match values {
-        Values::F32(values) => f32s(reader.take("kept values", 4 * k as u64)?, values),
-        Values::F16 { exponent, bits } => {
-            let byte = reader.u8("exponent")?;
-            *exponent = byte as i8;
-            check("exponent", byte, F16_EXPONENTS.contains(exponent))?;
-            u16s(reader.take("kept values", 2 * k as u64)?, bits);
-            find_invalid("kept value", bits, |b| b & 0x7fff <= F16_LIMIT)
-        }
-        Values::Q8 { ranges, codes } => {
-            read_pairs(reader, "ranges", k.div_ceil(Q8_BLOCK), ranges)?;
-            check_ranges(ranges, |[low, high]| low.is_sign_positive() && low <= high)?;
-            codes.extend_from_slice(reader.take("kept values", k as u64)?);
-            Ok(())
-        }
-        Values::Coded(_) => unreachable!("read as a message"),
-    }
-}
-
-/// Finite pairs.
-fn read_pairs(
-    reader: &mut Reader<'_>,
-    what: &'static str,
-    count: usize,
-    pairs: &mut Vec<[f32; 2]>,
-) -> Result<(), WireError> {
-    let bytes = reader.take(what, 8 * count as u64)?;
-    pairs.extend(bytes.as_chunks::<4>().0.as_chunks::<2>().0.iter().map(|pair| pair.map(f32::from_le_bytes)));
-    match pairs.as_flattened().iter().find(|v| !v.is_finite()) {
-        Some(value) => check("value that must be finite", value.to_bits(), false),
-        None => Ok(()),
-    }
-}
-
 fn check_ranges(ranges: &[[f32; 2]], valid: impl Fn([f32; 2]) -> bool) -> Result<(), WireError> {
     match ranges.iter().find(|range| !valid(**range)) {
         Some([low, high]) => check("range", u64::from(low.to_bits()) << 32 | u64::from(high.to_bits()), false),
@@ -291,41 +363,20 @@ fn check_ranges(ranges: &[[f32; 2]], valid: impl Fn([f32; 2]) -> bool) -> Result
     }
 }
 
-fn half(reader: &mut Reader<'_>, bits: &mut Vec<u16>, n: usize, infinite: u16) -> Result<(), WireError> {
-    u16s(reader.take("values", 2 * n as u64)?, bits);
-    find_invalid("value", bits, |b| b & infinite != infinite)
-}
-
-fn read_scales(reader: &mut Reader<'_>, count: usize, scales: &mut Vec<f32>) -> Result<(), WireError> {
-    f32s(reader.take("scales", 4 * count as u64)?, scales)?;
-    match scales.iter().find(|s| s.is_sign_negative()) {
-        Some(scale) => check("scale", scale.to_bits(), false),
-        None => Ok(()),
+fn read_values(reader: &mut Reader<'_>, k: usize, values: &mut Values) -> Result<(), WireError> {
+    match values {
+        Values::F32(values) => reader.f32s("kept values", k, values),
+        Values::F16 { exponent, bits } => {
+            let byte = reader.u8("exponent")?;
+            *exponent = byte as i8;
+            check("exponent", byte, F16_EXPONENTS.contains(exponent))?;
+            reader.u16s(["kept values", "kept value"], k, bits, |b| b & 0x7fff <= F16_LIMIT)
+        }
+        Values::Q8 { ranges, codes } => {
+            reader.pairs("ranges", k.div_ceil(Q8_BLOCK), ranges)?;
+            check_ranges(ranges, |[low, high]| low.is_sign_positive() && low <= high)?;
+            reader.bytes(["kept values", "kept value"], k, codes, |_| true)
+        }
+        Values::Coded(_) => unreachable!("read as a message"),
     }
-}
-
-fn read_packed(reader: &mut Reader<'_>, n: usize, bits: u8, codes: &mut Vec<u8>) -> Result<(), WireError> {
-    codes.extend_from_slice(reader.take("codes", packed_len(n, bits) as u64)?);
-    padding(codes, n as u64 * u64::from(bits))
-}
-
-fn f32s(bytes: &[u8], out: &mut Vec<f32>) -> Result<(), WireError> {
-    out.extend(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)));
-    // Looks at all first: a loop without early exit vectorises.
-    if out.iter().fold(true, |all, v| all & v.is_finite()) {
-        return Ok(());
-    }
-    let value = out.iter().find(|v| !v.is_finite()).map_or(0, |v| v.to_bits());
-    check("value that must be finite", value, false)
-}
-
-fn u16s(bytes: &[u8], out: &mut Vec<u16>) {
-    out.extend(bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)));
-}
-
-fn find_invalid(what: &'static str, bits: &[u16], valid: impl Fn(u16) -> bool) -> Result<(), WireError> {
-    if bits.iter().fold(true, |all, &b| all & valid(b)) {
-        return Ok(());
-    }
-    check(what, bits.iter().copied().find(|&b| !valid(b)).unwrap_or(0), false)
 }

@@ -118,7 +118,8 @@ impl<M: LearnerModel> Run<M> {
         Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches) }))
     }
 
-    /// Exchange, schedule, optimizer: in Burn's order.
+    /// Schedule, exchange, optimizer. Burn steps the schedule just before the optimizer; the exchange wants to know the rate.
+    /// After one that failed the run is over, and begins again from a checkpoint.
     fn step(
         &mut self,
         group: Option<Group<<M as TrainStep>::Output>>,

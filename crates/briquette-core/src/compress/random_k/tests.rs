@@ -29,6 +29,43 @@ fn two_of_four_by_hand() {
     assert_eq!(kept(fraction(0.5), &x, Key::new(5)).len(), 2);
 }
 
+/// The naive twin of few among many: a set, drawn into one by one.
+#[test]
+fn few_positions_are_the_first_that_differ() {
+    for (len, k) in [(16, 1), (32, 2), (400, 25), (70_000, 4375), (1 << 20, 300)] {
+        let (key, mut drawn, mut naive) = (Key::new(6).step(k as u64), 0, std::collections::BTreeSet::new());
+        let mut rng = key.block(0);
+        while naive.len() < k {
+            if drawn % BLOCK == 0 {
+                rng = key.block(drawn / BLOCK);
+            }
+            naive.insert(((u128::from(rng.next_u64()) * len as u128) >> 64) as u32);
+            drawn += 1;
+        }
+        let mut chosen = Vec::new();
+        draw(key, len, k, &mut chosen);
+        assert!(chosen.iter().eq(&naive), "{k} of {len}");
+        if len >= BLOCK {
+            let mut again = vec![7];
+            choose(key, len, k, &mut again);
+            assert_eq!(again, chosen);
+        }
+    }
+}
+
+#[test]
+fn every_position_of_few_is_as_likely_as_another() {
+    const DRAWS: u64 = 20_000;
+    let (mut counts, mut chosen) = ([0.0_f64; 48], Vec::new());
+    for step in 0..DRAWS {
+        chosen.clear();
+        draw(Key::new(9).step(step), 48, 3, &mut chosen);
+        chosen.iter().for_each(|&i| counts[i as usize] += 1.0);
+    }
+    // Mean 1250, standard deviation √(20 000·1/16·15/16) = 34.2; 5.5 of them.
+    assert!(counts.iter().all(|c| (c - 1250.0).abs() < 188.0), "{counts:?}");
+}
+
 #[test]
 fn edges_are_finite() {
     for x in edges() {

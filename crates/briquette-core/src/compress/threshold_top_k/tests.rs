@@ -50,7 +50,8 @@ fn a_sample_too_small_costs_passes_but_not_density() {
     let threshold = fraction(0.0005).with_sample(1e-6).unwrap();
     let (x, mut again) = (noise("heavy", 40_000, 9), 0);
     for seed in 0..60 {
-        let (mut sample, mut once) = (Vec::new(), Vec::new());
+        let (mut sample, mut storage) = (Vec::new(), Vec::new());
+        let mut once = Picks::new(&mut storage);
         draw(&x, threshold.samples(x.len()).unwrap(), Key::new(seed), &mut sample);
         sample.sort_by(|a, b| b.abs().total_cmp(&a.abs()));
         collect(&x, magnitude(sample[2]), [x.len(), x.len()], &mut once); // ⌊2.048 + √2.048⌋ = 3 of the sample pass

@@ -5,7 +5,7 @@ use crate::error::WireError;
 use crate::{CompressionFactor, Message};
 
 /// Bytes of a sparse message that do not depend on what it holds.
-pub(super) const HEADER: usize = 17;
+pub const HEADER: usize = 17;
 
 /// Bytes that one rank moves in an exchange, by phase. Payload is what is left of a message without its 17 bytes of header.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

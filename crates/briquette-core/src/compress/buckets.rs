@@ -1,0 +1,170 @@
+//! A table entry a bucket and a code a value: how every quantizer fills its message.
+
+use crate::BLOCK;
+use crate::bits::pack_signs;
+use crate::math::total;
+use crate::message::{bucket_count, for_buckets};
+use crate::parallel::{self, Part, SEGMENT};
+
+/// The values that one call encodes, the first of them value `start` of the vector, and the table from bucket `first` on.
+#[derive(Clone, Copy)]
+pub(super) struct Segment<'a, T> {
+    pub(super) start: usize,
+    pub(super) x: &'a [f32],
+    table: &'a [T],
+    first: usize,
+}
+
+impl<T: Copy> Segment<'_, T> {
+    /// Calls `each` with the table entry of a bucket and the range of its values in this segment.
+    #[inline(always)]
+    pub(super) fn for_buckets(&self, bucket: u32, mut each: impl FnMut(T, std::ops::Range<usize>)) {
+        for_buckets(bucket, self.start, self.x.len(), |b, range| each(self.table[b - self.first], range));
+    }
+
+    /// Cut at multiples of `len` of the vector's values, which buckets need not be; each with its number.
+    pub(super) fn blocks(&self, len: usize) -> impl Iterator<Item = (usize, Segment<'_, T>)> {
+        let first = self.start / len;
+        self.x.chunks(len).enumerate().map(move |(i, x)| {
+            let start = self.start + i * len;
+            (first + i, Segment { start, x, ..*self })
+        })
+    }
+}
+
+/// Fills `table` with `of` every bucket of `x`, and the codes of `bits` bits with what `encode` makes of a segment.
+///
+/// Where buckets divide a segment, its codes follow its table entries while its values are near; else the table comes
+/// first.
+pub(super) fn encode<T: Copy + Send + Sync>(
+    (x, bucket): (&[f32], u32),
+    (table, of): (&mut [T], impl Fn(&[f32]) -> T + Sync),
+    (codes, bits): (&mut [u8], u8),
+    encode: impl Fn(Segment<'_, T>, &mut [u8]) + Sync,
+) {
+    debug_assert_eq!(table.len(), bucket_count(x.len(), bucket));
+    let size = bucket as usize;
+    let fill = |x: &[f32], table: &mut [T]| {
+        table.iter_mut().zip(x.chunks(size)).for_each(|(entry, x)| *entry = of(x));
+    };
+    let bytes = SEGMENT / 8 * usize::from(bits);
+    if SEGMENT.is_multiple_of(size) {
+        let work = (Part(x, SEGMENT), (Part(table, SEGMENT / size), Part(codes, bytes)));
+        parallel::for_each(x.len(), work, |number, (x, (table, codes))| {
+            fill(x.0, table.0);
+            let (start, first) = (number * SEGMENT, number * (SEGMENT / size));
+            encode(Segment { start, x: x.0, table: table.0, first }, codes.0);
+        });
+        return;
+    }
+    // So many buckets at a time as are about a segment; one of many segments is the business of `of`.
+    let together = (SEGMENT / size).max(1);
+    let lots = table.len().div_ceil(together);
+    let work = (Part(x, together * size), Part(&mut *table, together));
+    parallel::fold(0..lots, work, &|_, (x, table)| fill(x.0, table.0), &|(), ()| ());
+    let (table, work) = (&*table, (Part(x, SEGMENT), Part(codes, bytes)));
+    parallel::for_each(x.len(), work, |number, (x, codes)| {
+        encode(Segment { start: number * SEGMENT, x: x.0, table, first: 0 }, codes.0);
+    });
+}
+
+/// The signs of `x`, on all threads.
+pub(super) fn signs(x: &[f32], signs: &mut [u8]) {
+    let work = (Part(x, SEGMENT), Part(signs, SEGMENT / 8));
+    parallel::for_each(x.len(), work, |_, (x, signs)| pack_signs(x.0, signs.0));
+}
+
+/// Sums of a vector, in a fixed order.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Sums {
+    /// Of the values; 0 where that was not asked for.
+    pub(super) all: f64,
+    /// Of the magnitudes.
+    pub(super) magnitudes: f64,
+    /// How many values are below 0.
+    pub(super) below: usize,
+}
+
+impl Sums {
+    fn and(self, other: Sums) -> Sums {
+        Sums {
+            all: self.all + other.all,
+            magnitudes: self.magnitudes + other.magnitudes,
+            below: self.below + other.below,
+        }
+    }
+}
+
+/// The signs of `x` and its sums, in one pass over memory; that of the values only where `all` asks for it.
+pub(super) fn signs_and_sums(x: &[f32], signs: &mut [u8], all: bool) -> Sums {
+    let segment = |_, (x, signs): (Part<&[f32]>, Part<&mut [u8]>)| {
+        let blocks = x.0.chunks(BLOCK).zip(signs.0.chunks_mut(BLOCK / 8));
+        let sums = |(x, signs): (&[f32], &mut [u8])| {
+            let (magnitudes, below) = block_sums(x, signs);
+            Sums { all: if all { total(x) } else { 0.0 }, magnitudes, below }
+        };
+        blocks.map(sums).fold(Sums::default(), Sums::and)
+    };
+    let work = (Part(x, SEGMENT), Part(signs, SEGMENT / 8));
+    parallel::fold(0..x.len().div_ceil(SEGMENT), work, &segment, &Sums::and).unwrap_or_default()
+}
+
+/// The sum of magnitudes, and how many values are below 0.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn block_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
+    /// Few enough that processors look at the next ones before these are done.
+    const GROUP: usize = 64;
+    const LANES: usize = 16;
+    let (mut magnitudes, mut below) = ([0.0; LANES], 0);
+    for (x, signs) in x.chunks(GROUP).zip(signs.chunks_mut(GROUP / 8)) {
+        // The last group is filled up with zeros, which change nothing.
+        let mut group = [0.0; GROUP];
+        let group = x.as_array().unwrap_or_else(|| {
+            group[..x.len()].copy_from_slice(x);
+            &group
+        });
+        for part in group.as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                magnitudes[lane] += f64::from(part[lane].abs());
+            }
+        }
+        let packed = signs_of(group);
+        below += packed.count_ones() as usize;
+        signs.copy_from_slice(&packed.to_le_bytes()[..signs.len()]);
+    }
+    (magnitudes.iter().sum(), below)
+}
+
+/// A bit a value, the first lowest.
+#[inline(always)]
+fn signs_of(group: &[f32; 64]) -> u64 {
+    let mut flags = [0; 64];
+    for (flag, v) in flags.iter_mut().zip(group) {
+        *flag = u8::from(*v < 0.0);
+    }
+    let bytes = flags.as_chunks::<8>().0;
+    // Eight flags, one a byte, times this: they meet in the highest byte.
+    let byte = |i: usize| (u64::from_le_bytes(bytes[i]).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+    u64::from_le_bytes(std::array::from_fn(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_and_sums_are_the_plain_ones() {
+        for len in [0, 1, 7, 63, 64, 65, 200, SEGMENT, 2 * SEGMENT + 77] {
+            // Halves: sums are exact, whatever the order.
+            let x: Vec<f32> = (0..len).map(|i| [0.0, -0.0, 1.5, -2.0, -0.5][i * i % 5]).collect();
+            let (mut once, mut twice) = (vec![0xff; len.div_ceil(8)], vec![0xff; len.div_ceil(8)]);
+            let sums = signs_and_sums(&x, &mut once, true);
+            signs(&x, &mut twice);
+            assert_eq!(once, twice);
+            let plain = |of: &dyn Fn(f64) -> f64| x.iter().map(|v| of(f64::from(*v))).sum::<f64>();
+            assert_eq!((sums.all, sums.magnitudes), (plain(&|v| v), plain(&f64::abs)));
+            assert_eq!(sums.below, x.iter().filter(|v| **v < 0.0).count());
+            assert_eq!(signs_and_sums(&x, &mut twice, false), Sums { all: 0.0, ..sums });
+        }
+    }
+}
