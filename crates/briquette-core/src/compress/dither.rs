@@ -235,9 +235,8 @@ impl<L: Level> Level for Nearest<L> {
 /// Quantizes on an exponential grid: at random where there is a key, else to the nearest level.
 pub(super) fn exponential(
     (grid, bucket): (Grid, u32),
-    x: &[f32],
+    (x, key): (&[f32], Option<Key>),
     scale: impl Fn(&[f32]) -> f32 + Sync,
-    key: Option<Key>,
     out: &mut Message,
 ) {
     let Grid::Exponential { base, levels } = grid else { unreachable!("a linear grid") };

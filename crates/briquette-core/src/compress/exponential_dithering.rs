@@ -103,7 +103,7 @@ impl Compressor for ExponentialDithering {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        exponential((self.grid(), self.bucket), x, |x| self.norm.of(x), Some(key), out);
+        exponential((self.grid(), self.bucket), (x, Some(key)), |x| self.norm.of(x), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {

@@ -106,7 +106,7 @@ impl Compressor for Rounding {
         let grid = Grid::Exponential { base: self.base, levels: Grid::MAX_LEVELS };
         let bucket = x.len().max(1) as u32;
         let key = self.random.then_some(key);
-        exponential((grid, bucket), x, |x| self.scale(x), key, out);
+        exponential((grid, bucket), (x, key), |x| self.scale(x), out);
     }
 
     fn class(&self, x: &[f32]) -> Class {
