@@ -89,6 +89,8 @@ options! {
     local_steps: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
+    /// Threads a rank encodes and decodes with; its own alone if absent
+    threads: usize,
     /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
     network: String,
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
@@ -179,6 +181,8 @@ pub struct Settings {
     pub local_steps: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_values: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
     pub network: String,
     pub clock: ClockSpec,
     pub backend: String,
@@ -248,6 +252,7 @@ impl Options {
             controller: self.controller.unwrap_or(ControllerSpec::Constant),
             local_steps: self.local_steps,
             bucket_values: self.bucket_values,
+            threads: self.threads,
             network: self.network.unwrap_or_else(|| "unlimited".into()),
             clock: self.clock.unwrap_or(ClockSpec::Wall),
             backend: self.backend.unwrap_or_else(|| "flex".into()),

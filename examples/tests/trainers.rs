@@ -247,7 +247,7 @@ fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 17] = [
+const KINDS: [(&str, &str); 18] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -256,6 +256,7 @@ const KINDS: [(&str, &str); 17] = [
     (CIFAR, "--compressor sign"),
     (CIFAR, "--local-steps 2"),
     (CIFAR, "--reducer sparse-all-reduce:10x --feedback error-inside"),
+    (CIFAR, "--compressor qsgd:4 --threads 2"),
     (CIFAR, "--reducer sketched-sgd:10x"),
     (CIFAR, "--reducer ternary-all-reduce"),
     (CIFAR, "--reducer multi-step:2 --compressor sign --feedback ef21 --per-slot on"),

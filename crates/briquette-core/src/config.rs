@@ -72,6 +72,9 @@ pub struct Exchange {
     /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of
     /// its own, since a message costs some 25 bytes however few values it holds, and 0 elsewhere.
     pub dense_below: Option<usize>,
+    /// Threads a rank encodes and decodes with, the same bits with any number; its own alone when absent. Needs the cargo
+    /// feature `rayon`.
+    pub threads: Option<usize>,
 }
 
 /// How vectors are combined.

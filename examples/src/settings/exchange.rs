@@ -86,6 +86,9 @@ impl Settings {
         if self.bucket_values.is_some() && (local || matches!(self.reducer, Some(ReducerSpec::PowerSgd(_)))) {
             bail!("--bucket-values is for every --reducer but power-sgd, without --local-steps");
         }
+        if local && self.threads.is_some() {
+            bail!("--threads would be ignored under --local-steps, which compresses nothing: leave it away");
+        }
         if self.data.is_some() && self.dataset == "generated" {
             bail!("--data would be ignored under --dataset generated: leave it away");
         }
@@ -144,7 +147,7 @@ impl Settings {
             Toggle::Off => self.feedback.map_or(Feedback::None, Feedback::from),
         };
         let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
-        let (bucket_values, dense_below) = (self.bucket_values, self.dense_below);
-        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below }))
+        let (bucket_values, dense_below, threads) = (self.bucket_values, self.dense_below, self.threads);
+        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below, threads }))
     }
 }

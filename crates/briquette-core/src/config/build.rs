@@ -41,6 +41,9 @@ impl Exchange {
             let others: Result<Vec<_>, ConfigError> = others.into_iter().map(|g| self.group(g)).collect();
             reducer = Box::new(Grouped::new(layout, reducer, others?));
         }
+        if let Some(threads) = self.threads {
+            reducer = threaded(reducer, threads)?;
+        }
         // Dense sends everything: there is no gain to measure.
         let metered = match (&self.reducer, self.rules.is_empty()) {
             (ReducerConfig::Dense, true) => Metered::seconds_only(reducer),
@@ -189,4 +192,15 @@ impl Exchange {
 fn gather<C: Compressor>(compressor: C, per_slot: bool) -> Gather<C, Mean> {
     let gather = Gather::new(compressor, Mean);
     if per_slot { gather.grain(Grain::PerSlot) } else { gather }
+}
+
+#[cfg(feature = "rayon")]
+fn threaded(reducer: Box<dyn Reducer>, threads: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+    Ok(Box::new(crate::layer::Threaded::new(reducer, threads)?))
+}
+
+#[cfg(not(feature = "rayon"))]
+fn threaded(_: Box<dyn Reducer>, threads: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+    let why = format!("threads is {threads}, and this build has one a rank: build with the cargo feature `rayon`");
+    Err(ConfigError::Conflict(why))
 }

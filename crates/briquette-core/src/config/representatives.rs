@@ -181,8 +181,8 @@ pub fn representatives() -> Vec<Config> {
     // Weights by themselves, what is very small dense, and the rest.
     let rules = |reducer| vec![Rule { slots: "*weight".parse().expect("a pattern"), reducer }];
     let mut ruled = |reducer, weights, feedback, controller| {
-        let (rules, dense_below, bucket_values) = (rules(weights), Some(5), None);
-        exchanges.push(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below });
+        let (rules, dense_below) = (rules(weights), Some(5));
+        exchanges.push(Exchange { reducer, feedback, controller, rules, dense_below, ..Exchange::default() });
     };
     for feedback in Feedback::all() {
         let weights = compressed(feedback, ValueKind::Q8);
@@ -198,6 +198,10 @@ pub fn representatives() -> Vec<Config> {
             bucket_values,
             ..Exchange::default()
         });
+    }
+    if cfg!(feature = "rayon") {
+        let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
+        exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
     }
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));

@@ -1,7 +1,7 @@
 //! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
 //!
 //! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`] or [`Shifted`], then
-//! [`Metered`], then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
+//! [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
 //! with its residual (or less its memory), and one decision holds for all buckets.
 
 pub mod adaptive;
@@ -11,6 +11,8 @@ pub mod grouped;
 pub mod metered;
 pub mod momentum_correction;
 pub mod shifted;
+#[cfg(feature = "rayon")]
+pub mod threaded;
 
 pub use adaptive::Adaptive;
 pub use bucketed::Bucketed;
@@ -19,6 +21,8 @@ pub use grouped::Grouped;
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
 pub use shifted::Shifted;
+#[cfg(feature = "rayon")]
+pub use threaded::Threaded;
 
 use crate::Slot;
 use crate::error::ReduceError;

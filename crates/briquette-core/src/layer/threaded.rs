@@ -1,0 +1,95 @@
+//! Encodes and decodes on several threads.
+//!
+//! Whatever is inside runs in a pool of this layer's own, whose threads share the segments of long vectors
+//! ([ADR 15](https://github.com/briquette-rs/briquette/blob/main/docs/adr/0015-speed-of-codecs.md)). All bits are the same
+//! as without. Every rank that lives in a process has its own pool: worth it where a rank has cores to spare while it
+//! exchanges, and vectors are of several segments of 65 536 values.
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::Communicator;
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::reduce::{Exchanged, Reducer, Round};
+use crate::report::Report;
+use crate::state::{State, Stateful};
+
+/// A reducer that works in a pool; see the [module](self).
+#[derive(Debug)]
+pub struct Threaded<R> {
+    inner: R,
+    pool: ThreadPool,
+}
+
+impl<R: Reducer> Threaded<R> {
+    /// With so many threads.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `threads` is 0, or the system gives none.
+    pub fn new(inner: R, threads: usize) -> Result<Self, ConfigError> {
+        if threads == 0 {
+            return Err(ConfigError::range("threads", "at least 1", threads));
+        }
+        let name = |index| format!("briquette-{index}");
+        let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+        let pool = pool.map_err(|error| ConfigError::Conflict(format!("cannot start {threads} threads: {error}")))?;
+        Ok(Threaded { inner, pool })
+    }
+}
+
+impl<R: Reducer> Stateful for Threaded<R> {
+    fn save(&self, state: &mut State) {
+        self.inner.save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.inner.load(state)
+    }
+}
+
+impl<R: Reducer> Reducer for Threaded<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        self.pool.install(|| self.inner.reduce(round, comm))
+    }
+
+    fn report(&self, report: &mut Report) {
+        self.inner.report(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::Mean;
+    use crate::comm::Local;
+    use crate::compress::{Norm, Qsgd};
+    use crate::reduce::{Facts, Gather};
+    use crate::{Key, Layout};
+
+    fn averages(wrap: impl Fn(Gather<Qsgd, Mean>) -> Box<dyn Reducer> + Sync) -> Vec<Vec<f32>> {
+        Local::run(2, |mut comm| {
+            let (layout, mut average) = (Layout::flat(200_000), vec![0.0; 200_000]);
+            let input: Vec<f32> = (0..200_000).map(|i| (i as f32 * 0.37 + comm.rank() as f32).sin()).collect();
+            let mut reducer = wrap(Gather::new(Qsgd::new(4, 512, Norm::Max).unwrap(), Mean));
+            let (key, slots, facts) = (Key::new(3), layout.slots(), Facts::default());
+            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            reducer.reduce(round, &mut comm)?;
+            Ok::<_, ReduceError>(average)
+        })
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .unwrap()
+    }
+
+    #[test]
+    fn threads_change_no_bit() {
+        let alone = averages(|gather| Box::new(gather));
+        for threads in [1, 2, 3] {
+            assert!(averages(|gather| Box::new(Threaded::new(gather, threads).unwrap())) == alone, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn no_threads_are_too_few() {
+        let gather = Gather::new(Qsgd::new(4, 512, Norm::Max).unwrap(), Mean);
+        assert!(Threaded::new(gather, 0).unwrap_err().to_string().contains("at least 1"));
+    }
+}
