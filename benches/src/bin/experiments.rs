@@ -85,7 +85,7 @@ const COMPRESSORS: &[Row] = &[
     ("round:2:random", "--compressor round:2:random --feedback none"),
     ("round:2", "--compressor round:2 --feedback error"),
     ("terngrad", "--compressor terngrad --feedback none"),
-    ("ternary-all-reduce", "--reducer ternary-all-reduce --feedback none"),
+    ("ternary-all-reduce", "--reducer ternary-all-reduce:2.5 --feedback none"),
     ("one-bit", "--compressor one-bit --feedback error"),
     ("sign", "--compressor sign --feedback error"),
     ("sign, a message a layer", "--compressor sign --per-slot on --dense-below 0 --feedback error"),
@@ -108,7 +108,7 @@ const COMPRESSORS: &[Row] = &[
     ("multi-step:3 of sign", "--reducer multi-step:3 --compressor sign --feedback error"),
     ("shared-random-k:10x", "--reducer shared-random-k:10x --feedback error"),
     ("sparse-all-reduce:10x", "--reducer sparse-all-reduce:10x --feedback error"),
-    ("sketched-sgd:10x", "--reducer sketched-sgd:10x --feedback error"),
+    ("sketched-sgd:100x", "--reducer sketched-sgd:100x --feedback error"),
     ("power-sgd:2", "--reducer power-sgd:2 --feedback error"),
 ];
 
@@ -220,7 +220,11 @@ impl Line {
             self.row.clone(),
             self.seeds.to_string(),
             format!("{:.4}", self.test_accuracy),
-            format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
+            match self.standard_error.is_nan() {
+                // One seed has none.
+                true => format!("{:+.2}", 100.0 * self.difference_to_dense),
+                false => format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
+            },
             format!("{:.1}x", self.wire_factor),
             format!("{:.1} s", self.simulated_seconds),
         ]
