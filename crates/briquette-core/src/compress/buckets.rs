@@ -110,8 +110,15 @@ pub(super) fn signs_and_sums(x: &[f32], signs: &mut [u8], all: bool) -> Sums {
 }
 
 /// The sum of magnitudes, and how many values are below 0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn block_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
+    let (magnitudes, below) = quick_sums(x, signs);
+    // Four of the largest numbers are more than there are numbers for.
+    (if magnitudes.is_finite() { magnitudes } else { x.iter().map(|v| f64::from(v.abs())).sum() }, below)
+}
+
+/// The same, adding four by four in single precision.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn quick_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
     /// Few enough that processors look at the next ones before these are done.
     const GROUP: usize = 64;
     const LANES: usize = 16;
@@ -123,10 +130,9 @@ fn block_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
             group[..x.len()].copy_from_slice(x);
             &group
         });
-        for part in group.as_chunks::<LANES>().0 {
-            for lane in 0..LANES {
-                magnitudes[lane] += f64::from(part[lane].abs());
-            }
+        for lane in 0..LANES {
+            let four: [f32; GROUP / LANES] = std::array::from_fn(|part| group[part * LANES + lane].abs());
+            magnitudes[lane] += f64::from((four[0] + four[1]) + (four[2] + four[3]));
         }
         let packed = signs_of(group);
         below += packed.count_ones() as usize;
@@ -151,6 +157,12 @@ fn signs_of(group: &[f32; 64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_of_the_largest_numbers_are_sums() {
+        let sums = signs_and_sums(&[f32::MAX; 100], &mut [0; 13], false);
+        assert_eq!(sums.magnitudes, 100.0 * f64::from(f32::MAX));
+    }
 
     #[test]
     fn signs_and_sums_are_the_plain_ones() {

@@ -179,19 +179,20 @@ pub fn representatives() -> Vec<Config> {
         add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
     }
     // Weights by themselves, what is very small dense, and the rest.
-    let rules = |reducer| vec![Rule { slots: "*weight".parse().expect("a pattern"), reducer }];
-    let mut ruled = |reducer, weights, feedback, controller| {
-        let (rules, dense_below) = (rules(weights), Some(5));
-        exchanges.push(Exchange { reducer, feedback, controller, rules, dense_below, ..Exchange::default() });
+    let rules = |slots: &str, reducer| vec![Rule { slots: slots.parse().expect("a pattern"), reducer }];
+    let mut ruled = |reducer, weights, feedback| {
+        let (rules, dense_below) = (rules("*weight", weights), Some(5));
+        exchanges.push(Exchange { reducer, feedback, rules, dense_below, ..Exchange::default() });
     };
     for feedback in Feedback::all() {
         let weights = compressed(feedback, ValueKind::Q8);
-        ruled(compressed(feedback, ValueKind::F32), weights, feedback, ControllerConfig::None);
-        ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback, ControllerConfig::None);
+        ruled(compressed(feedback, ValueKind::F32), weights, feedback);
+        ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback);
     }
-    let adaptive = ControllerConfig::Gravac(self::gravac(0.75));
-    ruled(top_k(ValueKind::F32), top_k(ValueKind::F32), momentum, adaptive);
-    ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error, ControllerConfig::None);
+    ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error);
+    let controller = ControllerConfig::Gravac(self::gravac(0.75));
+    let (reducer, rules) = (top_k(ValueKind::F32), rules("*bias", top_k(ValueKind::F32)));
+    exchanges.push(Exchange { reducer, feedback: momentum, controller, rules, ..Exchange::default() });
     for (clip, bucket_values) in [(f32::INFINITY, None), (2.5, Some(32))] {
         exchanges.push(Exchange {
             reducer: ReducerConfig::TernaryAllReduce { clip },
