@@ -7,26 +7,41 @@ use briquette::core::config::CompressorConfig;
 use briquette::core::{Key, Message};
 use briquette_benches::vectors::Source;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A key for all.
 const KEY: u64 = 7;
 
-/// What was lost of `x` must be what the compressor's class says of it, before its speed counts.
-fn check(config: &CompressorConfig, x: &[f32], message: &Message) {
+/// The share of the energy each compressor keeps of 16 Mi values, from the committed table.
+fn expected(source: Source) -> HashMap<String, f64> {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
+    let ending = format!("-codecs-{}.csv", source.name());
+    let files = std::fs::read_dir(results).expect("committed results").map(|file| file.expect("a file").path());
+    let newest = files.filter(|path| path.to_string_lossy().ends_with(&ending)).max();
+    let Some(path) = newest else { return HashMap::new() };
+    let rows = csv::Reader::from_path(path).expect("a table").into_deserialize::<HashMap<String, String>>();
+    let gain = |row: HashMap<String, String>| (row["compressor"].clone(), row["gain"].parse().expect("a number"));
+    rows.map(|row| gain(row.expect("a row"))).collect()
+}
+
+/// What is kept must be what the class allows, and of long drawn vectors what the table says, before speed counts.
+fn check(config: &CompressorConfig, x: &[f32], message: &Message, expected: Option<&f64>) {
     let energy: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
     let lost = message.error_energy(x) / energy;
-    let (bound, exact) = match config.build().class(x) {
-        class @ Class::Contractive { .. } => (class.error(), true),
-        // One draw of many values lies near its mean.
-        class => (class.error(), false),
-    };
-    let slack = if exact { 1e-6 } else { 0.1 * bound + 0.05 };
+    let class = config.build().class(x);
+    let bound = class.error();
+    // One draw of many values lies near its mean.
+    let slack = if matches!(class, Class::Contractive { .. }) { 1e-6 } else { 0.1 * bound + 0.05 };
     assert!(lost <= bound + slack, "{config}: lost {lost} of the energy, its class allows {bound}");
+    if let Some(gain) = expected.filter(|_| x.len() >= 1 << 18) {
+        assert!((1.0 - lost - gain).abs() < 0.02, "{config}: kept {}, the table says {gain}", 1.0 - lost);
+    }
 }
 
 fn codecs(c: &mut Criterion) {
     for source in Source::ALL {
+        let expected = expected(source);
         for len in [1 << 12, 1 << 18, 1 << 24] {
             let x = source.values(len).expect("committed gradients");
             let mut group = c.benchmark_group(source.name());
@@ -36,7 +51,7 @@ fn codecs(c: &mut Criterion) {
                 let (mut compressor, mut bytes) = (config.build(), Vec::new());
                 let (mut message, mut read) = (Message::default(), Message::default());
                 compressor.compress_into(&x, Key::new(KEY), &mut message);
-                check(&config, &x, &message);
+                check(&config, &x, &message, expected.get(&config.to_string()));
                 message.encode_into(&mut bytes);
                 group.bench_function(BenchmarkId::new(format!("encode/{config}"), len), |b| {
                     b.iter(|| {

@@ -6,19 +6,20 @@ use anyhow::{Context, Result, ensure};
 use briquette::core::Key;
 use briquette::core::config::CompressorConfig;
 use briquette_benches::trainer::machine;
+use briquette_benches::vectors::Source;
 use briquette_cli::file;
 use briquette_cli::measure::{Measured, measure, on_threads};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 /// What each compressor makes of a long vector, and how fast, beside memcpy.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Values of a vector drawn at random.
+    /// Values of the vector.
     #[arg(long, default_value_t = 1 << 24)]
     values: usize,
-    /// What is drawn.
+    /// Where they come from.
     #[arg(long, value_enum, default_value_t = Source::Gaussian)]
     source: Source,
     /// A gradient instead: .safetensors, .npy, or raw little-endian f32.
@@ -36,32 +37,6 @@ struct Arguments {
     /// Write the table here as CSV too.
     #[arg(long)]
     csv: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Source {
-    /// Independent Gaussian values.
-    Gaussian,
-    /// Independent values of a Laplace distribution: heavier tails.
-    Laplace,
-}
-
-impl Source {
-    fn draw(self, values: usize) -> Vec<f32> {
-        let mut words = vec![0; 2 * values];
-        Key::new(1).purpose("codecs").lanes(0).fill(&mut words);
-        // Uniform in (0, 1).
-        let uniform = |word: u32| (f64::from(word) + 0.5) / 2_f64.powi(32);
-        let value = |pair: &[u32; 2]| {
-            let (u, v) = (uniform(pair[0]), uniform(pair[1]));
-            match self {
-                // G. E. P. Box, M. E. Muller, 1958.
-                Source::Gaussian => (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos(),
-                Source::Laplace => u.ln() * if v < 0.5 { 1.0 } else { -1.0 },
-            }
-        };
-        words.as_chunks().0.iter().map(|pair| value(pair) as f32).collect()
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -87,7 +62,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (source, x) = match &arguments.file {
         Some(path) => (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), file::read(path)?.values),
-        None => (format!("{:?}", arguments.source).to_lowercase(), arguments.source.draw(arguments.values)),
+        None => (arguments.source.name().to_owned(), arguments.source.values(arguments.values)?),
     };
     ensure!(!x.is_empty(), "the vector is empty");
     let (machine, cores) = machine();

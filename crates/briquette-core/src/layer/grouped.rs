@@ -168,7 +168,7 @@ mod tests {
     use crate::comm::Local;
     use crate::compress::TopK;
     use crate::layer::{Momentum, MomentumCorrection};
-    use crate::reduce::{Dense, Facts, Gather, Selection};
+    use crate::reduce::{Dense, Facts, Gather, PowerSgd, Selection};
 
     fn layout() -> Layout {
         Layout::new([("conv.weight", vec![2, 2]), ("conv.bias", vec![2]), ("fc.weight", vec![4]), ("fc.bias", vec![1])])
@@ -220,6 +220,29 @@ mod tests {
         assert_eq!(corrected.velocity()[10], 2.71);
         let masked = corrected.velocity().iter().filter(|u| **u == 0.0).count();
         assert_eq!(masked, 2, "where a weight was sent");
+    }
+
+    #[test]
+    fn what_one_group_cannot_average_leaves_the_main_reducer_as_it_was() {
+        let layout = Layout::new([("square", vec![5, 5]), ("few", vec![1])]);
+        let outcomes = Local::run(2, |mut comm| {
+            let dense: Box<dyn Stateless> = Box::new(Dense);
+            let mut grouped = Grouped::new(&layout, Box::new(PowerSgd::new(1).unwrap()), vec![(vec![1], dense)]);
+            let (mut input, mut average, facts) = (vec![1.0; 26], vec![0.0; 26], Facts::default());
+            input[25] = f32::MAX;
+            let (key, slots) = (Key::new(0), layout.slots());
+            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let error = grouped.reduce(round, &mut comm).unwrap_err();
+            let mut state = State::default();
+            grouped.save(&mut state);
+            Ok::<_, ReduceError>((error, state))
+        });
+        let mut fresh = State::default();
+        Grouped::new(&layout, Box::new(PowerSgd::new(1).unwrap()), vec![]).save(&mut fresh);
+        for (error, state) in outcomes.into_iter().map(Result::unwrap) {
+            assert_eq!(error, ReduceError::Overflow { slot: "few".into() });
+            assert_eq!(state, fresh);
+        }
     }
 
     #[test]
