@@ -1,6 +1,6 @@
 //! TernGrad with one scale for all ranks, so that the three values are summed on the way.
 //!
-//! **Why, and when not.** Gathered, [`TernGrad`](crate::compress::TernGrad) costs 2 bits a value from every *other* rank: the
+//! **Why, and when not.** Gathered, [`TernGrad`] costs 2 bits a value from every *other* rank: the
 //! bytes grow with the world. With one scale a layer the codes are whole numbers of one unit, and their sum is exact in
 //! `log₂(2W + 1)` bits. From three ranks on that is less than gathering; with two it is more. Noisier than gathering, because
 //! every rank rounds to the largest rank's scale.
@@ -9,7 +9,7 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | clip to `±2.5σ` of the layer | each rank, each slot, as [`TernGrad`](crate::compress::TernGrad) |
+//! | clip to `±2.5σ` of the layer | each rank, each slot, as [`TernGrad`] |
 //! | `s = max over ranks of max|gᵢ|` (scaler sharing) | an all-gather of one scale a slot |
 //! | `P(b = 1) = |gᵢ|/s`, send `sign(gᵢ)·b` | packed in 2 bits to the rank that owns the range |
 //! | sum in `log₂(2W + 1)` bits | owners sum whole numbers, and an all-gather brings the sums back |
