@@ -4,7 +4,6 @@
 //! (`cargo build --release` first). Means are over the seeds that dense has too.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::Result;
@@ -148,17 +147,8 @@ impl Which {
     }
 }
 
-fn main() -> ExitCode {
-    match run(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(cli: &Cli) -> Result<()> {
+fn main() -> Result<()> {
+    let cli = &Cli::parse();
     // Seed by seed, so that an early look compares all rows.
     let rows = cli.table.rows().iter().filter(|(name, _)| name.contains(&cli.only));
     let jobs = (1..=cli.seeds).flat_map(|seed| rows.clone().map(move |row| (seed, *row)));

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use briquette_benches::trainer;
@@ -43,17 +42,8 @@ struct Line {
     command: String,
 }
 
-fn main() -> ExitCode {
-    match run(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(cli: &Cli) -> Result<()> {
+fn main() -> Result<()> {
+    let cli = &Cli::parse();
     let mut csv = csv::Writer::from_path(&cli.csv)?;
     for (steps, resnet, vgg) in LENGTHS {
         for (dataset, data) in [("cifar10", &cli.cifar10), ("cifar100", &cli.cifar100)] {

@@ -285,49 +285,44 @@ impl ModuleVisitor for Restore<'_> {
 
 /// Reads parameters or buffers into `out`.
 pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>) -> Result<(), Error> {
-    struct Read {
-        part: Part,
-        pieces: Pieces,
-    }
-    impl ModuleVisitor for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.val();
-            if value.is_require_grad() == (self.part == Part::Trainable) {
-                self.pieces.push(value.inner());
-            }
-        }
-    }
-    let mut walk = Read { part, pieces: Pieces::default() };
-    module.visit(&mut walk);
-    out.clear();
-    for block in walk.pieces.read()? {
-        out.extend_from_slice(as_f32(&block)?);
-    }
-    Ok(())
+    Read { part, grads: None, pieces: Pieces::default() }.walk(module, out)
 }
 
-/// Reads gradients into a vector in layout order, zeros where there is none, and leaves them where they are.
-pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
-    struct Read<'a> {
-        grads: &'a GradientsParams,
-        pieces: Pieces,
-    }
-    impl ModuleVisitor for Read<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.val();
-            if value.is_require_grad() {
-                let grad = self.grads.get::<D>(param.id);
-                self.pieces.push(grad.unwrap_or_else(|| value.inner().zeros_like()));
-            }
+/// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
+pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
+    Read { part: Part::Trainable, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
+}
+
+/// Values of parameters, or their gradients in the place of them.
+struct Read<'a> {
+    part: Part,
+    grads: Option<&'a GradientsParams>,
+    pieces: Pieces,
+}
+
+impl Read<'_> {
+    fn walk<M: Module>(mut self, module: &M, out: &mut Vec<f32>) -> Result<(), Error> {
+        module.visit(&mut self);
+        out.clear();
+        for block in self.pieces.read()? {
+            out.extend_from_slice(as_f32(&block)?);
         }
+        Ok(())
     }
-    let mut walk = Read { grads, pieces: Pieces::default() };
-    module.visit(&mut walk);
-    let mut values = Vec::new();
-    for block in walk.pieces.read()? {
-        values.extend_from_slice(as_f32(&block)?);
+}
+
+impl ModuleVisitor for Read<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() != (self.part == Part::Trainable) {
+            return;
+        }
+        let value = value.inner();
+        self.pieces.push(match self.grads {
+            None => value,
+            Some(grads) => grads.get::<D>(param.id).unwrap_or_else(|| value.zeros_like()),
+        });
     }
-    Ok(values)
 }
 
 /// Writes parameters or buffers by path; ids, gradient tracking and types stay as they are.

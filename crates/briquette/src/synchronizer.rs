@@ -129,7 +129,8 @@ impl Synchronizer {
     /// # Errors
     /// [`Error::Device`] when they cannot be read, [`Error::Mismatch`] when it is not the module that joined.
     pub fn flat_gradient<M: Module>(&self, module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
-        let (values, expected) = (flat::read_gradients(module, grads)?, self.layout()?.len());
+        let (mut values, expected) = (Vec::new(), self.layout()?.len());
+        flat::read_gradients(module, grads, &mut values)?;
         if values.len() != expected {
             return Err(self.mismatch(self.rank(), "values of a gradient", expected, values.len()));
         }
