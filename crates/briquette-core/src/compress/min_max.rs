@@ -59,27 +59,19 @@ impl MinMax {
     }
 }
 
-/// The smallest and the largest value.
+/// The smallest and the largest value, by bits that order as whole numbers do: of those, unlike floats, the compiler takes many
+/// at once.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn range(x: &[f32]) -> [f32; 2] {
-    let (mut low, mut high) = ([f32::MAX; 16], [f32::MIN; 16]);
-    let (chunks, rest) = x.as_chunks::<16>();
-    let mut widen = |lane: usize, v: f32| {
-        low[lane] = if v < low[lane] { v } else { low[lane] };
-        high[lane] = if v > high[lane] { v } else { high[lane] };
-    };
-    for chunk in chunks {
-        (0..16).for_each(|lane| widen(lane, chunk[lane]));
+    // Its own inverse: the magnitude's bits are turned over where the sign is set.
+    let turned = |bits: i32| bits ^ (((bits >> 31) as u32) >> 1) as i32;
+    let (mut low, mut high) = (i32::MAX, i32::MIN);
+    for v in x {
+        let order = turned(v.to_bits() as i32);
+        low = low.min(order);
+        high = high.max(order);
     }
-    rest.iter().for_each(|&v| widen(0, v));
-    // Halves upon halves: one after the other would take as long as the block.
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            low[lane] = if low[lane + half] < low[lane] { low[lane + half] } else { low[lane] };
-            high[lane] = if high[lane + half] > high[lane] { high[lane + half] } else { high[lane] };
-        }
-    }
-    [low[0], high[0]]
+    [low, high].map(|order| f32::from_bits(turned(order) as u32))
 }
 
 /// Codes of one segment.
