@@ -1,4 +1,6 @@
 //! The trainers as programs and as a library: what a run writes, that it replays, and that it goes on after a break.
+//!
+//! Longer than files are here: another test program would link all of Burn once more.
 
 mod common;
 
