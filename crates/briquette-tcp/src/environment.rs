@@ -1,0 +1,185 @@
+//! What a launcher tells the processes it starts: torchrun's names, read once into a typed struct.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The names of the variables.
+pub mod names {
+    /// This process's rank, `0..WORLD_SIZE`.
+    pub const RANK: &str = "RANK";
+    /// How many ranks there are.
+    pub const WORLD_SIZE: &str = "WORLD_SIZE";
+    /// This process's number on its machine.
+    pub const LOCAL_RANK: &str = "LOCAL_RANK";
+    /// Where rank 0 is: a name or an address.
+    pub const MASTER_ADDR: &str = "MASTER_ADDR";
+    /// The port it listens on.
+    pub const MASTER_PORT: &str = "MASTER_PORT";
+    /// The secret that all ranks share.
+    pub const TOKEN: &str = "BRIQUETTE_TOKEN";
+    /// A file with the secret, so that it stands in no list of processes.
+    pub const TOKEN_FILE: &str = "BRIQUETTE_TOKEN_FILE";
+    /// A directory made by `briquette cert`: ranks then speak TLS.
+    pub const TLS: &str = "BRIQUETTE_TLS";
+    /// How often the world was started again; the program then continues from its last checkpoint.
+    pub const RESTART: &str = "BRIQUETTE_RESTART";
+}
+
+/// A process's place in a world, as its launcher says (`briquette launch`, `torchrun`, a scheduler's script).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// This process's rank.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world: usize,
+    /// This process's number on its machine; 0 if nobody said.
+    pub local_rank: usize,
+    /// Rank 0's name or address.
+    pub master: String,
+    /// Rank 0's port.
+    pub port: u16,
+    /// The secret that all ranks share.
+    pub token: Option<String>,
+    /// A file that holds it.
+    pub token_file: Option<PathBuf>,
+    /// The directory of certificates.
+    pub tls: Option<PathBuf>,
+    /// How often the world was started again.
+    pub restart: u32,
+}
+
+/// What is wrong with the variables.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// Some are set and this one is not.
+    #[error(
+        "{name} is not set, though RANK is: a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"
+    )]
+    Missing {
+        /// The variable.
+        name: &'static str,
+    },
+    /// A value that means nothing.
+    #[error("{name} is `{value}`: {expected}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+impl Environment {
+    /// Reads the variables through `lookup`, which a program makes of its environment; `None` when RANK is not set: nobody
+    /// launched this process as a rank.
+    ///
+    /// ```
+    /// use briquette_tcp::Environment;
+    ///
+    /// let set = [("RANK", "2"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500")];
+    /// let lookup = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string());
+    /// let environment = Environment::read(lookup)?.expect("RANK is set");
+    /// assert_eq!((environment.rank, environment.world, environment.port), (2, 4, 29500));
+    /// assert_eq!(Environment::read(|_| None)?, None);
+    /// # Ok::<_, briquette_tcp::EnvironmentError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EnvironmentError`] when RANK is set and another needed variable is not, or a value means nothing.
+    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Environment>, EnvironmentError> {
+        if lookup(names::RANK).is_none() {
+            return Ok(None);
+        }
+        let needed = |name| lookup(name).ok_or(EnvironmentError::Missing { name });
+        let (rank, world) =
+            (number(names::RANK, needed(names::RANK)?)?, number(names::WORLD_SIZE, needed(names::WORLD_SIZE)?)?);
+        if rank >= world {
+            let expected = "a rank is less than WORLD_SIZE";
+            return Err(EnvironmentError::Value { name: names::RANK, value: format!("{rank} of {world}"), expected });
+        }
+        let or_zero = |name| lookup(name).unwrap_or_else(|| "0".to_owned());
+        let port = needed(names::MASTER_PORT)?;
+        let expected = "a port is a number from 1 to 65535";
+        let port = port.trim().parse().ok().filter(|port| *port != 0).ok_or(EnvironmentError::Value {
+            name: names::MASTER_PORT,
+            value: port,
+            expected,
+        })?;
+        Ok(Some(Environment {
+            rank,
+            world,
+            local_rank: number(names::LOCAL_RANK, or_zero(names::LOCAL_RANK))?,
+            master: needed(names::MASTER_ADDR)?,
+            port,
+            token: lookup(names::TOKEN).filter(|token| !token.is_empty()),
+            token_file: lookup(names::TOKEN_FILE).map(PathBuf::from),
+            tls: lookup(names::TLS).map(PathBuf::from),
+            restart: number(names::RESTART, or_zero(names::RESTART))?,
+        }))
+    }
+
+    /// The variables that say this, for a process to be started.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let mut set = vec![
+            (names::RANK, self.rank.to_string()),
+            (names::WORLD_SIZE, self.world.to_string()),
+            (names::LOCAL_RANK, self.local_rank.to_string()),
+            (names::MASTER_ADDR, self.master.clone()),
+            (names::MASTER_PORT, self.port.to_string()),
+            (names::RESTART, self.restart.to_string()),
+        ];
+        set.extend(self.token.clone().map(|token| (names::TOKEN, token)));
+        set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
+        set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
+        set
+    }
+}
+
+fn number<T: FromStr>(name: &'static str, value: String) -> Result<T, EnvironmentError> {
+    let expected = "a whole number is needed";
+    value.trim().parse().map_err(|_| EnvironmentError::Value { name, value, expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Result<Option<Environment>, EnvironmentError> {
+        Environment::read(|name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let written = Environment {
+            rank: 1,
+            world: 3,
+            local_rank: 1,
+            master: "node-a".into(),
+            port: 4000,
+            token: Some("secret".into()),
+            token_file: Some("token".into()),
+            tls: Some("certs".into()),
+            restart: 2,
+        };
+        let set = written.variables();
+        let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(read(&set), Ok(Some(written)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let says = |set: &[(&str, &str)], words: &[&str]| {
+            let text = read(set).unwrap_err().to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        };
+        says(&[("RANK", "0")], &["WORLD_SIZE", "not set"]);
+        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK", "`x`"]);
+        says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["RANK", "2 of 2"]);
+        let rest = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
+        says(&rest, &["MASTER_PORT", "70000", "65535"]);
+    }
+}

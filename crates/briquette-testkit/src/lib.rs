@@ -1,0 +1,1 @@
+//! What every transport is tested with.
