@@ -7,7 +7,7 @@ use crate::comm::Scope;
 #[non_exhaustive]
 pub enum CommError {
     /// The other side said nothing for too long.
-    #[error("rank {rank} waited {seconds:.1} s for rank {other} during {during}: deadline passed")]
+    #[error("rank {rank} waited {seconds:.1} s for rank {other} during {during}: deadline passed{}", note(last_seen))]
     Deadline {
         /// Who waited.
         rank: usize,
@@ -17,6 +17,8 @@ pub enum CommError {
         during: Scope,
         /// How long, in seconds.
         seconds: f64,
+        /// What is known of the other side, where the transport knows anything.
+        last_seen: Option<String>,
     },
     /// Some rank called [`abort`](crate::Communicator::abort), panicked, or failed.
     #[error("rank {by} stopped the run during {during}: {reason}")]
@@ -29,16 +31,32 @@ pub enum CommError {
         reason: String,
     },
     /// The other side is gone.
-    #[error("rank {other} lost by rank {rank} during {during}: {cause}")]
+    #[error("rank {other}{} lost during {during}: {cause}", place(address))]
     Lost {
         /// Who noticed.
         rank: usize,
         /// Who is gone.
         other: usize,
+        /// Where that was, if it was elsewhere.
+        address: Option<String>,
         /// What was going on.
         during: Scope,
         /// The transport's words.
         cause: String,
+    },
+    /// Two ranks are not doing the same thing.
+    #[error(
+        "rank {rank} is at {during}, rank {other} at {theirs}: every rank must make the same calls in the same order"
+    )]
+    OutOfStep {
+        /// Who received.
+        rank: usize,
+        /// Who sent.
+        other: usize,
+        /// What this rank was doing.
+        during: Scope,
+        /// What the other rank was doing as it sent.
+        theirs: String,
     },
     /// A frame of an unexpected size.
     #[error("rank {rank} got {got} bytes from rank {other} during {during}, expected {expected}")]
@@ -54,6 +72,14 @@ pub enum CommError {
         /// Bytes received.
         got: usize,
     },
+}
+
+fn note(last_seen: &Option<String>) -> String {
+    last_seen.as_ref().map_or_else(String::new, |known| format!("; {known}"))
+}
+
+fn place(address: &Option<String>) -> String {
+    address.as_ref().map_or_else(String::new, |address| format!(" ({address})"))
 }
 
 /// Bytes that are not a message.

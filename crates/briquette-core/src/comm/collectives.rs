@@ -9,7 +9,7 @@
 //! | collective | method | bytes out of a rank | seconds |
 //! |---|---|---|---|
 //! | all-gather, small all-reduce | pairwise | `(W-1)·n` | `α + (W-1)·8n/B` |
-//! | all-reduce | ring | about `2(W-1)/W·n` | `2(W-1)·(α + 8n/(W·B))` |
+//! | all-reduce | ring | about `2(W-1)/W·n` | `2(W-1)·(α + 8n/(W·B))`, less where a chunk is several frames |
 //! | broadcast | star | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
 //! | barrier | all-gather of nothing | 0 | `α` |
 //!
@@ -18,7 +18,7 @@
 //! # Memory
 //! Frames come from the pool and go back to it, though to another rank's. A gather or all-reduce leaves as many at
 //! every rank as it found, and one that is too small is enlarged for good, so a run that repeats its steps soon
-//! allocates none. The ring keeps one frame of `n/W` bytes per rank moving. A broadcast, which runs at the start and
+//! allocates none. The ring keeps four frames of at most 256 KiB per rank moving. A broadcast, which runs at the start and
 //! not in every step, allocates at its root.
 
 use std::ops::{Add, Range};
@@ -35,6 +35,13 @@ use crate::traffic::Traffic;
 /// 10 Gbit/s and 20 µs. 1 024 values stay below all of these, and bound what a gather costs in bytes: 127 kB a rank
 /// in a world of 32. It must be the same on every rank and in every transport, hence a constant and not a knob.
 pub const SMALL_ALL_REDUCE: usize = 1024;
+
+/// Longest frame of the ring, in values: 256 KiB, which a processor's second-level cache holds while they are added, and
+/// which take 2 ms at 1 Gbit/s, so that [latencies](SMALL_ALL_REDUCE) are hidden behind the frames on their way.
+pub const RING_FRAME: usize = 1 << 16;
+
+/// Frames of the ring that a rank sends before it waits for the first.
+const RING_AHEAD: usize = 4;
 
 /// Exactly what [`all_reduce_sum`](Communicator::all_reduce_sum) of `len` values moves through `rank`.
 ///
@@ -122,7 +129,7 @@ fn scoped<C: Communicator + ?Sized>(
     if outer.is_empty() || outer == Scope::COMPUTE {
         comm.scope().operation = operation;
     }
-    let result = body(comm);
+    let result = body(comm).and_then(|()| comm.flush());
     comm.scope().operation = outer;
     result
 }
@@ -158,36 +165,48 @@ fn sum_gathered<C: Communicator + ?Sized, N: Number>(comm: &mut C, x: &mut [N]) 
         if from == 0 {
             decode(part, x);
         } else {
-            x.iter_mut().zip(part.chunks_exact(N::BYTES)).for_each(|(sum, value)| *sum = *sum + N::read(value));
+            add(part, x);
         }
     }
     comm.pool().put_list(parts);
     Ok(())
 }
 
-/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; its frame
-/// goes round twice, first collecting, then delivering.
+/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; it goes round
+/// twice, first collecting, then delivering. It travels in frames of at most [`RING_FRAME`] values, a few of which are
+/// always on their way, so that a frame is added while the next one travels.
 fn ring<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), CommError> {
     let (rank, world, len) = (comm.rank(), comm.world(), x.len());
     let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
-    let mut frame = comm.pool().take_for(4 * len.div_ceil(world));
-    encode(&x[chunk(rank, len, world)], &mut frame);
-    for behind in 1..world {
-        comm.send(next, frame)?;
-        frame = comm.recv(previous)?;
-        let own = &x[chunk((rank + world - behind) % world, len, world)];
-        expect_size(comm, previous, 4 * own.len(), &frame)?;
-        add_to_frame(own, &mut frame);
+    let frames = len.div_ceil(world).div_ceil(RING_FRAME);
+    // Where the values of the frame with this number are that a rank sends.
+    let place = |sender: usize, number: usize| -> Range<usize> {
+        let chunk = chunk((sender + 2 * world - number / frames) % world, len, world);
+        let frame = self::chunk(number % frames, chunk.len(), frames);
+        chunk.start + frame.start..chunk.start + frame.end
+    };
+    let send = |comm: &mut C, x: &[f32], number: usize| {
+        let values = &x[place(rank, number)];
+        let mut frame = comm.pool().take_for(4 * values.len());
+        encode(values, &mut frame);
+        comm.send(next, frame)
+    };
+    let (total, ahead) = (2 * (world - 1) * frames, frames.min(RING_AHEAD));
+    (0..ahead).try_for_each(|number| send(comm, x, number))?;
+    for number in 0..total {
+        let frame = comm.recv(previous)?;
+        let values = &mut x[place(previous, number)];
+        expect_size(comm, previous, 4 * values.len(), &frame)?;
+        if number < total / 2 {
+            add(&frame, values)
+        } else {
+            decode(&frame, values)
+        }
+        comm.pool().put(frame);
+        if number + ahead < total {
+            send(comm, x, number + ahead)?;
+        }
     }
-    decode(&frame, &mut x[chunk(next, len, world)]);
-    for behind in 0..world - 1 {
-        comm.send(next, frame)?;
-        frame = comm.recv(previous)?;
-        let summed = &mut x[chunk((rank + world - behind) % world, len, world)];
-        expect_size(comm, previous, 4 * summed.len(), &frame)?;
-        decode(&frame, summed);
-    }
-    comm.pool().put(frame);
     Ok(())
 }
 
@@ -245,8 +264,8 @@ fn decode<N: Number>(frame: &[u8], values: &mut [N]) {
     values.iter_mut().zip(frame.chunks_exact(N::BYTES)).for_each(|(value, bytes)| *value = N::read(bytes));
 }
 
-fn add_to_frame(values: &[f32], frame: &mut [u8]) {
-    frame.chunks_exact_mut(4).zip(values).for_each(|(bytes, value)| (f32::read(bytes) + value).write(bytes));
+fn add<N: Number>(frame: &[u8], values: &mut [N]) {
+    values.iter_mut().zip(frame.chunks_exact(N::BYTES)).for_each(|(sum, value)| *sum = *sum + N::read(value));
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ macro_rules! forward {
     (@recv $self:ident $inner:expr) => {
         fn recv(&mut $self, from: usize) -> Result<$crate::Frame, $crate::error::CommError> { $inner.recv(from) }
     };
+    (@flush $self:ident $inner:expr) => {
+        fn flush(&mut $self) -> Result<(), $crate::error::CommError> { $inner.flush() }
+    };
     (@abort $self:ident $inner:expr) => { fn abort(&mut $self, reason: &str) { $inner.abort(reason); } };
     (@verdict $self:ident $inner:expr) => { fn verdict(&$self) -> $crate::comm::Verdict { $inner.verdict() } };
     (@now $self:ident $inner:expr) => { fn now(&$self) -> f64 { $inner.now() } };

@@ -138,7 +138,8 @@ impl Local {
 
     fn lost(&mut self, other: usize, cause: String) -> CommError {
         let reason = format!("lost rank {other}: {cause}");
-        self.fail(CommError::Lost { rank: self.rank, other, during: self.scope, cause }, &reason)
+        let error = CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause };
+        self.fail(error, &reason)
     }
 
     /// Waits on `changed` while `waiting` holds, until the deadline, or longer where there is progress.
@@ -175,7 +176,8 @@ impl Local {
     pub(super) fn overdue(&mut self, other: usize) -> CommError {
         let seconds = self.shared.deadline.as_secs_f64();
         let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
-        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds }, &reason)
+        let error = CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen: None };
+        self.fail(error, &reason)
     }
 }
 
@@ -190,7 +192,7 @@ impl LocalBuilder {
         self
     }
 
-    /// Frames that may wait between any two ranks, per direction; 16 if not set. The collectives need one.
+    /// Frames that may wait between any two ranks, per direction; 16 if not set. The collectives need four.
     #[must_use]
     pub fn capacity(mut self, frames: NonZeroUsize) -> Self {
         self.capacity = frames;

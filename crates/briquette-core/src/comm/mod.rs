@@ -17,7 +17,7 @@ mod pool;
 mod simulated;
 mod turns;
 
-pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
+pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
 pub(crate) use forward::forward;
 pub use local::{Local, LocalBuilder, run_ranks};
@@ -89,6 +89,15 @@ pub trait Communicator: Send {
     /// As for [`send`](Communicator::send).
     fn recv(&mut self, from: usize) -> Result<Frame, CommError>;
 
+    /// Returns when everything that was sent is on its way and needs no further call of this rank. The collectives end
+    /// with it, so that a rank which goes on computing keeps nobody waiting. Nothing to do where `send` keeps nothing back.
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send).
+    fn flush(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
+
     /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
     fn abort(&mut self, reason: &str);
 
@@ -133,7 +142,8 @@ pub trait Communicator: Send {
     /// The sum over ranks, the same bits on every rank.
     ///
     /// Up to [`SMALL_ALL_REDUCE`] values: an all-gather, summed in rank order. Above: a ring (reduce-scatter and
-    /// all-gather) that moves `2(W-1)/W` of the vector out and in. After an error `x` holds nothing of use.
+    /// all-gather) that moves `2(W-1)/W` of the vector out and in, in frames of at most [`RING_FRAME`] values. After an
+    /// error `x` holds nothing of use.
     ///
     /// # Errors
     /// As for [`send`](Communicator::send); [`CommError::Size`] when the ranks' vectors differ in length.
@@ -168,7 +178,7 @@ pub trait Communicator: Send {
 
 /// A boxed communicator is one too, its own collectives included.
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
-    forward!(self => (**self); rank world send recv abort verdict now set_clock traffic scope pool begin_step collectives);
+    forward!(self => (**self); rank world send recv flush abort verdict now set_clock traffic scope pool begin_step collectives);
 }
 
 #[cfg(test)]
