@@ -1,0 +1,279 @@
+//! What a rank must know to join, and joining.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use briquette_core::comm::Clock;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::control::{self, Pulse};
+use crate::environment::Environment;
+use crate::error::JoinError;
+use crate::link::{Limits, Link};
+use crate::rendezvous::{self, World};
+use crate::secure::Certificates;
+use crate::shared::Shared;
+use crate::tcp::{Parts, Tcp};
+use crate::token::Token;
+
+/// A rank's settings; every one but rank, world and rank 0's address has a default.
+#[must_use = "call `join`"]
+pub struct TcpBuilder {
+    settings: Settings,
+    deadline: Duration,
+    pulse: Pulse,
+    limits: Limits,
+    clock: Option<SharedClock>,
+}
+
+type SharedClock = Arc<dyn Clock + Sync>;
+
+/// What a rank needs to join.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    pub(crate) master: String,
+    listener: Mutex<Option<TcpListener>>,
+    pub(crate) listen: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) token: Token,
+    pub(crate) certificates: Option<Certificates>,
+    pub(crate) join_deadline: Duration,
+}
+
+impl std::fmt::Debug for TcpBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TcpBuilder { settings, deadline, pulse, limits, .. } = self;
+        write!(f, "TcpBuilder({settings:?}, deadline {deadline:?}, {pulse:?}, {limits:?})")
+    }
+}
+
+impl Settings {
+    pub(crate) fn take_listener(&self) -> Option<TcpListener> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl TcpBuilder {
+    /// Rank `rank` of `world`, where rank 0 takes calls at `master`, `host:port`.
+    pub fn new(rank: usize, world: usize, master: impl Into<String>) -> TcpBuilder {
+        TcpBuilder {
+            settings: Settings {
+                rank,
+                world,
+                master: master.into(),
+                listener: Mutex::new(None),
+                listen: None,
+                advertise: None,
+                token: Token::default(),
+                certificates: None,
+                join_deadline: Duration::from_secs(120),
+            },
+            deadline: Duration::from_secs(300),
+            pulse: Pulse { interval: Duration::from_secs(1), lost_after: Duration::from_secs(30) },
+            limits: Limits { queue: 16, frame: 1 << 30, checksums: true },
+            clock: None,
+        }
+    }
+
+    /// As a launcher said, token and certificates included.
+    ///
+    /// # Errors
+    /// [`JoinError::File`] when the token or the certificates cannot be read.
+    pub fn from_environment(environment: &Environment) -> Result<TcpBuilder, JoinError> {
+        let Environment { rank, world, master, port, token, token_file, tls, .. } = environment;
+        // An IPv6 address needs its brackets.
+        let host =
+            if master.contains(':') && !master.starts_with('[') { format!("[{master}]") } else { master.clone() };
+        let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}"));
+        if let Some(token) = token {
+            builder = builder.token(Token::new(token));
+        } else if let Some(path) = token_file {
+            let problem = |e: std::io::Error| format!("{e}; it should hold the secret that all ranks share");
+            let fail = |problem| JoinError::File { path: path.clone(), problem };
+            let token = Token::new(std::fs::read_to_string(path).map_err(|e| fail(problem(e)))?);
+            if token.is_empty() {
+                return Err(fail("it is empty; it should hold the secret that all ranks share".to_owned()));
+            }
+            builder = builder.token(token);
+        }
+        if let Some(directory) = tls {
+            builder = builder.certificates(Certificates::read(directory)?);
+        }
+        Ok(builder)
+    }
+
+    /// The secret that all ranks share. Needed wherever rank 0's address is not loopback.
+    pub fn token(mut self, token: Token) -> TcpBuilder {
+        self.settings.token = token;
+        self
+    }
+
+    /// TLS on every connection. All ranks must have certificates of the same authority, or none of them any.
+    pub fn certificates(mut self, certificates: Certificates) -> TcpBuilder {
+        self.settings.certificates = Some(certificates);
+        self
+    }
+
+    /// On rank 0: a socket that listens already, in place of one made for rank 0's address.
+    pub fn listener(mut self, listener: TcpListener) -> TcpBuilder {
+        self.settings.listener = Mutex::new(Some(listener));
+        self
+    }
+
+    /// On other ranks: where this one takes calls, `host:port`; if not set, any port of the interface that leads to rank 0.
+    pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
+        self.settings.listen = Some(address.into());
+        self
+    }
+
+    /// The address that the others are told for this rank, where it is not the one that it listens at: behind a relay, or
+    /// in a container with forwarded ports.
+    pub fn advertise(mut self, address: impl Into<String>) -> TcpBuilder {
+        self.settings.advertise = Some(address.into());
+        self
+    }
+
+    /// How long a world may take to come together; 2 minutes if not set.
+    pub fn join_deadline(mut self, deadline: Duration) -> TcpBuilder {
+        self.settings.join_deadline = deadline;
+        self
+    }
+
+    /// How long a call may wait for a rank that is alive; 5 minutes if not set. It should be longer than anything one rank
+    /// does alone, such as testing or saving.
+    pub fn deadline(mut self, deadline: Duration) -> TcpBuilder {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Heartbeats every `interval`, and a rank without any for `lost_after` is dead; 1 s and 30 s if not set.
+    pub fn heartbeat(mut self, interval: Duration, lost_after: Duration) -> TcpBuilder {
+        self.pulse = Pulse { interval, lost_after };
+        self
+    }
+
+    /// Frames that may wait for each rank, in each direction; 16 if not set. The collectives need four.
+    pub fn capacity(mut self, frames: NonZeroUsize) -> TcpBuilder {
+        self.limits.queue = frames.get();
+        self
+    }
+
+    /// Longest frame that is accepted, in bytes; 1 GiB if not set.
+    pub fn longest_frame(mut self, bytes: u32) -> TcpBuilder {
+        self.limits.frame = bytes as usize;
+        self
+    }
+
+    /// Whether every frame's bytes are checked with a CRC-32; they are if not set. The same on every rank.
+    pub fn checksums(mut self, on: bool) -> TcpBuilder {
+        self.limits.checksums = on;
+        self
+    }
+
+    /// The clock behind [`now`](briquette_core::Communicator::now); without one it is always 0.
+    pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Makes this process a rank, when all ranks are there.
+    ///
+    /// Starts one thread, which answers for this rank while it computes; the data sockets are driven by whoever calls the
+    /// communicator.
+    ///
+    /// # Errors
+    /// [`JoinError`] says what is missing, where, and what to do.
+    pub fn join(self) -> Result<Tcp, JoinError> {
+        self.check()?;
+        let TcpBuilder { settings, deadline, pulse, limits, clock } = self;
+        let settings = Arc::new(settings);
+        let (rank, world) = (settings.rank, settings.world);
+        let system = |what| move |source| JoinError::System { rank, what, source };
+        let poll = mio::Poll::new().map_err(system("watch sockets"))?;
+        let waker = mio::Waker::new(poll.registry(), mio::Token(world)).map_err(system("watch sockets"))?;
+        let (commands, orders) = unbounded_channel();
+        let (result, joined) = mpsc::channel();
+        let body = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(source) => {
+                    let what = "start its control thread";
+                    return drop(result.send(Err(JoinError::System { rank, what, source })));
+                }
+            };
+            runtime.block_on(async move {
+                let World { lines, links, addresses } = match rendezvous::join(settings).await {
+                    Ok(world) => world,
+                    Err(error) => return drop(result.send(Err(error))),
+                };
+                let shared = Arc::new(Shared::new(rank, addresses, waker));
+                let streams: Result<Vec<_>, _> =
+                    links.into_iter().map(|link| link.map(|link| link.into_stream()).transpose()).collect();
+                let streams = streams.map_err(|source| JoinError::System { rank, what: "take over a socket", source });
+                if result.send(streams.map(|streams| (streams, Arc::clone(&shared)))).is_ok() {
+                    control::watch(lines, shared, orders, pulse).await;
+                }
+            });
+        };
+        let thread = thread::Builder::new().name(format!("rank {rank} control"));
+        let control = thread.spawn(body).map_err(system("start its control thread"))?;
+        let gone = || system("start its control thread")(std::io::ErrorKind::BrokenPipe.into());
+        let (streams, shared) = joined.recv().map_err(|_| gone())??;
+        let links = streams.into_iter().map(|stream| stream.map(|stream| Link::new(stream, limits))).collect();
+        let parts = Parts { links, shared, poll, commands, control, deadline, queue: limits.queue, clock };
+        Tcp::new(parts).map_err(system("watch sockets"))
+    }
+
+    fn check(&self) -> Result<(), JoinError> {
+        let Settings { rank, world, master, token, .. } = &self.settings;
+        let problem = |text: String| Err(JoinError::Settings(text));
+        if rank >= world {
+            return problem(format!("rank {rank} of a world of {world}: ranks are counted from 0"));
+        }
+        if self.pulse.interval.is_zero() || self.pulse.lost_after < 2 * self.pulse.interval {
+            return problem(
+                "a rank can be dead after two heartbeats at the earliest: lost_after ≥ 2 · interval".to_owned(),
+            );
+        }
+        let loopback = |address: &String| {
+            address.to_socket_addrs().is_ok_and(|mut found| found.all(|a: SocketAddr| a.ip().is_loopback()))
+        };
+        if token.is_empty() && *world > 1 && !loopback(master) {
+            return problem(format!(
+                "a token is needed, as {master} is not on this machine: give every rank the same secret \
+                 (BRIQUETTE_TOKEN_FILE, or `briquette launch --token-file`; `briquette token` makes one)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A world of `ranks` threads of this process that talk over loopback, in rank order: for tests, and to measure. `edit`
+/// changes each rank's settings.
+///
+/// # Errors
+/// [`JoinError`].
+pub fn loopback(ranks: usize, edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) -> Result<Vec<Tcp>, JoinError> {
+    let address = "127.0.0.1:0";
+    let listener = TcpListener::bind(address);
+    let listen = |source| JoinError::Listen { address: address.to_owned(), source };
+    let listener = listener.map_err(listen)?;
+    let master = listener.local_addr().map_err(listen)?.to_string();
+    let mut listener = Some(listener);
+    thread::scope(|threads| {
+        let join = |rank: usize| {
+            let mut builder = edit(TcpBuilder::new(rank, ranks, &master));
+            if rank == 0 {
+                builder.settings.listener = Mutex::new(listener.take());
+            }
+            threads.spawn(move || builder.join())
+        };
+        let joining: Vec<_> = (0..ranks).map(join).collect();
+        joining.into_iter().map(|rank| rank.join().expect("joining does not panic")).collect()
+    })
+}

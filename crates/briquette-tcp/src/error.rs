@@ -1,0 +1,130 @@
+//! Why a world did not come about.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A rank could not join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Rank 0 cannot listen where it should.
+    #[error("cannot listen at {address}: {source}. {}", bind_advice(source))]
+    Listen {
+        /// Where.
+        address: String,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// Rank 0's address means nothing.
+    #[error("rank 0's address `{address}` cannot be resolved: {source}. Give a host's name or address and a port")]
+    Resolve {
+        /// The text.
+        address: String,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// Nobody answers where rank 0 should be.
+    #[error(
+        "rank {rank} could not reach rank 0 at {address} for {seconds:.1} s ({cause}). Is rank 0 running, is the port open \
+         to this machine?"
+    )]
+    Unreachable {
+        /// Who tried.
+        rank: usize,
+        /// Where rank 0 should be.
+        address: String,
+        /// How long it was tried.
+        seconds: f64,
+        /// What the last attempt met.
+        cause: String,
+    },
+    /// A link to another rank could not be made.
+    #[error(
+        "rank {rank} could not reach rank {other} at {address}: {cause}. Every rank must be reachable from every other one"
+    )]
+    Link {
+        /// Who tried.
+        rank: usize,
+        /// Whom.
+        other: usize,
+        /// Where it was said to be.
+        address: SocketAddr,
+        /// What happened.
+        cause: String,
+    },
+    /// The other side does not want this one.
+    #[error("rank {rank} was refused by {by}: {reason}")]
+    Refused {
+        /// Who was refused.
+        rank: usize,
+        /// By whom, with the address.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Some ranks never came.
+    #[error("rank {rank} waited {seconds:.1} s for a world of {world} ranks: {missing}")]
+    Incomplete {
+        /// Who waited.
+        rank: usize,
+        /// Ranks there should be.
+        world: usize,
+        /// How long.
+        seconds: f64,
+        /// Who is missing, as far as this rank knows.
+        missing: String,
+    },
+    /// Two ranks do not belong together.
+    #[error(
+        "{field} differs: {ours} at rank {rank}, {theirs} at rank {other}. Start all ranks with the same program and settings"
+    )]
+    Mismatch {
+        /// What differs.
+        field: &'static str,
+        /// The one rank.
+        rank: usize,
+        /// Its value.
+        ours: String,
+        /// The other rank.
+        other: usize,
+        /// The other value.
+        theirs: String,
+    },
+    /// Another rank failed to join, and took this one along.
+    #[error("the world did not come about: {reason}")]
+    Stopped {
+        /// Its words.
+        reason: String,
+    },
+    /// A file of certificates or a token.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// Settings that cannot work.
+    #[error("{0}")]
+    Settings(String),
+    /// The system did not do its part.
+    #[error("rank {rank} cannot {what}: {source}")]
+    System {
+        /// Who.
+        rank: usize,
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        source: std::io::Error,
+    },
+}
+
+fn bind_advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "Another program has this port (an earlier run, perhaps): end it or choose another port"
+        }
+        std::io::ErrorKind::AddrNotAvailable => "The address is not one of this machine's: rank 0 must run where it is",
+        _ => "Choose another address or port",
+    }
+}

@@ -1,0 +1,219 @@
+//! What goes over a data link: a header of 52 bytes, then the bytes of the frame.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 2 | `bq` |
+//! | 1 | version, [`VERSION`] |
+//! | 1 | kind: 0 data, 1 goodbye |
+//! | 4 | length of what follows the header |
+//! | 8 | number of the frame on this link and in this direction, from 0 |
+//! | 8 | step |
+//! | 4 | bucket, `0xffff_ffff` for none |
+//! | 4 | CRC-32 of what follows the header, 0 where checksums are off |
+//! | 16 | operation, UTF-8 filled up with zeros |
+//! | 4 | CRC-32 of the 48 bytes before |
+//!
+//! Numbers are little-endian. A header is checked as a whole before its length is believed.
+
+use briquette_core::comm::Scope;
+
+/// Bytes of a header.
+pub const HEADER: usize = 52;
+/// What both sides must speak.
+pub(crate) const VERSION: u8 = 1;
+const NO_BUCKET: u32 = u32::MAX;
+
+/// What a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes for whoever receives.
+    Data,
+    /// The sender has left, and nothing follows.
+    Goodbye,
+}
+
+/// The 52 bytes before a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Bytes that follow.
+    pub len: usize,
+    /// Which frame of this link and direction it is.
+    pub number: u64,
+    /// What the sender was doing.
+    pub tag: Tag,
+    /// CRC-32 of the bytes that follow, or 0.
+    pub checksum: u32,
+}
+
+/// What a sender was doing, as far as a header has room for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    operation: [u8; 16],
+    step: u64,
+    bucket: u32,
+}
+
+impl From<Scope> for Tag {
+    fn from(scope: Scope) -> Tag {
+        let mut operation = [0; 16];
+        let text = scope.operation.as_bytes();
+        let len = text.len().min(operation.len());
+        operation[..len].copy_from_slice(&text[..len]);
+        let bucket = scope.bucket.and_then(|bucket| u32::try_from(bucket).ok()).unwrap_or(NO_BUCKET);
+        Tag { operation, step: scope.step, bucket }
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = String::from_utf8_lossy(&self.operation);
+        let text = text.trim_end_matches('\0');
+        f.write_str(if text.is_empty() { "idle" } else { text })?;
+        if self.bucket != NO_BUCKET {
+            write!(f, " of bucket {}", self.bucket)?;
+        }
+        write!(f, " at step {}", self.step)
+    }
+}
+
+/// Why bytes are not a header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// They do not begin as headers do.
+    #[error("what came is not a frame of this library (it begins with {0:02x?})")]
+    Magic([u8; 3]),
+    /// The header's own checksum is wrong.
+    #[error("a frame's header came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
+    Damaged {
+        /// What the header says.
+        expected: u32,
+        /// What its bytes give.
+        got: u32,
+    },
+    /// A kind that does not exist.
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    /// More bytes than this side is willing to hold.
+    #[error("a frame of {len} bytes; this side takes {limit} at most")]
+    Long {
+        /// What the header says.
+        len: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// Not the frame that follows the one before.
+    #[error("frame {got} came where frame {expected} was due")]
+    Number {
+        /// What should have come.
+        expected: u64,
+        /// What came.
+        got: u64,
+    },
+    /// The bytes are not those that were sent.
+    #[error("frame {number} came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
+    Checksum {
+        /// Which frame.
+        number: u64,
+        /// What the header says.
+        expected: u32,
+        /// What the bytes give.
+        got: u32,
+    },
+}
+
+impl Header {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(b"bq");
+        put(&[VERSION, self.kind as u8]);
+        put(&(self.len as u32).to_le_bytes());
+        put(&self.number.to_le_bytes());
+        put(&self.tag.step.to_le_bytes());
+        put(&self.tag.bucket.to_le_bytes());
+        put(&self.checksum.to_le_bytes());
+        put(&self.tag.operation);
+        let own = crc32fast::hash(&bytes[..HEADER - 4]);
+        bytes[HEADER - 4..].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes that may be anything.
+    ///
+    /// # Errors
+    /// [`FrameError`]; `limit` bounds the length.
+    pub fn decode(bytes: &[u8; HEADER], limit: usize) -> Result<Header, FrameError> {
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
+        if bytes[..3] != [b'b', b'q', VERSION] {
+            return Err(FrameError::Magic([bytes[0], bytes[1], bytes[2]]));
+        }
+        let (expected, got) = (number(HEADER - 4), crc32fast::hash(&bytes[..HEADER - 4]));
+        if expected != got {
+            return Err(FrameError::Damaged { expected, got });
+        }
+        let kind = match bytes[3] {
+            0 => Kind::Data,
+            1 => Kind::Goodbye,
+            other => return Err(FrameError::Kind(other)),
+        };
+        let len = number(4) as usize;
+        if len > limit {
+            return Err(FrameError::Long { len, limit });
+        }
+        let mut operation = [0; 16];
+        operation.copy_from_slice(&bytes[32..48]);
+        let tag = Tag { operation, step: long(16), bucket: number(24) };
+        Ok(Header { kind, len, number: long(8), tag, checksum: number(28) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let scope = Scope { operation: "checkpoint save", step: 1841, bucket: Some(2) };
+        Header { kind: Kind::Data, len: 300_000, number: 1 << 40, tag: scope.into(), checksum: 0xdead_beef }
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        assert_eq!(Header::decode(&header().encode(), 300_000), Ok(header()));
+        assert_eq!(header().tag.to_string(), "checkpoint save of bucket 2 at step 1841");
+        let long = Scope { operation: "an operation with a long name", step: 0, bucket: None };
+        assert_eq!(Tag::from(long).to_string(), "an operation wit at step 0");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        for bit in 0..8 * HEADER {
+            let mut bytes = header().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes, usize::MAX).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_not_believed_beyond_the_limit() {
+        let error = Header::decode(&header().encode(), 299_999).unwrap_err();
+        assert_eq!(error, FrameError::Long { len: 300_000, limit: 299_999 });
+    }
+
+    #[test]
+    fn a_header_has_these_bytes() {
+        let header = Header { kind: Kind::Goodbye, len: 0, number: 3, tag: Scope::default().into(), checksum: 0 };
+        let bytes = header.encode();
+        assert_eq!(bytes[..9], [b'b', b'q', 1, 1, 0, 0, 0, 0, 3]);
+        assert_eq!(bytes[24..28], [0xff; 4]);
+        assert_eq!(bytes[48..], crc32fast::hash(&bytes[..48]).to_le_bytes());
+    }
+}

@@ -1,0 +1,195 @@
+//! How two processes find out that they belong together.
+//!
+//! ```text
+//! caller   "BRIQTCP1" + 32 random bytes
+//! listener "BRIQTCP1" + 32 random bytes
+//! caller   introduction (JSON, 4 bytes of length before it) + proof("caller",   both random numbers, introduction)
+//! listener answer       (JSON, 4 bytes of length before it) + proof("listener", both random numbers, introduction, answer)
+//! ```
+//!
+//! A proof is an HMAC-SHA-256 under the token. Both sides draw a number each time, so what was heard once is of no use
+//! later; under TLS a value of the session goes into the proofs too, so that nobody can stand between. Without a token the
+//! proofs are under the empty one and prove nothing: that is for loopback.
+
+use std::io;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::token::{PROOF, Token};
+
+const MAGIC: &[u8; 8] = b"BRIQTCP1";
+/// Longest introduction or answer, in bytes.
+const LONGEST: usize = 4 << 10;
+
+/// Who calls, and what for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Introduction {
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    /// Of this library.
+    pub(crate) version: String,
+    pub(crate) role: Role,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// To rank 0: this rank wants to join, and takes calls at this address.
+    Join { address: String },
+    /// To any rank, in a world that has come together under this name.
+    Data { session: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Answer {
+    Welcome,
+    Refused(String),
+}
+
+/// Why a handshake failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    /// The connection broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Somebody else's protocol.
+    #[error("{}", stranger(.0))]
+    Stranger([u8; 8]),
+    /// Something longer than a handshake has.
+    #[error("a message of {0} bytes in a handshake")]
+    Long(usize),
+    /// JSON that is none.
+    #[error("a message that makes no sense: {0}")]
+    Senseless(#[from] serde_json::Error),
+    /// The other side does not know the token.
+    #[error("the other side does not know the token: give every rank the same one")]
+    Proof,
+    /// The other side said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+fn stranger(bytes: &[u8; 8]) -> String {
+    if bytes[..2] == [0x16, 0x03] {
+        return "the other side speaks TLS and this one does not: give every rank the certificates, or none".to_owned();
+    }
+    format!("what answers there is not a rank of this library's (it begins with {:?})", String::from_utf8_lossy(bytes))
+}
+
+/// What a listener says to those whose proof is wrong.
+const WRONG_TOKEN: &str = "the token is wrong or missing: give every rank the same one";
+
+/// The caller's side.
+pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    token: &Token,
+    binding: &[u8],
+    introduction: &Introduction,
+) -> Result<(), HandshakeError> {
+    let ours = drawn()?;
+    stream.write_all(&[&MAGIC[..], &ours].concat()).await?;
+    let theirs = opening(stream).await?;
+    let introduction = serde_json::to_vec(introduction)?;
+    let proof = token.prove(&[b"caller", binding, &ours, &theirs, &introduction]);
+    write(stream, &introduction, &proof).await?;
+    let (text, proof) = read(stream).await?;
+    let answer = parse(&text)?;
+    let proven = token.verify(&[b"listener", binding, &ours, &theirs, &introduction, &text], &proof);
+    match answer {
+        // Whoever refuses because of the token cannot prove to know ours.
+        Answer::Refused(reason) => Err(HandshakeError::Refused(reason)),
+        Answer::Welcome if proven => Ok(()),
+        Answer::Welcome => Err(HandshakeError::Proof),
+    }
+}
+
+/// A caller who knows the token and waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Caller<S> {
+    stream: S,
+    token: Token,
+    transcript: Vec<Vec<u8>>,
+    pub(crate) introduction: Introduction,
+}
+
+/// The listener's side, up to the answer.
+pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    token: &Token,
+    binding: &[u8],
+) -> Result<Caller<S>, HandshakeError> {
+    let theirs = opening(&mut stream).await?;
+    let ours = drawn()?;
+    stream.write_all(&[&MAGIC[..], &ours].concat()).await?;
+    let (text, proof) = read(&mut stream).await?;
+    let known = token.verify(&[b"caller", binding, &theirs, &ours, &text], &proof);
+    let transcript = vec![b"listener".to_vec(), binding.to_vec(), theirs.to_vec(), ours.to_vec(), text];
+    if !known {
+        answer(&mut stream, token, &transcript, &Answer::Refused(WRONG_TOKEN.to_owned())).await?;
+        return Err(HandshakeError::Refused(WRONG_TOKEN.to_owned()));
+    }
+    let introduction = parse(&transcript[4])?;
+    Ok(Caller { stream, token: token.clone(), transcript, introduction })
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Caller<S> {
+    pub(crate) async fn welcome(mut self) -> Result<S, HandshakeError> {
+        answer(&mut self.stream, &self.token, &self.transcript, &Answer::Welcome).await?;
+        Ok(self.stream)
+    }
+
+    pub(crate) async fn refuse(mut self, reason: impl Into<String>) -> Result<(), HandshakeError> {
+        answer(&mut self.stream, &self.token, &self.transcript, &Answer::Refused(reason.into())).await
+    }
+}
+
+async fn answer<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    token: &Token,
+    transcript: &[Vec<u8>],
+    answer: &Answer,
+) -> Result<(), HandshakeError> {
+    let text = serde_json::to_vec(answer)?;
+    let parts: Vec<&[u8]> = transcript.iter().map(Vec::as_slice).chain([text.as_slice()]).collect();
+    let proof = token.prove(&parts);
+    write(stream, &text, &proof).await
+}
+
+async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<[u8; PROOF], HandshakeError> {
+    let mut magic = [0; MAGIC.len()];
+    stream.read_exact(&mut magic).await?;
+    if magic != *MAGIC {
+        return Err(HandshakeError::Stranger(magic));
+    }
+    let mut number = [0; PROOF];
+    stream.read_exact(&mut number).await?;
+    Ok(number)
+}
+
+async fn write<S: AsyncWrite + Unpin>(stream: &mut S, text: &[u8], proof: &[u8]) -> Result<(), HandshakeError> {
+    let len = u32::try_from(text.len()).map_err(|_| HandshakeError::Long(text.len()))?;
+    stream.write_all(&[&len.to_le_bytes()[..], text, proof].concat()).await?;
+    Ok(stream.flush().await?)
+}
+
+async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<(Vec<u8>, [u8; PROOF]), HandshakeError> {
+    let len = stream.read_u32_le().await? as usize;
+    if len > LONGEST {
+        return Err(HandshakeError::Long(len));
+    }
+    let (mut text, mut proof) = (vec![0; len], [0; PROOF]);
+    stream.read_exact(&mut text).await?;
+    stream.read_exact(&mut proof).await?;
+    Ok((text, proof))
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, HandshakeError> {
+    Ok(serde_json::from_slice(text)?)
+}
+
+fn drawn() -> Result<[u8; PROOF], HandshakeError> {
+    let mut number = [0; PROOF];
+    getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(number)
+}

@@ -1,0 +1,184 @@
+//! Connections while a world comes together, plain or under TLS, and the certificates for the latter.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, Connection, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::error::JoinError;
+use crate::stream::{Stream, Tls};
+
+/// The name in the certificates of `briquette cert`: ranks are told apart by their handshakes, not by host names.
+const NAME: &str = "briquette";
+
+/// Certificates: the own authority's, and one signed by it with its key. Both sides of a connection must have one.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Certificates {
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` in a directory made by `briquette cert`.
+    ///
+    /// # Errors
+    /// [`JoinError::File`] when a file cannot be read or used.
+    pub fn read(directory: &Path) -> Result<Certificates, JoinError> {
+        let path = |name: &str| directory.join(name);
+        let fail = |name: &str, problem: String| JoinError::File { path: path(name), problem };
+        let pem = |name: &str| fs::read(path(name)).map_err(|e| fail(name, format!("{e}; `briquette cert` makes it")));
+        let certificates = |name: &str| -> Result<Vec<CertificateDer<'static>>, JoinError> {
+            let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(name)?).collect();
+            let found = found.map_err(|e| fail(name, e.to_string()))?;
+            if found.is_empty() { Err(fail(name, "it holds no certificate".to_owned())) } else { Ok(found) }
+        };
+        let key = || PrivateKeyDer::from_pem_slice(&pem("key.pem")?).map_err(|e| fail("key.pem", e.to_string()));
+        let mut roots = RootCertStore::empty();
+        for authority in certificates("ca.pem")? {
+            roots.add(authority).map_err(|e| fail("ca.pem", e.to_string()))?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates("cert.pem")?;
+        let unusable = |e: rustls::Error| fail("cert.pem", e.to_string());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(chain.clone(), key()?)
+            .map_err(unusable)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|e| fail("ca.pem", e.to_string()))?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key()?)
+            .map_err(unusable)?;
+        // Every connection is made once.
+        server.send_tls13_tickets = 0;
+        Ok(Certificates { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+/// A connection that knows whether it is under TLS.
+#[derive(Debug)]
+pub(crate) enum Secure {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Secure {
+    /// The caller's side.
+    pub(crate) async fn call(socket: TcpStream, certificates: Option<&Certificates>) -> io::Result<Secure> {
+        socket.set_nodelay(true)?;
+        let Some(certificates) = certificates else { return Ok(Secure::Plain(socket)) };
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(&certificates.client)).connect(name, socket).await;
+        Ok(Secure::Tls(Box::new(stream.map_err(explained)?.into())))
+    }
+
+    /// The listener's side.
+    pub(crate) async fn listen(socket: TcpStream, certificates: Option<&Certificates>) -> io::Result<Secure> {
+        socket.set_nodelay(true)?;
+        let Some(certificates) = certificates else { return Ok(Secure::Plain(socket)) };
+        let stream = TlsAcceptor::from(Arc::clone(&certificates.server)).accept(socket).await;
+        Ok(Secure::Tls(Box::new(stream.map_err(explained)?.into())))
+    }
+
+    /// What both sides of this TLS session know and nobody else does.
+    pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
+        let Secure::Tls(stream) = self else { return Ok(Vec::new()) };
+        let exported = |result: Result<[u8; 32], rustls::Error>| result.map(|b| b.to_vec()).map_err(io::Error::other);
+        match &**stream {
+            TlsStream::Client(s) => {
+                exported(s.get_ref().1.export_keying_material([0; 32], b"EXPORTER-briquette", None))
+            }
+            TlsStream::Server(s) => {
+                exported(s.get_ref().1.export_keying_material([0; 32], b"EXPORTER-briquette", None))
+            }
+        }
+    }
+
+    /// For the calling thread to drive.
+    pub(crate) fn into_stream(self) -> io::Result<Stream> {
+        let (socket, connection) = match self {
+            Secure::Plain(socket) => (socket, None),
+            Secure::Tls(stream) => match *stream {
+                TlsStream::Client(s) => {
+                    let (socket, connection) = s.into_inner();
+                    (socket, Some(Connection::from(connection)))
+                }
+                TlsStream::Server(s) => {
+                    let (socket, connection) = s.into_inner();
+                    (socket, Some(Connection::from(connection)))
+                }
+            },
+        };
+        let socket = mio::net::TcpStream::from_std(socket.into_std()?);
+        Ok(match connection {
+            None => Stream::Plain(socket),
+            Some(connection) => Stream::Tls(Box::new(Tls { socket, connection })),
+        })
+    }
+}
+
+/// TLS errors in words that say what to do.
+pub(crate) fn explained(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let advice = if text.contains("Expired") || text.contains("expired") {
+        "a certificate has expired: make new ones with `briquette cert` and copy them to every machine"
+    } else if text.contains("NotValidYet") || text.contains("not valid yet") {
+        "a certificate is not valid yet: do the machines' clocks agree?"
+    } else if text.contains("UnknownIssuer") || text.contains("unknown ca") || text.contains("UnknownCA") {
+        "the certificates are not of the same `briquette cert`: copy one directory to every machine"
+    } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
+        "the other side does not speak TLS: give every rank the certificates, or none"
+    } else {
+        "TLS failed"
+    };
+    io::Error::new(error.kind(), format!("{advice} ({text})"))
+}
+
+impl AsyncRead for Secure {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Secure::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Secure::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Secure {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Secure::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Secure::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Secure::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Secure::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Secure::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Secure::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
+    }
+}

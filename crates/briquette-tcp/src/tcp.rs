@@ -1,0 +1,349 @@
+//! The communicator: the calling thread drives the data sockets.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use briquette_core::comm::{Clock, FramePool, Scope, Verdict};
+use briquette_core::error::CommError;
+use briquette_core::{Communicator, Frame, Traffic};
+use mio::{Events, Interest};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::control::Command;
+use crate::frame::{Kind, Tag};
+use crate::link::{End, Link, SocketBytes};
+use crate::shared::{Shared, Stop};
+
+/// How long a rank whose link broke waits for word of why.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long a rank that leaves waits for its control thread to say so.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// One rank of a world of processes, connected to every other one; made by [`TcpBuilder`](crate::TcpBuilder).
+pub struct Tcp {
+    rank: usize,
+    shared: Arc<Shared>,
+    links: Vec<Option<Link>>,
+    /// Frames from this rank to itself.
+    own: VecDeque<Frame>,
+    poll: mio::Poll,
+    events: Events,
+    commands: UnboundedSender<Command>,
+    control: Option<JoinHandle<()>>,
+    scope: Scope,
+    pool: FramePool,
+    traffic: Traffic,
+    /// This rank's own first error, which later calls repeat.
+    failed: Option<CommError>,
+    deadline: Duration,
+    queue: usize,
+    clock: Option<Arc<dyn Clock + Sync>>,
+}
+
+pub(crate) struct Parts {
+    pub(crate) links: Vec<Option<Link>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) poll: mio::Poll,
+    pub(crate) commands: UnboundedSender<Command>,
+    pub(crate) control: JoinHandle<()>,
+    pub(crate) deadline: Duration,
+    pub(crate) queue: usize,
+    pub(crate) clock: Option<Arc<dyn Clock + Sync>>,
+}
+
+impl Tcp {
+    pub(crate) fn new(parts: Parts) -> io::Result<Tcp> {
+        let Parts { mut links, shared, poll, commands, control, deadline, queue, clock } = parts;
+        for (rank, link) in links.iter_mut().enumerate() {
+            let Some(link) = link else { continue };
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(link.stream.socket(), mio::Token(rank), interest)?;
+        }
+        Ok(Tcp {
+            rank: shared.rank,
+            shared,
+            links,
+            own: VecDeque::new(),
+            poll,
+            events: Events::with_capacity(64),
+            commands,
+            control: Some(control),
+            scope: Scope::default(),
+            pool: FramePool::default(),
+            traffic: Traffic::default(),
+            failed: None,
+            deadline,
+            queue,
+            clock,
+        })
+    }
+
+    /// What went over the sockets, with the headers of the frames, which [`traffic`](Communicator::traffic) leaves out.
+    pub fn socket_bytes(&self) -> SocketBytes {
+        let mut sum = SocketBytes::default();
+        for SocketBytes { written, read, frames_sent, frames_received } in self.links.iter().flatten().map(|l| l.moved)
+        {
+            sum.written += written;
+            sum.read += read;
+            sum.frames_sent += frames_sent;
+            sum.frames_received += frames_received;
+        }
+        sum
+    }
+
+    /// Where a rank takes calls.
+    pub fn address(&self, rank: usize) -> Option<&str> {
+        self.shared.addresses.get(rank).map(String::as_str)
+    }
+
+    /// The reason why nothing works any more, or the other rank's number made sure of.
+    fn check(&mut self, other: usize) -> Result<(), CommError> {
+        self.shared.publish(self.scope);
+        if let Some(error) = self.failed.clone().or_else(|| self.shared.verdict(self.scope)) {
+            return Err(error);
+        }
+        if other < self.world() {
+            return Ok(());
+        }
+        let cause = format!("the world has ranks 0 to {}", self.world() - 1);
+        let error = CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause };
+        self.abort(&error.to_string());
+        self.failed = Some(error.clone());
+        Err(error)
+    }
+
+    /// Lets every link do what it can, and waits for news until `until` if there was nothing to do.
+    fn wait(&mut self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        match self.poll.poll(&mut self.events, Some(left)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for event in &self.events {
+            if let Some(Some(link)) = self.links.get_mut(event.token().0) {
+                let broken = event.is_error() || event.is_read_closed();
+                link.wake(event.is_readable() || broken, event.is_writable() || event.is_error());
+            }
+        }
+        self.pump();
+        Ok(())
+    }
+
+    fn pump(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.pump(&mut self.pool);
+        }
+    }
+
+    /// Goes on until `done` says so, with its word; fails at the deadline, when rank `other` is gone, or when anyone stops.
+    fn until<T>(&mut self, other: usize, mut done: impl FnMut(&mut Tcp) -> Option<T>) -> Result<T, CommError> {
+        let until = Instant::now() + self.deadline;
+        loop {
+            if let Some(error) = self.shared.verdict(self.scope) {
+                return Err(error);
+            }
+            if let Some(value) = done(self) {
+                return Ok(value);
+            }
+            if let Some(end) = self.links[other].as_ref().and_then(|link| link.end().cloned()) {
+                return Err(self.ended(other, end));
+            }
+            if Instant::now() >= until {
+                return Err(self.overdue(other));
+            }
+            if let Err(error) = self.wait(until) {
+                return Err(self.lost(other, format!("cannot watch its sockets: {error}")));
+            }
+        }
+    }
+
+    /// The link to a rank that this one needs has ended. What the control thread hears says more than a broken link.
+    fn ended(&mut self, other: usize, end: End) -> CommError {
+        let cause = match end {
+            End::Left => return self.lost(other, "it left the run".to_owned()),
+            End::Lost(cause) => cause,
+        };
+        let until = Instant::now() + GRACE;
+        while self.shared.stopped().is_none() && Instant::now() < until {
+            if self.wait(until).is_err() {
+                break;
+            }
+        }
+        self.shared.verdict(self.scope).unwrap_or_else(|| self.lost(other, cause))
+    }
+
+    fn lost(&mut self, rank: usize, cause: String) -> CommError {
+        self.stop(Stop::Lost { by: self.rank, rank, cause })
+    }
+
+    fn overdue(&mut self, other: usize) -> CommError {
+        let seconds = self.deadline.as_secs_f64();
+        let last_seen = self.shared.last_seen(other);
+        let error = CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen };
+        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: error.to_string() });
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Stops all ranks; the first reason, in this rank's words.
+    fn stop(&mut self, stop: Stop) -> CommError {
+        if self.shared.stop(stop) {
+            drop(self.commands.send(Command::Stopped));
+        }
+        self.shared.verdict(self.scope).expect("it has just been stopped")
+    }
+
+    fn out_of_step(&mut self, other: usize, tag: Tag) -> CommError {
+        let theirs = tag.to_string();
+        let error = CommError::OutOfStep { rank: self.rank, other, during: self.scope, theirs };
+        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: error.to_string() });
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Says goodbye on every link, after everything that was sent.
+    fn leave(&mut self) {
+        let until = Instant::now() + self.deadline;
+        for link in self.links.iter_mut().flatten() {
+            link.push(Kind::Goodbye, Scope::default(), Frame::new());
+        }
+        self.pump();
+        while !self.is_flushed() && self.shared.stopped().is_none() && Instant::now() < until {
+            if self.wait(until).is_err() {
+                break;
+            }
+        }
+        self.links.iter_mut().flatten().for_each(|link| link.stream.end());
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.links.iter().flatten().all(Link::is_flushed)
+    }
+}
+
+impl Communicator for Tcp {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.links.len()
+    }
+
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.check(to)?;
+        let bytes = frame.len() as u64;
+        if to == self.rank {
+            if self.own.len() >= self.queue {
+                return Err(self.overdue(to));
+            }
+            self.own.push_back(frame);
+        } else {
+            let has_room = |comm: &mut Tcp| {
+                let link = comm.links[to].as_ref()?;
+                (!link.is_full() && link.end().is_none()).then_some(())
+            };
+            self.until(to, has_room)?;
+            if let Some(link) = &mut self.links[to] {
+                link.push(Kind::Data, self.scope, frame);
+                link.pump_out(&mut self.pool);
+            }
+        }
+        self.traffic.sent += bytes;
+        Ok(())
+    }
+
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.check(from)?;
+        let frame = if from == self.rank {
+            match self.own.pop_front() {
+                Some(frame) => frame,
+                None => return Err(self.overdue(from)),
+            }
+        } else {
+            let (tag, frame) = self.until(from, |comm| {
+                let link = comm.links[from].as_mut()?;
+                link.pop().or_else(|| {
+                    link.pump_in(&mut comm.pool);
+                    link.pop()
+                })
+            })?;
+            if tag != Tag::from(self.scope) {
+                return Err(self.out_of_step(from, tag));
+            }
+            frame
+        };
+        self.traffic.received += frame.len() as u64;
+        Ok(frame)
+    }
+
+    fn flush(&mut self) -> Result<(), CommError> {
+        while let Some(rank) = self.links.iter().position(|link| link.as_ref().is_some_and(|l| !l.is_flushed())) {
+            self.check(rank)?;
+            self.until(rank, |comm| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: reason.to_owned() });
+    }
+
+    fn verdict(&self) -> Verdict {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || shared.verdict(shared.doing()))
+    }
+
+    fn now(&self) -> f64 {
+        self.clock.as_ref().map_or(0.0, |clock| clock.seconds())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn scope(&mut self) -> &mut Scope {
+        &mut self.scope
+    }
+
+    fn pool(&mut self) -> &mut FramePool {
+        &mut self.pool
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.abort("panicked");
+        }
+        if self.shared.stopped().is_none() {
+            self.leave();
+        }
+        drop(self.commands.send(Command::Leave));
+        if let Some(control) = self.control.take() {
+            join_within(control, LEAVING);
+        }
+    }
+}
+
+/// Waits for a thread, but not for ever.
+fn join_within(thread: JoinHandle<()>, limit: Duration) {
+    let (done, ended) = channel::<()>();
+    // The sender goes with the waiter, which ends the wait.
+    let waiter = move || {
+        let _done = done;
+        thread.join()
+    };
+    if thread::Builder::new().name("leaving".to_owned()).spawn(waiter).is_ok() {
+        ended.recv_timeout(limit).unwrap_or_default();
+    }
+}
+
+impl fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tcp(rank {} of {}, {})", self.rank, self.world(), self.scope)
+    }
+}
