@@ -170,6 +170,3 @@ pub trait Communicator: Send {
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
     forward!(self => (**self); rank world send recv abort verdict now set_clock traffic scope pool begin_step collectives);
 }
-
-#[cfg(test)]
-pub(crate) mod suite;
