@@ -180,6 +180,3 @@ pub trait Communicator: Send {
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
     forward!(self => (**self); rank world send recv flush abort verdict now set_clock traffic scope pool begin_step collectives);
 }
-
-#[cfg(test)]
-pub(crate) mod suite;

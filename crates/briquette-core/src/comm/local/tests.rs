@@ -1,7 +1,4 @@
 use super::*;
-use crate::comm::suite::{local, suite};
-
-suite!(threads, |ranks| local(ranks).into_iter().map(|comm| Box::new(comm) as _).collect());
 
 fn pair(builder: LocalBuilder) -> (Local, Local) {
     let mut world = builder.build();

@@ -2,7 +2,6 @@ use std::thread;
 
 use super::*;
 use crate::comm::run_ranks;
-use crate::comm::suite::suite;
 
 fn patient(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_secs(20))
@@ -15,12 +14,6 @@ fn world(ranks: usize, network: &str, compute: Compute) -> Vec<Simulated> {
 fn still(ranks: usize, network: &str) -> Vec<Simulated> {
     world(ranks, network, Compute::Fixed(Duration::ZERO))
 }
-
-suite!(fixed, |ranks| still(ranks, "1gbit,50us").into_iter().map(|comm| Box::new(comm) as _).collect());
-suite!(measured, |ranks| {
-    let compute = Compute::Measured(Arc::new(Hand::default()));
-    world(ranks, "1gbit,50us", compute).into_iter().map(|comm| Box::new(comm) as _).collect()
-});
 
 /// A clock that moves when told to.
 #[derive(Default)]

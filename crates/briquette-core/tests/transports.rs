@@ -1,0 +1,53 @@
+//! Core's transports are held to the facts that hold for every transport.
+
+use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Simulated};
+use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
+use briquette_testkit::transport_suite;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Worlds whose tests fail, rather than hang, when a rank waits in vain.
+fn patient(ranks: usize) -> LocalBuilder {
+    Local::builder(ranks).deadline(Duration::from_secs(20))
+}
+
+fn impatient(ranks: usize) -> LocalBuilder {
+    Local::builder(ranks).deadline(Duration::from_millis(100))
+}
+
+fn simulated(local: LocalBuilder, compute: Compute) -> Vec<Simulated> {
+    Simulated::over(local, "1gbit,50us".parse().expect("a network"), compute)
+}
+
+/// Compute that takes no time.
+fn fixed() -> Compute {
+    Compute::Fixed(Duration::ZERO)
+}
+
+/// Compute that is measured by a clock which stands still.
+fn measured() -> Compute {
+    struct Noon;
+    impl Clock for Noon {
+        fn seconds(&self) -> f64 {
+            43_200.0
+        }
+    }
+    Compute::Measured(Arc::new(Noon))
+}
+
+fn faulty(world: Vec<Local>) -> Vec<Faulty<Local>> {
+    world.into_iter().map(Faulty::never).collect()
+}
+
+transport_suite!(local, Threads(|ranks| patient(ranks).build()));
+transport_suite!(boxed, Threads(|ranks| patient(ranks).build().into_iter().map(Box::new).collect::<Vec<_>>()));
+transport_suite!(simulated_with_fixed_compute, Threads(|ranks| simulated(patient(ranks), fixed())));
+transport_suite!(simulated_with_measured_compute, Threads(|ranks| simulated(patient(ranks), measured())));
+transport_suite!(faulty_without_a_fault, Threads(|ranks| faulty(patient(ranks).build())));
+
+#[test]
+fn deadline_errors_name_both_ranks() {
+    a_deadline_error_names_both_ranks(&Threads(|ranks| impatient(ranks).build()));
+    a_deadline_error_names_both_ranks(&Threads(|ranks| simulated(impatient(ranks), fixed())));
+    a_deadline_error_names_both_ranks(&Threads(|ranks| faulty(impatient(ranks).build())));
+}

@@ -1,0 +1,219 @@
+//! The facts that hold for every transport, and ways to run the worlds they are about.
+//!
+//! A [`Launch`] makes worlds. [`Threads`] is the one for transports whose ranks can be threads of a test; a transport
+//! whose ranks are processes brings its own, and every process of it calls the facts in the same order.
+//!
+//! - Under `cargo test`: [`transport_suite!`](crate::transport_suite) makes one test per fact.
+//! - In a program that a launcher starts once per rank: [`facts`] lists them all by name.
+//! - [`a_deadline_error_names_both_ranks`] wants a launcher of impatient worlds, so it is in neither list.
+//!
+//! # What a fact may rely on
+//! Ranks compare what they got inside the world, through the world itself, because a process sees no other rank's
+//! results. Checks on results look at the ranks of this process only. No fact reads a clock to judge how fast
+//! something was, and none waits longer than the transport's own deadline: give the worlds one of some 20 seconds.
+
+use briquette_core::Communicator;
+use briquette_core::comm::{SMALL_ALL_REDUCE, run_ranks};
+use briquette_core::error::CommError;
+use std::fmt;
+
+mod collectives;
+mod frames;
+mod memory;
+mod stopped;
+
+pub use collectives::*;
+pub use frames::*;
+pub use memory::*;
+pub use stopped::*;
+
+/// A way to run a world.
+pub trait Launch: Sync {
+    /// Runs `body` on every rank of a new world of `ranks` and ends that world. Gives the results of those ranks that
+    /// ran in this process, with their numbers.
+    ///
+    /// - `None` where this launcher has no world of that size; all processes of a launcher must say so alike.
+    /// - A process without a rank in this world gives an empty list.
+    /// - The endpoint is dropped when `body` returns, while other ranks may still be in theirs.
+    /// - A panic of `body` stops the other ranks with a reason that begins with `panicked`, and becomes
+    ///   [`CommError::Aborted`] by this rank with the reason `panicked: ` and the panic's message, as in
+    ///   [`run_ranks`].
+    fn run<T: Send>(
+        &self,
+        ranks: usize,
+        body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+    ) -> Option<Results<T>>;
+}
+
+/// What the ranks of this process returned, each with its number.
+pub type Results<T> = Vec<(usize, Result<T, CommError>)>;
+
+/// Worlds of threads, made by a function from the number of ranks to their endpoints.
+///
+/// ```
+/// use briquette_core::comm::Local;
+/// use briquette_testkit::suite::{Threads, barrier_waits_for_every_rank};
+///
+/// barrier_waits_for_every_rank(&Threads(Local::world));
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Threads<F>(pub F);
+
+impl<C: Communicator, F: Fn(usize) -> Vec<C> + Sync> Launch for Threads<F> {
+    fn run<T: Send>(
+        &self,
+        ranks: usize,
+        body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+    ) -> Option<Results<T>> {
+        Some(run_ranks((self.0)(ranks), |mut comm: C| body(&mut comm)).into_iter().enumerate().collect())
+    }
+}
+
+/// One fact of the suite, for programs that run it without a test harness.
+pub struct Fact<L> {
+    /// The function's name, which states the fact.
+    pub name: &'static str,
+    /// Whether its worlds end stopped: by an abort, a panic, a loss or a disagreement. A launcher that keeps anything
+    /// from one world for the next should not do so across these.
+    pub stops: bool,
+    /// Panics where the fact does not hold.
+    pub check: fn(&L),
+}
+
+impl<L> fmt::Debug for Fact<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fact({}{})", self.name, if self.stops { ", stops its worlds" } else { "" })
+    }
+}
+
+/// All facts in a fixed order, first those whose worlds go on to the end.
+///
+/// ```
+/// use briquette_core::comm::Local;
+/// use briquette_testkit::suite::{Threads, facts};
+///
+/// let launch = Threads(Local::world as fn(usize) -> Vec<Local>);
+/// let fact = &facts()[0];
+/// (fact.check)(&launch);
+/// assert_eq!((fact.name, fact.stops), ("all_gather_gives_everyone_everyone_elses_bytes", false));
+/// ```
+pub fn facts<L: Launch>() -> Vec<Fact<L>> {
+    crate::__facts!(__table)
+}
+
+/// Makes a module with one test per fact: `transport_suite!(name, launch)`, where `launch` is an expression of a type
+/// that implements [`Launch`](crate::suite::Launch).
+///
+/// ```
+/// use briquette_core::comm::Local;
+/// use briquette_testkit::{suite::Threads, transport_suite};
+///
+/// transport_suite!(local, Threads(Local::world));
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! transport_suite {
+    ($name:ident, $launch:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the launcher may name anything around it, or nothing")]
+            use super::*;
+
+            fn launch() -> impl $crate::suite::Launch {
+                $launch
+            }
+            $crate::__facts!(__tests);
+        }
+    };
+}
+
+/// The one list of facts; hands it to another macro of this crate.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __facts {
+    ($then:ident) => {
+        $crate::$then! {
+            goes_on [
+                all_gather_gives_everyone_everyone_elses_bytes
+                all_reduce_equals_the_naive_sum_and_agrees_to_the_bit
+                long_all_reduces_sum_in_ring_order_and_agree_to_the_bit
+                all_reduce_of_f64_sums_in_rank_order
+                broadcast_works_from_every_root
+                barrier_waits_for_every_rank
+                frames_of_a_pair_stay_in_order
+                many_large_frames_may_be_sent_before_any_is_received
+                a_frame_of_five_megabytes_arrives_whole
+                traffic_equals_the_formulas
+                the_pool_stays_as_it_is_after_warm_up
+            ]
+            stops [
+                abort_reaches_pending_and_later_calls_of_every_rank
+                panic_of_a_rank_stops_the_others_and_names_it
+                vectors_of_different_lengths_stop_every_rank
+                frames_of_a_rank_that_left_arrive_before_the_news
+                a_rank_outside_the_world_is_an_error
+            ]
+        }
+    };
+}
+
+/// The list as tests; `launch` is around it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests {
+    (goes_on [$($one:ident)*] stops [$($other:ident)*]) => { $crate::__tests!(@ $($one)* $($other)*); };
+    (@ $($fact:ident)*) => { $(#[test] fn $fact() { $crate::suite::$fact(&launch()); })* };
+}
+
+/// The list as a table; `L` is around it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __table {
+    (goes_on [$($one:ident)*] stops [$($other:ident)*]) => {
+        vec![
+            $(Fact { name: stringify!($one), stops: false, check: $one::<L> },)*
+            $(Fact { name: stringify!($other), stops: true, check: $other::<L> },)*
+        ]
+    };
+}
+
+const WORLDS: [usize; 4] = [1, 2, 3, 5];
+
+/// Runs `body` in worlds of every size and hands the results of this process's ranks to `check`: the size of the
+/// world, the rank, its result.
+fn every_world<T: Send>(
+    launch: &impl Launch,
+    body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+    check: impl Fn(usize, usize, Result<T, CommError>),
+) {
+    let mut worlds = 0;
+    for world in WORLDS {
+        let Some(results) = launch.run(world, &body) else { continue };
+        worlds += 1;
+        results.into_iter().for_each(|(rank, result)| check(world, rank, result));
+    }
+    assert!(worlds > 0, "the launcher has no world of {WORLDS:?} ranks");
+}
+
+/// Runs `body` in worlds of every size; no rank may fail.
+fn all_ok(launch: &impl Launch, body: impl Fn(&mut dyn Communicator) -> Result<(), CommError> + Sync) {
+    every_world(launch, body, |world, rank, result| {
+        assert_eq!(result, Ok(()), "rank {rank} of a world of {world}");
+    });
+}
+
+/// Value `i` of a rank's vector; such values do not sum exactly, so that the order shows.
+fn value(rank: usize, i: usize) -> f32 {
+    ((i * 7919 + rank * 104_729) % 1000) as f32 * 0.37 - 100.0 / (rank + 3) as f32
+}
+
+fn values(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|i| value(rank, i)).collect()
+}
+
+/// The sum of value `i`: in rank order, or in ring order from the rank whose chunk it is in.
+fn naive_sum(i: usize, len: usize, world: usize) -> f32 {
+    let ring = (0..world).find(|c| i < (c + 1) * len / world).expect("chunks tile the vector");
+    let first = if len <= SMALL_ALL_REDUCE { 0 } else { ring };
+    let order = (0..world).map(|ahead| (first + ahead) % world);
+    order.map(|rank| value(rank, i)).reduce(|sum, value| sum + value).expect("a rank")
+}
