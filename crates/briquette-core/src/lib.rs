@@ -97,6 +97,7 @@ pub mod reduce;
 pub mod report;
 pub mod state;
 pub mod sync;
+mod text;
 mod traffic;
 mod wire;
 

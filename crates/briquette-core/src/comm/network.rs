@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::text::serde_as_text;
 
 /// Bandwidth, latency, and how many ranks share a link.
 ///
@@ -122,18 +123,7 @@ impl fmt::Display for Network {
     }
 }
 
-impl TryFrom<String> for Network {
-    type Error = ConfigError;
-    fn try_from(text: String) -> Result<Self, ConfigError> {
-        text.parse()
-    }
-}
-
-impl From<Network> for String {
-    fn from(network: Network) -> String {
-        network.to_string()
-    }
-}
+serde_as_text!(Network);
 
 /// The number before a unit, times the unit.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {

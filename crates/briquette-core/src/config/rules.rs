@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{CompressorConfig, Exchange, ReducerConfig};
 use crate::error::ConfigError;
 use crate::layer::grouped::part;
+use crate::text::serde_as_text;
 use crate::{Layout, Slot};
 
 /// Where every slot has a message of its own, those of fewer values are dense.
@@ -84,18 +85,7 @@ impl fmt::Display for SlotPattern {
     }
 }
 
-impl TryFrom<String> for SlotPattern {
-    type Error = ConfigError;
-    fn try_from(text: String) -> Result<Self, ConfigError> {
-        text.parse()
-    }
-}
-
-impl From<SlotPattern> for String {
-    fn from(pattern: SlotPattern) -> String {
-        pattern.to_string()
-    }
-}
+serde_as_text!(SlotPattern);
 
 /// Slots that are exchanged together.
 pub(super) struct Group<'a> {

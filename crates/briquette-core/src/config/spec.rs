@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::compress::*;
 use crate::error::ConfigError;
+use crate::text::serde_as_text;
 use crate::{CompressionFactor, Key, Message};
 
 macro_rules! compressors {
@@ -288,18 +289,7 @@ impl FromStr for CompressorConfig {
     }
 }
 
-impl TryFrom<String> for CompressorConfig {
-    type Error = ConfigError;
-    fn try_from(text: String) -> Result<Self, ConfigError> {
-        text.parse()
-    }
-}
-
-impl From<CompressorConfig> for String {
-    fn from(config: CompressorConfig) -> String {
-        config.to_string()
-    }
-}
+serde_as_text!(CompressorConfig);
 
 #[cfg(test)]
 mod tests {

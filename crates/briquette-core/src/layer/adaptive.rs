@@ -18,7 +18,7 @@
 use crate::Communicator;
 use crate::control::{Agreed, Controller, Outcome};
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, check_average, gain};
+use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, gain};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{CompressionFactor, Key};
@@ -103,15 +103,12 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
         self.measure(round.input, round.slots, round.key, comm)?;
         let agreed = Agreed { facts: round.facts, norm2: self.sums[0], gains: &self.sums[1..] };
         let decision = self.controller.decide(&agreed);
-        let Round { key, slots, facts, input, average, sent } = round;
-        let round = Round { key, slots, facts, input, average: &mut *average, sent };
         let exchanged = if decision.factor.is_dense() {
             self.dense.reduce(round, comm)?
         } else {
             self.inner.tune(decision.factor);
             self.inner.reduce(round, comm)?
         };
-        check_average(average, slots)?;
         self.last = Some(Last { factor: decision.factor, asked: !self.probes.is_empty() });
         self.reason = decision.reason;
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })

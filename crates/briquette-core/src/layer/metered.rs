@@ -7,7 +7,7 @@
 use crate::comm::forward;
 use crate::error::{CommError, ReduceError, StateError};
 use crate::math::{distance2, norm2};
-use crate::reduce::{Exchanged, Reducer, Round, check_average, gain};
+use crate::reduce::{Exchanged, Reducer, Round, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
 use crate::{Communicator, Frame, Slot, Traffic};
@@ -62,9 +62,8 @@ impl<R: Reducer> Reducer for Metered<R> {
         }
         let mut timed = Timed { inside: 0.0, comm };
         let start = timed.now();
-        let inner = Round { key, slots, facts, input, average: &mut *average, sent: sent.as_deref_mut() };
+        let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
         let exchanged = self.inner.reduce(inner, &mut timed)?;
-        check_average(average, slots)?;
         self.traffic = exchanged.traffic;
         let exchange = timed.inside;
         self.seconds = ExchangeSeconds { compress: (timed.now() - start - exchange).max(0.0), exchange };

@@ -61,8 +61,8 @@ mod tests {
     use crate::aggregate::Mean;
     use crate::comm::Local;
     use crate::compress::{Norm, Qsgd};
-    use crate::reduce::{Facts, Gather};
-    use crate::{Key, Layout};
+    use crate::reduce::{Facts, Gather, Selection};
+    use crate::{Key, Layout, Traffic};
 
     fn averages(wrap: impl Fn(Gather<Qsgd, Mean>) -> Box<dyn Reducer> + Sync) -> Vec<Vec<f32>> {
         Local::run(2, |mut comm| {
@@ -84,6 +84,36 @@ mod tests {
         let alone = averages(|gather| Box::new(gather));
         for threads in [1, 2, 3] {
             assert!(averages(|gather| Box::new(Threaded::new(gather, threads).unwrap())) == alone, "{threads} threads");
+        }
+    }
+
+    /// Writes where it ran: its number in a pool counted from 1, and the threads of that pool; zeros outside of one.
+    struct Where;
+
+    impl Stateful for Where {}
+
+    impl Reducer for Where {
+        fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+            // Asked for outside of a pool, the number of threads would start one for the whole process.
+            let place = rayon::current_thread_index().map(|index| [index + 1, rayon::current_num_threads()]);
+            round.average.copy_from_slice(&place.unwrap_or_default().map(|number| number as f32));
+            Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })
+        }
+    }
+
+    #[test]
+    fn what_is_inside_runs_in_a_pool_of_so_many_threads() {
+        let place = |reducer: &mut dyn Reducer| {
+            let (layout, mut average, facts) = (Layout::flat(2), [9.0; 2], Facts::default());
+            let (key, slots) = (Key::new(3), layout.slots());
+            let round = Round { key, slots, facts: &facts, input: &[0.0; 2], average: &mut average, sent: None };
+            reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
+            average
+        };
+        assert_eq!(place(&mut Where), [0.0, 0.0], "without the layer");
+        for threads in [1, 2, 3] {
+            let [number, of] = place(&mut Threaded::new(Where, threads).unwrap());
+            assert!((1.0..=of).contains(&number) && of == threads as f32, "{number} of {of}, not of {threads}");
         }
     }
 

@@ -18,7 +18,7 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::error::ReduceError;
 use crate::report::Report;
 use crate::state::Stateful;
@@ -33,13 +33,14 @@ impl Stateless for Dense {}
 
 impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { input, average, sent, .. } = round;
+        let Round { slots, input, average, sent, .. } = round;
         let weight = 1.0 / comm.world() as f32;
         average.copy_from_slice(input);
         let exchanged = Exchanged::count(comm, Selection::All, |comm| Ok(comm.all_reduce_sum(average)?))?;
         if weight != 1.0 {
             average.iter_mut().for_each(|v| *v *= weight);
         }
+        check_average(average, slots)?;
         if let Some(sent) = sent {
             sent.copy_from_slice(input);
         }

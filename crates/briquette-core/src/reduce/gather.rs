@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
+use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless, check_average};
 use crate::aggregate::Aggregator;
 use crate::compress::{Compressor, Tunable};
 use crate::error::{AggregateError, ReduceError, WireError};
@@ -196,6 +196,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
         self.aggregate(round.slots, rank, round.average)?;
+        check_average(round.average, round.slots)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {
                 let range = self.grain.part(index, sent.len(), round.slots);

@@ -157,8 +157,9 @@ impl Exchanged {
     }
 }
 
-/// A sum of finite vectors may have become infinite: found by whoever keeps state, before it is changed. The layers that only
-/// add and subtract leave it to the [`Metered`](crate::layer::Metered) inside them.
+/// A sum of finite vectors may have become infinite. Every reducer that makes an average looks at it before it returns, and
+/// after all that it sends: the ranks hold the same bits and say the same. So the layers around it hear of it before they
+/// change a memory; only one that adds to the average ([`Shifted`](crate::layer::Shifted)) looks again.
 pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {
         Some(slot) => Err(ReduceError::Overflow { slot }),
@@ -184,6 +185,9 @@ pub trait Reducer: Stateful + Send {
     /// # Errors
     /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
     /// caller aborts the communicator.
+    ///
+    /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
+    /// as all look at the same bits, and all memories are as they were. Whoever makes an average looks; layers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError>;
 
     /// Adds what this reducer knows of the last exchange; layers add theirs and pass on.

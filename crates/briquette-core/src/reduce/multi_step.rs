@@ -48,7 +48,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Stateless};
+use super::{Exchanged, Reducer, Round, Stateless, check_average};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
@@ -130,6 +130,8 @@ impl<R: Stateless> Reducer for MultiStep<R> {
             }
             add(-self.damping, &self.round_sent, &mut self.remaining);
         }
+        // Every round's average was finite; their sum need not be.
+        check_average(average, slots)?;
         Ok(Exchanged { traffic, selection: selection.expect("at least one round") })
     }
 

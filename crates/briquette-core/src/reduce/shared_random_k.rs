@@ -25,7 +25,7 @@
 //! assert!(picked.is_sorted());
 //! ```
 
-use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless};
+use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless, check_average};
 use crate::compress::{Tunable, random_k};
 use crate::error::ReduceError;
 use crate::math::norm2;
@@ -98,7 +98,7 @@ impl Probing for SharedRandomK {
 
 impl Reducer for SharedRandomK {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, input, average, sent, .. } = round;
+        let Round { key, slots, input, average, sent, .. } = round;
         let k = self.factor.keep(input.len());
         SharedRandomK::choose(key, input.len(), k, &mut self.indices);
         let scale = self.scale(input.len(), k) as f32;
@@ -116,6 +116,7 @@ impl Reducer for SharedRandomK {
         for (&i, &v) in self.indices.iter().zip(&self.values) {
             average[i as usize] = v * weight;
         }
+        check_average(average, slots)?;
         Ok(exchanged)
     }
 

@@ -67,7 +67,7 @@
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::compress::{Compressor, TopK};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
@@ -157,7 +157,7 @@ impl Stateless for SketchedSgd {}
 
 impl Reducer for SketchedSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { input, average, sent, .. } = round;
+        let Round { slots, input, average, sent, .. } = round;
         let exchanged = Exchanged::count(comm, Selection::Some, |comm| {
             self.find(input, average, comm)?;
             self.values.clear();
@@ -172,6 +172,7 @@ impl Reducer for SketchedSgd {
         for &place in chosen {
             average[self.indices[place as usize] as usize] = self.values[place as usize];
         }
+        check_average(average, slots)?;
         if let Some(sent) = sent {
             sent.fill(0.0);
             for index in chosen.iter().map(|&place| self.indices[place as usize] as usize) {

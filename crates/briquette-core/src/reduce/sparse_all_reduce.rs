@@ -78,9 +78,10 @@ pub use count::{HEADER, RankBytes, count};
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::compress::{Compressor, TopK, ValueKind};
 use crate::error::{AggregateError, CommError, ReduceError, WireError};
+use crate::math::all_finite;
 use crate::message::{Payload, Values};
 use crate::report::Report;
 use crate::state::Stateful;
@@ -176,6 +177,10 @@ impl SparseAllReduce {
             let weight = 1.0 / world as f32;
             self.piece.add_to(weight, own).map_err(|source| AggregateError::Message { rank: from, source })?;
         }
+        // A mean of finite values is finite, but their sum may round to infinity, which the other ranks would not read.
+        if all_finite(selected(&self.local).1) {
+            own.iter_mut().for_each(|v| *v = v.clamp(f32::MIN, f32::MAX));
+        }
         keep_largest(own, self.factor.keep(self.local.len()).div_ceil(world), &mut self.result);
         Ok(())
     }
@@ -219,7 +224,7 @@ impl Stateless for SparseAllReduce {}
 
 impl Reducer for SparseAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, input, average, sent, .. } = round;
+        let Round { key, slots, input, average, sent, .. } = round;
         let rank = comm.rank();
         TopK::factor(self.factor).compress_into(input, key, &mut self.local);
         let exchanged = Exchanged::count(comm, Selection::Some, |comm| {
@@ -231,6 +236,7 @@ impl Reducer for SparseAllReduce {
             Ok(comm.all_gather(&self.bytes, &mut self.frames)?)
         })?;
         self.collect(rank, average)?;
+        check_average(average, slots)?;
         if let Some(sent) = sent {
             self.write_sent(sent);
         }

@@ -47,7 +47,7 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless};
+use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::bits::{pack, packed_len, unpack};
 use crate::compress::TernGrad;
 use crate::error::{AggregateError, CommError, ReduceError, WireError};
@@ -234,6 +234,7 @@ impl Reducer for TernaryAllReduce {
             let share = |sum: f32| (f64::from(sum) * f64::from(scale) / world as f64) as f32;
             round.average[slot.range()].iter_mut().for_each(|value| *value = share(*value));
         }
+        check_average(round.average, round.slots)?;
         if let Some(sent) = round.sent {
             for (slot, &(scale, _)) in round.slots.iter().zip(&self.scales) {
                 let codes = &self.codes[slot.range()];

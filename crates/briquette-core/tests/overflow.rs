@@ -1,0 +1,149 @@
+//! An average that is not finite is an error on every rank, whatever a reducer is put together from: no layer needs to be
+//! there to notice, and no layer that is there remembers anything of it.
+
+use briquette_core::aggregate::Mean;
+use briquette_core::comm::Local;
+use briquette_core::compress::TopK;
+use briquette_core::error::ReduceError;
+use briquette_core::layer::{ErrorFeedback, Momentum, MomentumCorrection, Shifted};
+use briquette_core::reduce::{
+    Dense, Exchanged, Facts, Gather, MultiStep, PowerSgd, Reducer, Round, Selection, SharedRandomK, Sketch,
+    SketchedSgd, SparseAllReduce, Stateless,
+};
+use briquette_core::state::{State, Stateful};
+use briquette_core::{Communicator, CompressionFactor, Key, Layout, Traffic};
+
+const MAX: f32 = f32::MAX;
+/// Twice this is the largest number, and three times too much.
+const HALF: f32 = MAX / 2.0;
+
+/// Makes a reducer.
+type Make<'a> = &'a (dyn Fn() -> Box<dyn Reducer> + Sync);
+
+fn layout() -> Layout {
+    Layout::new([("small", vec![2]), ("large", vec![2])])
+}
+
+fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut dyn Communicator) -> Result<Vec<f32>, ReduceError> {
+    let (layout, mut average) = (layout(), vec![0.0; input.len()]);
+    let facts = Facts { learning_rate: Some(0.5), ..Facts::default() };
+    let (key, slots) = (Key::new(1), layout.slots());
+    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    Ok(average)
+}
+
+fn saved(reducer: &dyn Reducer) -> State {
+    let mut state = State::default();
+    reducer.save(&mut state);
+    state
+}
+
+fn overflow() -> ReduceError {
+    ReduceError::Overflow { slot: "large".into() }
+}
+
+/// What every rank of a world finds when all bring `input` to a reducer of their own.
+fn outcomes(
+    world: usize,
+    input: [f32; 4],
+    make: impl Fn() -> Box<dyn Reducer> + Sync,
+) -> Vec<Result<Vec<f32>, ReduceError>> {
+    Local::run(world, |mut comm| reduce(&mut *make(), &input, &mut comm))
+}
+
+#[test]
+fn layers_around_an_overflow_keep_their_memory() {
+    let momentum = || MomentumCorrection::new(Dense, Momentum::default()).unwrap();
+    let layers: [(&str, Make<'_>); 5] = [
+        ("error feedback", &|| Box::new(ErrorFeedback::new(Dense))),
+        ("inside the learning rate", &|| Box::new(ErrorFeedback::inside_learning_rate(Dense))),
+        ("momentum correction", &|| Box::new(momentum())),
+        ("ef21", &|| Box::new(Shifted::ef21(Dense))),
+        ("diana", &|| Box::new(Shifted::diana(Dense, 0.5).unwrap())),
+    ];
+    for (name, make) in layers {
+        let run = Local::run(2, |mut comm| {
+            let (mut tried, mut never) = (make(), make());
+            for (step, small) in [1.0, -3.0, 0.5].into_iter().enumerate() {
+                let before = saved(&*tried);
+                assert_eq!(reduce(&mut *tried, &[small, 1.0, -MAX, 1.0], &mut comm), Err(overflow()), "{name} {step}");
+                assert_eq!(saved(&*tried), before, "{name}, step {step}");
+                let input = [small, 2.0, 4.0, -small];
+                assert_eq!(reduce(&mut *tried, &input, &mut comm), reduce(&mut *never, &input, &mut comm), "{name}");
+            }
+            assert_eq!(saved(&*tried), saved(&*never), "{name}");
+            Ok::<_, ReduceError>(())
+        });
+        assert_eq!(run, [Ok(()), Ok(())], "{name}");
+    }
+}
+
+#[test]
+fn what_waits_in_error_feedback_goes_on_waiting() {
+    let run = Local::run(2, |mut comm| {
+        let mut reducer = ErrorFeedback::new(Dense);
+        let (mut state, waiting) = (State::default(), [1.0, -2.0, 0.0, 3.0]);
+        state.put("residual", waiting.to_vec());
+        reducer.load(&state).unwrap();
+        assert_eq!(reduce(&mut reducer, &[0.0, 0.0, MAX, 0.0], &mut comm), Err(overflow()));
+        assert_eq!(reducer.residual(), waiting);
+        reduce(&mut reducer, &[0.0; 4], &mut comm)
+    });
+    assert_eq!(run, [Ok(vec![1.0, -2.0, 0.0, 3.0]), Ok(vec![1.0, -2.0, 0.0, 3.0])]);
+}
+
+#[test]
+fn what_sums_on_the_way_says_overflow_on_every_rank() {
+    let (factor, all) = (CompressionFactor::new(4.0 / 3.0).unwrap(), CompressionFactor::DENSE);
+    let sketch = |factor| SketchedSgd::new(Sketch { factor, candidates: 1, ..Sketch::default() }).unwrap();
+    let makes: [(&str, Make<'_>); 6] = [
+        ("dense", &|| Box::new(Dense)),
+        ("multi-step", &|| Box::new(MultiStep::contractive(Dense, 2).unwrap())),
+        ("power-sgd", &|| Box::new(PowerSgd::new(1).unwrap())),
+        ("shared random-k", &|| Box::new(SharedRandomK::new(all))),
+        ("sketched", &|| Box::new(sketch(factor))),
+        ("sketched, without a sketch", &|| Box::new(sketch(all))),
+    ];
+    for (name, make) in makes {
+        for world in [3, 5] {
+            for input in [[1.0, 0.0, MAX, MAX], [0.0, 1.0, -MAX, 0.0], [0.0, 0.0, HALF, 2.0]] {
+                assert_eq!(outcomes(world, input, make), vec![Err(overflow()); world], "{name} of {input:?}");
+            }
+        }
+    }
+}
+
+/// Ten times a tenth of the largest number, rounded at every addition, is more than it.
+#[test]
+fn what_rounds_to_infinity_is_the_same_on_every_rank() {
+    let input = [1.0, 0.0, MAX, -MAX];
+    let gather = || Box::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)) as Box<dyn Reducer>;
+    assert_eq!(outcomes(10, input, gather), vec![Err(overflow()); 10]);
+    // An owner alone sums here, and what is not finite does not travel: the nearest number is the largest.
+    let sparse = || Box::new(SparseAllReduce::new(CompressionFactor::DENSE)) as Box<dyn Reducer>;
+    let [average, others @ ..] = &outcomes(10, input, sparse)[..] else { unreachable!("ten ranks") };
+    assert_eq!(average.as_ref().map(|average| [average[2], average[3]]), Ok([MAX, -MAX]));
+    assert!(others.iter().all(|other| other == average), "{others:?}");
+}
+
+/// Always the same average, whatever it is given.
+#[derive(Debug)]
+struct Says([f32; 4]);
+
+impl Stateful for Says {}
+impl Stateless for Says {}
+
+impl Reducer for Says {
+    fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        round.average.copy_from_slice(&self.0);
+        round.sent.into_iter().for_each(|sent| sent.fill(0.0));
+        Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })
+    }
+}
+
+#[test]
+fn the_sum_of_finite_rounds_may_overflow() {
+    let rounds = |rounds| move || Box::new(MultiStep::contractive(Says([1.0, 0.0, 0.0, HALF]), rounds).unwrap()) as _;
+    assert_eq!(outcomes(2, [0.0; 4], rounds(2)), vec![Ok(vec![2.0, 0.0, 0.0, MAX]); 2]);
+    assert_eq!(outcomes(2, [0.0; 4], rounds(3)), vec![Err(overflow()); 2]);
+}
