@@ -2,5 +2,6 @@
 
 pub mod overhead;
 pub mod paired;
+pub mod raw;
 pub mod trainer;
 pub mod vectors;

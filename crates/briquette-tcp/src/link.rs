@@ -12,8 +12,9 @@ use crate::stream::Stream;
 
 /// Bytes read ahead: whole frames where they are small, a header and a little more where they are large.
 const AHEAD: usize = 8 << 10;
-/// Most that one read puts into a frame, so that what was read is still in the cache when its checksum is taken.
-const READ: usize = 256 << 10;
+/// What a frame grows by before its bytes come: a length alone reserves no more, and what one read brings is still in the
+/// cache when its checksum is taken.
+const STEP: usize = 256 << 10;
 
 /// What a link is allowed.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +79,9 @@ struct Outgoing {
 #[derive(Debug)]
 struct Incoming {
     header: Header,
+    /// As long as what is expected next, up to [`STEP`]: bytes after `filled` mean nothing yet.
     frame: Frame,
+    filled: usize,
     hasher: Hasher,
 }
 
@@ -193,33 +196,38 @@ impl Link {
             }
             return self.begin(pool).map_err(|error| error.to_string()).map(|()| true);
         };
-        let missing = incoming.header.len - incoming.frame.len();
+        let (before, missing) = (incoming.filled, incoming.header.len - incoming.filled);
         if missing == 0 {
             return self.complete().map_err(|error| error.to_string()).map(|()| true);
         }
-        let before = incoming.frame.len();
         if self.unread.is_empty() && missing < AHEAD {
             return self.read_ahead();
         }
-        if self.unread.is_empty() {
+        if incoming.filled == incoming.frame.len() {
+            incoming.frame.resize(before + missing.min(STEP), 0);
+        }
+        let room = &mut incoming.frame[before..];
+        let count = if self.unread.is_empty() {
             if !self.readable {
                 return Ok(false);
             }
-            incoming.frame.resize(before + missing.min(READ), 0);
-            let read = self.stream.read(&mut incoming.frame[before..]);
-            incoming.frame.truncate(before + *read.as_ref().unwrap_or(&0));
+            let read = self.stream.read(room);
+            let count = *read.as_ref().unwrap_or(&0);
             if !self.came(read)? {
                 return Ok(false);
             }
+            count
         } else {
-            let count = missing.min(self.unread.len());
-            incoming.frame.extend_from_slice(&self.ahead[self.unread.start..][..count]);
+            let count = room.len().min(self.unread.len());
+            room[..count].copy_from_slice(&self.ahead[self.unread.start..][..count]);
             self.unread.start += count;
-        }
-        if let Some(Incoming { frame, hasher, .. }) = &mut self.incoming
-            && self.limits.checksums
-        {
-            hasher.update(&frame[before..]);
+            count
+        };
+        if let Some(Incoming { frame, filled, hasher, .. }) = &mut self.incoming {
+            *filled += count;
+            if self.limits.checksums {
+                hasher.update(&frame[before..*filled]);
+            }
         }
         Ok(true)
     }
@@ -261,14 +269,13 @@ impl Link {
             return Err(FrameError::Number { expected: self.next_in, got: header.number });
         }
         self.next_in += 1;
-        // Memory grows with what really comes: a length alone reserves one read's worth.
-        let frame = pool.take_for(header.len.min(READ));
-        self.incoming = Some(Incoming { header, frame, hasher: Hasher::new() });
+        let frame = pool.take_for(header.len.min(STEP));
+        self.incoming = Some(Incoming { header, frame, filled: 0, hasher: Hasher::new() });
         Ok(())
     }
 
     fn complete(&mut self) -> Result<(), FrameError> {
-        let Some(Incoming { header, frame, hasher }) = self.incoming.take() else { return Ok(()) };
+        let Some(Incoming { header, frame, hasher, .. }) = self.incoming.take() else { return Ok(()) };
         let got = hasher.finalize();
         if self.limits.checksums && got != header.checksum {
             return Err(FrameError::Checksum { number: header.number, expected: header.checksum, got });

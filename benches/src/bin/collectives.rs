@@ -1,0 +1,290 @@
+//! Times of an all-reduce over TCP, beside what the same bytes take over raw sockets and, if asked, under MPI.
+//!
+//! Every rank is a process, pinned to a core of its own where there are enough. `algbw` is the vector's bytes by seconds,
+//! `busbw` that times `2(W-1)/W`, as nccl-tests define them. All times of a row come from one run, in turns: an
+//! all-reduce, the same bytes raw, the next all-reduce, …; medians are shown.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use briquette::core::Communicator;
+use briquette::core::comm::all_reduce_traffic;
+use briquette_benches::raw::RawRing;
+use briquette_benches::trainer::machine;
+use briquette_tcp::{Environment, TcpBuilder};
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Times of an all-reduce over TCP
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Sizes of worlds
+    #[arg(long, value_delimiter = ',', default_value = "2,3,4")]
+    ranks: Vec<usize>,
+    /// Smallest vector, in bytes
+    #[arg(long, default_value_t = 4 << 10)]
+    from: usize,
+    /// Largest vector, in bytes
+    #[arg(long, default_value_t = 256 << 20)]
+    to: usize,
+    /// Leave the frames' checksums off
+    #[arg(long)]
+    no_checksums: bool,
+    /// An MPI to compare with, as NAME=PYTHON: a Python with mpi4py and numpy whose directory has mpiexec; may be given
+    /// several times
+    #[arg(long, value_name = "NAME=PYTHON")]
+    mpi: Vec<String>,
+    /// Write the table here as CSV too
+    #[arg(long)]
+    csv: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    transport: String,
+    ranks: usize,
+    bytes: usize,
+    repeats: usize,
+    seconds: f64,
+    algbw_gb_s: f64,
+    busbw_gb_s: f64,
+    /// What the same bytes take over raw sockets between the same processes.
+    raw_seconds: Option<f64>,
+    raw_over_this: Option<f64>,
+    round_trip_seconds: Option<f64>,
+    machine: String,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    match Environment::read(|name| std::env::var(name).ok())? {
+        Some(environment) => rank(&arguments, &environment),
+        None => launch(&arguments),
+    }
+}
+
+fn sizes(arguments: &Arguments) -> impl Iterator<Item = usize> + use<> {
+    let to = arguments.to;
+    std::iter::successors(Some(arguments.from), |bytes| Some(4 * bytes)).take_while(move |bytes| *bytes <= to)
+}
+
+/// Starts the ranks and reads what rank 0 prints.
+fn launch(arguments: &Arguments) -> Result<()> {
+    let mut rows = Vec::new();
+    for &ranks in &arguments.ranks {
+        rows.extend(tcp(ranks)?);
+        for mpi in &arguments.mpi {
+            let (name, python) = mpi.split_once('=').context("--mpi: NAME=PYTHON")?;
+            rows.extend(under_mpi(arguments, name, python, ranks)?);
+        }
+    }
+    print(&rows);
+    if let Some(path) = &arguments.csv {
+        let mut csv = csv::Writer::from_path(path)?;
+        rows.iter().try_for_each(|row| csv.serialize(row))?;
+        csv.flush()?;
+    }
+    Ok(())
+}
+
+/// Ends its process however the parent ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn tcp(ranks: usize) -> Result<Vec<Row>> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let start = |rank: usize| -> Result<Ended> {
+        let environment = Environment {
+            rank,
+            world: ranks,
+            local_rank: rank,
+            master: "127.0.0.1".into(),
+            port,
+            token: None,
+            token_file: None,
+            tls: None,
+            restart: 0,
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).envs(environment.variables());
+        let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
+        Ok(Ended(command.stdout(output).spawn()?))
+    };
+    let mut children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
+    let output = children[0].0.stdout.take().context("rank 0's output")?;
+    let rows: Result<Vec<Row>, _> = csv::Reader::from_reader(output).into_deserialize().collect();
+    for child in &mut children {
+        ensure!(child.0.wait()?.success(), "a rank failed");
+    }
+    Ok(rows?)
+}
+
+/// One rank's part; rank 0 prints.
+fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
+    let cores = pin(environment.rank)?;
+    let checksums = !arguments.no_checksums;
+    let mut comm = TcpBuilder::from_environment(environment)?.checksums(checksums).join()?;
+    let mut raw = RawRing::connect(&mut comm)?;
+    let mut csv = csv::Writer::from_writer(std::io::stdout());
+    let (rank, ranks) = (comm.rank(), comm.world());
+    let round_trip = (ranks == 2 && cores >= 2).then(|| round_trip(&mut comm, &mut raw)).transpose()?;
+    for bytes in sizes(arguments) {
+        let mut vector = vec![0.5f32; bytes / 4];
+        let traffic = all_reduce_traffic(vector.len(), ranks, rank);
+        let out = vec![1u8; traffic.sent as usize];
+        let mut into = vec![0u8; traffic.received as usize];
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        // The first two of each warm up. Every rank must do as many, so the size alone says how many.
+        let repeats = (2_000_000_000 / (bytes * ranks)).clamp(9, 1001);
+        for _ in 0..repeats + 2 {
+            comm.barrier()?;
+            let begin = Instant::now();
+            comm.all_reduce_sum(&mut vector)?;
+            ours.push(begin.elapsed());
+            vector.fill(0.5);
+            comm.barrier()?;
+            let begin = Instant::now();
+            raw.exchange(&out, &mut into)?;
+            theirs.push(begin.elapsed());
+        }
+        let (seconds, raw_seconds) = (slowest(&mut comm, &ours[2..])?, slowest(&mut comm, &theirs[2..])?);
+        if rank == 0 {
+            let transport = if checksums { "tcp" } else { "tcp, no checksums" };
+            let row = row(transport, ranks, bytes, repeats, seconds);
+            let raw_over_this = Some(raw_seconds / seconds);
+            csv.serialize(Row { raw_seconds: Some(raw_seconds), raw_over_this, round_trip_seconds: round_trip, ..row })?;
+            csv.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Median over repeats of the slowest rank's time.
+fn slowest(comm: &mut dyn Communicator, mine: &[Duration]) -> Result<f64> {
+    let bytes: Vec<u8> = mine.iter().flat_map(|d| d.as_secs_f64().to_le_bytes()).collect();
+    let mut parts = Vec::new();
+    comm.all_gather(&bytes, &mut parts)?;
+    parts[comm.rank()] = bytes;
+    let of_rank = |part: &Vec<u8>| -> Vec<f64> { part.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect() };
+    let ranks: Vec<Vec<f64>> = parts.iter().map(of_rank).collect();
+    let each = (0..mine.len()).map(|i| ranks.iter().map(|times| times[i]).fold(0.0, f64::max));
+    Ok(median(each.collect()))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn round_trip(comm: &mut dyn Communicator, raw: &mut RawRing) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..2000 {
+        comm.barrier()?;
+        let begin = Instant::now();
+        raw.round_trip(comm.rank() == 0)?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    let mine = median(times);
+    let mut first = [if comm.rank() == 0 { mine } else { 0.0 }];
+    comm.all_reduce_sum_f64(&mut first)?;
+    Ok(first[0])
+}
+
+fn row(transport: &str, ranks: usize, bytes: usize, repeats: usize, seconds: f64) -> Row {
+    let algbw = bytes as f64 / seconds / 1e9;
+    Row {
+        transport: transport.to_owned(),
+        ranks,
+        bytes,
+        repeats,
+        seconds,
+        algbw_gb_s: algbw,
+        busbw_gb_s: algbw * 2.0 * (ranks as f64 - 1.0) / ranks as f64,
+        raw_seconds: None,
+        raw_over_this: None,
+        round_trip_seconds: None,
+        machine: machine(),
+    }
+}
+
+/// To core `rank`, modulo those this process may use; how many those are.
+fn pin(rank: usize) -> Result<usize> {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this)?;
+    let cores: Vec<usize> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
+    let mut own = CpuSet::new();
+    own.set(cores[rank % cores.len()])?;
+    sched_setaffinity(this, &own)?;
+    Ok(cores.len())
+}
+
+/// The same all-reduces by an MPI of the system, driven by mpi4py.
+fn under_mpi(arguments: &Arguments, name: &str, python: &str, ranks: usize) -> Result<Vec<Row>> {
+    let mpiexec = PathBuf::from(python).with_file_name("mpiexec");
+    let mut command = Command::new(mpiexec);
+    command.args(["-n", &ranks.to_string()]);
+    if name.starts_with("openmpi") {
+        let flags = ["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1"];
+        command.args(flags).args(["--bind-to", "none"]);
+    }
+    command.arg(python).arg("benches/mpi_all_reduce.py");
+    command.args(sizes(arguments).map(|bytes| bytes.to_string()));
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    let lines = String::from_utf8(output.stdout)?;
+    let parse = |line: &str| -> Result<Row> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [bytes, repeats, seconds] = fields[..] else { anyhow::bail!("{name} printed `{line}`") };
+        Ok(row(name, ranks, bytes.parse()?, repeats.parse()?, seconds.parse()?))
+    };
+    lines.lines().map(parse).collect()
+}
+
+fn print(rows: &[Row]) {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["ranks", "bytes", "transport", "time", "algbw GB/s", "busbw GB/s", "raw / this", "this / tcp"]);
+    let tcp: BTreeMap<(usize, usize), f64> = rows
+        .iter()
+        .filter(|row| row.transport.starts_with("tcp"))
+        .map(|row| ((row.ranks, row.bytes), row.seconds))
+        .collect();
+    for row in rows {
+        let time = if row.seconds < 1e-3 {
+            format!("{:.1} µs", row.seconds * 1e6)
+        } else {
+            format!("{:.2} ms", row.seconds * 1e3)
+        };
+        let ratio = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        table.add_row([
+            row.ranks.to_string(),
+            row.bytes.to_string(),
+            row.transport.clone(),
+            time,
+            format!("{:.2}", row.algbw_gb_s),
+            format!("{:.2}", row.busbw_gb_s),
+            ratio(row.raw_over_this),
+            ratio(tcp.get(&(row.ranks, row.bytes)).map(|tcp| row.seconds / tcp)),
+        ]);
+    }
+    for column in table.column_iter_mut().filter(|column| column.index != 2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+    if let Some(round_trip) = rows.iter().find_map(|row| row.round_trip_seconds) {
+        println!("a byte there and back over a raw socket: {:.1} µs", round_trip * 1e6);
+    }
+}
