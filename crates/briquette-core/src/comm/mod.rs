@@ -6,6 +6,7 @@
 //!
 //! - [`Local`]: the ranks are threads of this process.
 //! - [`Simulated`]: real ranks and real bytes over `Local`, with a virtual clock and a link model.
+//! - [`Stepped`]: any of them, with a clock that counts steps.
 //! - [`Faulty`]: a test double that fails at a chosen call.
 
 mod collectives;
@@ -15,6 +16,7 @@ mod local;
 mod network;
 mod pool;
 mod simulated;
+mod stepped;
 mod turns;
 
 pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
@@ -24,6 +26,7 @@ pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;
 pub use pool::FramePool;
 pub use simulated::{Compute, Simulated};
+pub use stepped::Stepped;
 
 use crate::error::CommError;
 use crate::traffic::Traffic;
