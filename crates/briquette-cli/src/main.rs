@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use briquette_cli::cert::Cert;
 use briquette_cli::file::{self, Vector};
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
@@ -29,6 +30,8 @@ enum Command {
     Launch(Launch),
     /// Prints a new secret for ranks on several machines: 32 random bytes as hexadecimal digits.
     Token,
+    /// Makes the certificates with which ranks on several machines speak TLS.
+    Cert(Cert),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
@@ -103,6 +106,7 @@ fn run() -> Result<u8> {
     match Cli::parse().command {
         Command::Launch(launch) => return Ok(launch.run()?),
         Command::Token => println!("{}", token::new()?),
+        Command::Cert(cert) => println!("{}", cert.run()?),
         Command::Inspect(inspect) => inspect.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]
