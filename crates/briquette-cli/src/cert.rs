@@ -34,10 +34,10 @@ const HELP: &str = "\
 Example:
   briquette cert --out certs
   scp -pr certs host2:            (to every machine)
-  briquette launch --nodes host1,host2 --node-rank 0 --ranks 2 --port 29500 --token-file token --tls certs -- ./train
+  briquette launch --tls certs --nodes host1,host2 …            (on every machine)
 
-Every rank shows the same certificate and accepts only it, as server and as client. The authority that signed it has no key any more. Keep
-key.pem secret: whoever has it, and the token, can take part.";
+Every rank shows this certificate, and accepts only what its authority signed, as server and as client. The authority's key is \
+thrown away, so nobody can sign another. Keep key.pem secret: whoever has it, and the token, can take part.";
 
 /// Makes the certificates with which ranks on several machines speak TLS.
 #[derive(Debug, Clone, Args)]

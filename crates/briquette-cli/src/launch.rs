@@ -31,6 +31,8 @@ use clap::Args;
 
 pub use error::LaunchError;
 use plan::Plan;
+#[cfg(unix)]
+use signals::Listening;
 
 const HELP: &str = "\
 Examples:
@@ -38,28 +40,36 @@ Examples:
     briquette launch --ranks 4 -- target/release/cifar --epochs 5
   Only rank 0 on the terminal, all of them in files, and up to 3 new starts after failures:
     briquette launch --ranks 4 --only-rank 0 --log-dir logs --restart 3 -- ./train
-  Two machines with two ranks each. Once: `briquette token > token`, copied to both. Then on each, with its own --node-rank:
-    briquette launch --nodes host1,host2 --node-rank 0 --ranks 2 --port 29500 --token-file token -- ./train
-    briquette launch --nodes host1,host2 --node-rank 1 --ranks 2 --port 29500 --token-file token -- ./train
-  The same with TLS. Once: `briquette cert --out certs`, copied to both; then add --tls certs.
+  Two machines with two ranks each. Once, and copied to both:
+    briquette token > token
+  Then on each, with its own --node-rank, 0 on host1 and 1 on host2:
+    briquette launch --nodes host1,host2 --node-rank 0 --ranks 2 \\
+        --port 29500 --token-file token -- ./train
+  The same with TLS: once `briquette cert --out certs`, copied to both, then add --tls certs.
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
-Each rank is told RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, BRIQUETTE_RESTART (how often the world was started
-again), and BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE, and BRIQUETTE_TLS.
+Each rank is told RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_RESTART, how often \
+the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
 
-Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one
-kills all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others get --grace to end, then SIGTERM, after as long again SIGKILL.
+Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one kills \
+all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others have --grace to end, then get SIGTERM, and after as \
+long again SIGKILL.
 
-Exit code: 0 if all ranks ended well; that of the rank that failed first, 128 + signal if a signal killed it; 128 + signal
-(130 for Ctrl-C) if the launcher was told to stop and ranks did not all end with 0; 2 if the command line asks for something impossible; 1 if the
-launcher itself could not go on.";
+Exit codes:
+  0            all ranks ended well
+  a rank's     that of the rank that failed first; 128 + signal if a signal killed it
+  128 + signal the launcher was told to stop (130: Ctrl-C), and ranks did not all end with 0
+  2            the command line asks for something impossible; nothing was started
+  1            the launcher could not go on
+
+docs/launching.md says more.";
 
 /// Starts the ranks of a world as processes, prefixes their output, and ends them together.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct Launch {
-    /// Ranks on this machine, and on each of --nodes: the world has as many times the number of nodes.
+    /// How many ranks run on this machine, and on each of --nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub ranks: u16,
     /// All machines in the same order everywhere, separated by commas; rank 0 runs on the first. Without it, this machine
@@ -121,11 +131,20 @@ impl Launch {
     fn start(&self, plan: &Plan) -> Result<u8, LaunchError> {
         let signals = signals::Listening::start()?;
         let output = output::Output::new(self.only_rank);
+        let result = self.worlds(plan, &signals, &output);
+        // What is still to be written, is.
+        signals.while_idle(|| drop(output));
+        result
+    }
+
+    /// Starts the world until it ends well or may not be started again.
+    #[cfg(unix)]
+    fn worlds(&self, plan: &Plan, signals: &Listening, output: &output::Output) -> Result<u8, LaunchError> {
         let logs = output::open_logs(self.log_dir.as_deref(), plan.ranks())?;
         let mut restart = 0;
         loop {
-            let mut world = world::World::start(plan, &plan.start(restart)?, (&output, &logs))?;
-            let outcome = world.watch(&signals, self.grace);
+            let mut world = world::World::start(plan, &plan.start(restart)?, (output, &logs))?;
+            let outcome = world.watch(signals, self.grace);
             drop(world);
             let failure = match outcome {
                 world::Outcome::Ended(code) => return Ok(code),

@@ -19,10 +19,10 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub struct RunRank {
     /// The launcher's process.
     #[arg(long)]
-    launcher: i32,
+    pub launcher: i32,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 impl RunRank {

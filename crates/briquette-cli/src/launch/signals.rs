@@ -16,7 +16,7 @@ use super::LaunchError;
 pub(super) struct Listening {
     received: Receiver<i32>,
     handle: Handle,
-    /// No rank is left that a signal could be passed on to.
+    /// No rank is there that a signal could be passed on to.
     idle: Arc<AtomicBool>,
 }
 
@@ -33,8 +33,7 @@ impl Listening {
         let nobody = Arc::clone(&idle);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                // With no rank left, the launcher only writes what is still to be written, and whoever reads that may
-                // have stopped reading.
+                // The launcher only writes what is still to be written, and whoever reads that may have stopped.
                 if signal != SIGCHLD && nobody.load(Ordering::SeqCst) {
                     std::process::exit(exit_code(signal).into());
                 }
@@ -64,9 +63,11 @@ impl Listening {
         self.received.try_iter().find(|signal| *signal != SIGCHLD)
     }
 
-    /// Says whether there are ranks; without any, a signal to stop ends the launcher where it is.
-    pub(super) fn has_ranks(&self, ranks: bool) {
-        self.idle.store(!ranks, Ordering::SeqCst);
+    /// Does what may take for ever while there are no ranks: a signal to stop then ends the launcher where it is.
+    pub(super) fn while_idle(&self, work: impl FnOnce()) {
+        self.idle.store(true, Ordering::SeqCst);
+        work();
+        self.idle.store(false, Ordering::SeqCst);
     }
 }
 

@@ -105,7 +105,6 @@ impl<'a> World<'a> {
 
     /// Waits until every rank has ended, passing on signals to stop, and ending all after one has failed.
     pub(super) fn watch(&mut self, signals: &Listening, grace: Duration) -> Outcome {
-        signals.has_ranks(true);
         while self.ranks.iter().any(|rank| rank.end.is_none()) {
             let limit = match self.stage {
                 Stage::Grace(until) | Stage::Terminated(until) => until.saturating_duration_since(Instant::now()),
@@ -117,8 +116,7 @@ impl<'a> World<'a> {
             self.look();
             self.escalate(grace);
         }
-        signals.has_ranks(false);
-        self.drain();
+        signals.while_idle(|| self.drain());
         self.outcome()
     }
 
@@ -216,8 +214,12 @@ impl<'a> World<'a> {
         let Some((signal, _)) = self.stop else {
             return match failure::first(ended.iter()) {
                 None => Outcome::Ended(0),
-                // Somebody stopped the run elsewhere: a launcher on another machine, or by the rank's own process.
-                Some(first) if first.blame() == Blame::Stopped => Outcome::Ended(first.end.exit_code()),
+                // Somebody stopped the run elsewhere: through a launcher on another machine, or the rank's own process.
+                Some(first) if first.blame() == Blame::Stopped => {
+                    let code = first.end.exit_code();
+                    self.output.say(format!("rank {} was told to stop elsewhere (exit code {code})", first.rank));
+                    Outcome::Ended(code)
+                }
                 Some(first) => Outcome::Failed { failure: first.failure(), again: true },
             };
         };

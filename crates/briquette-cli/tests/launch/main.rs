@@ -56,19 +56,22 @@ impl Place {
     }
 
     fn start_command(&self, arguments: &str) -> Launched {
+        self.spawn(&mut self.command(&format!("launch {arguments}")))
+    }
+
+    /// The command with these arguments, separated by spaces, writing to files.
+    fn command(&self, arguments: &str) -> Command {
         let file = |name| std::fs::File::create(self.path(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .arg("launch")
-            .args(arguments.split_whitespace())
-            .current_dir(self.directory.path())
-            // It would ask for colours in files.
-            .env_remove("CLICOLOR_FORCE")
-            .stdin(Stdio::null())
-            .stdout(file("out"))
-            .stderr(file("err"))
-            .spawn()
-            .unwrap();
-        Launched { child, place: self.directory.path().to_owned() }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+        command.args(arguments.split_whitespace()).current_dir(self.directory.path());
+        // It would ask for colours in files.
+        command.env_remove("CLICOLOR_FORCE");
+        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+        command
+    }
+
+    fn spawn(&self, command: &mut Command) -> Launched {
+        Launched { child: command.spawn().unwrap(), place: self.directory.path().to_owned() }
     }
 
     /// Runs the script to its end.

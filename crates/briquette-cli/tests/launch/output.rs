@@ -1,6 +1,10 @@
 //! The ranks' lines on the terminal and in files.
 
-use super::Place;
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+
+use super::{Place, wait};
 
 #[test]
 fn lines_of_chatty_ranks_stay_whole_and_get_their_rank() {
@@ -68,17 +72,25 @@ fn a_log_directory_that_cannot_be_made_is_an_error_before_any_rank_starts() {
 #[test]
 fn a_reader_that_went_away_does_not_end_the_run() {
     let place = Place::new("i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; touch done-$RANK");
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(["launch", "--ranks", "1", "--", "/bin/sh", "rank.sh"])
-        .current_dir(place.path(""))
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
+    let mut launched = place.spawn(place.command("launch --ranks 1 -- /bin/sh rank.sh").stdout(Stdio::piped()));
+    drop(launched.child.stdout.take());
+    assert_eq!(launched.end().code, Some(0));
+    assert!(place.path("done-0").exists());
+}
+
+#[test]
+fn a_launcher_whose_lines_nobody_reads_can_be_stopped() {
+    let place = Place::new("echo $$ > pid-0; touch ready; while :; do echo 'again and again'; done");
+    let mut launched = place.spawn(place.command("launch --ranks 1 -- /bin/sh rank.sh").stdout(Stdio::piped()));
+    place.wait_for(&["ready"]);
+    launched.signal(Signal::SIGINT);
+    place.wait_gone("pid-0");
+    // What the rank wrote is still waiting for its reader. Now only the launcher is left to stop.
     let mut status = None;
-    super::wait("the launcher", || {
-        status = child.try_wait().unwrap();
+    wait("the launcher", || {
+        launched.signal(Signal::SIGINT);
+        status = launched.child.try_wait().unwrap();
         status.is_some()
     });
-    assert!(status.unwrap().success() && place.path("done-0").exists());
+    assert_eq!(status.unwrap().code(), Some(130));
 }

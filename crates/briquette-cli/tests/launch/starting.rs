@@ -58,12 +58,9 @@ fn ranks_on_the_second_node_continue_the_numbers() {
 #[test]
 fn a_variable_of_a_launcher_around_this_one_is_not_passed_on() {
     let place = Place::new(TELL);
-    let status = std::process::Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(["launch", "--ranks", "1", "--", "/bin/sh", "rank.sh"])
-        .current_dir(place.path(""))
-        .envs([("BRIQUETTE_TOKEN_FILE", "old"), ("BRIQUETTE_TLS", "old"), ("RANK", "7")])
-        .status();
-    assert!(status.unwrap().success());
+    let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
+    command.envs([("BRIQUETTE_TOKEN_FILE", "old"), ("BRIQUETTE_TLS", "old"), ("RANK", "7")]);
+    assert_eq!(place.spawn(&mut command).end().code, Some(0));
     let told = place.read("told-0");
     assert!(told.starts_with("0 1 0 ") && told.ends_with("file= tls=\n"), "{told}");
 }
@@ -141,10 +138,8 @@ fn a_dry_run_prints_commands_and_starts_nothing() {
 
 #[test]
 fn tokens_are_32_random_bytes_as_text() {
-    let token = || {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_briquette")).arg("token").output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let place = Place::new("");
+    let token = || place.spawn(&mut place.command("token")).end().out;
     let (one, other) = (token(), token());
     assert!(one.len() == 65 && one.ends_with('\n') && one.trim().chars().all(|c| c.is_ascii_hexdigit()), "{one}");
     assert_ne!(one, other);
