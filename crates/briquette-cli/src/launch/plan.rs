@@ -1,7 +1,7 @@
 //! What a command line asks for, checked before anything starts, and what each rank is told.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -101,11 +101,11 @@ impl Plan {
         let all = if self.nodes > 1 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         match self.port {
             Some(port) if self.node > 0 => Ok(port),
-            Some(port) => match TcpListener::bind((all, port)) {
+            Some(port) => match std::net::TcpListener::bind((all, port)) {
                 Ok(_) => Ok(port),
                 Err(source) => Err(LaunchError::Port { port, nodes: self.nodes, source }),
             },
-            None => TcpListener::bind((all, 0))
+            None => std::net::TcpListener::bind((all, 0))
                 .and_then(|listener| listener.local_addr())
                 .map(|address| address.port())
                 .map_err(|source| LaunchError::System { what: "no port of this machine can be listened on", source }),
