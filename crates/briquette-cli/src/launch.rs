@@ -96,7 +96,7 @@ pub struct Launch {
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// How long the other ranks have to end by themselves after one failed, and again between SIGTERM and SIGKILL.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     pub grace: Duration,
     /// After a failure, end all ranks and start the world again, at most this often. Never after Ctrl-C.
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
@@ -107,6 +107,12 @@ pub struct Launch {
     /// The program each rank runs, and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "PROGRAM [ARGUMENTS]")]
     pub command: Vec<OsString>,
+}
+
+/// A time that makes sense as `--grace`.
+fn grace(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e}; a time is written as in 500ms, 10s, 2m"))?;
+    if time > Duration::from_hours(24) { Err("at most 24h".into()) } else { Ok(time) }
 }
 
 impl Launch {

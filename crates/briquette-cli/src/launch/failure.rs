@@ -97,8 +97,8 @@ impl Ended {
         match (self.end, &self.words) {
             (End::Signal(_), _) => Blame::Killed,
             (end, _) if end.stopped() => Blame::Stopped,
-            (_, Words::Error(text)) if blames_another(text) => Blame::Another,
-            (_, Words::Lines(lines)) if lines.iter().any(|line| blames_another(line)) => Blame::Another,
+            (_, Words::Error(text)) if blames_another(self.rank, text) => Blame::Another,
+            (_, Words::Lines(lines)) if lines.iter().any(|line| blames_another(self.rank, line)) => Blame::Another,
             _ => Blame::Own,
         }
     }
@@ -115,13 +115,14 @@ pub(super) fn first<'a>(ended: impl Iterator<Item = &'a Ended> + Clone) -> Optio
     failed.filter(|e| e.at - start <= WINDOW).min_by_key(|e| (e.blame(), e.at, e.rank))
 }
 
-/// Whether `text` says that another rank was lost, or stopped the run: `rank 3 (10.0.0.4:40112) lost during …`,
-/// `rank 3 stopped the run during …`. These are the words of `briquette-tcp`'s errors.
-fn blames_another(text: &str) -> bool {
+/// Whether `text`, which `rank` wrote, says that another rank was lost or stopped the run:
+/// `rank 3 (10.0.0.4:40112) lost during …`, `rank 3 stopped the run during …`. These are the words of `briquette-core`'s
+/// communication errors.
+fn blames_another(rank: usize, text: &str) -> bool {
     [" lost during ", " stopped the run during "].iter().filter_map(|words| text.find(words)).any(|at| {
         let before = &text[..at];
-        let number = before.rfind("rank ").map(|rank| &before[rank + 5..]);
-        number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+        let number = before.rfind("rank ").and_then(|rank| before[rank + 5..].split([' ', '(']).next()?.parse().ok());
+        number.is_some_and(|number: usize| number != rank)
     })
 }
 
@@ -202,9 +203,10 @@ mod tests {
 
     #[test]
     fn only_words_about_another_rank_blame_one() {
-        assert!(blames_another(LOST) && blames_another(STOPPED));
-        assert!(!blames_another("3 values lost during rounding"));
-        assert!(!blames_another("rank of the matrix lost during compression"));
+        assert!(blames_another(0, LOST) && blames_another(0, STOPPED));
+        assert!(!blames_another(2, STOPPED), "the rank that stopped the run says so of itself");
+        assert!(!blames_another(0, "3 values lost during rounding"));
+        assert!(!blames_another(0, "rank of the matrix lost during compression"));
     }
 
     #[test]
