@@ -1,6 +1,8 @@
 //! What every transport is tested with.
 //!
-//! [`suite`] is one list of facts about a [`Communicator`](briquette_core::Communicator), for ranks that are threads
-//! and for ranks that are processes.
+//! - [`suite`]: one list of facts about a [`Communicator`](briquette_core::Communicator), for ranks that are threads
+//!   and for ranks that are processes.
+//! - [`proxy`]: a relay for TCP connections that slows, cuts, damages and withholds what passes through it.
 
+pub mod proxy;
 pub mod suite;

@@ -1,0 +1,373 @@
+//! One rank of a world over one MPI communicator.
+
+use briquette_core::comm::{FramePool, Scope, Verdict};
+use briquette_core::error::CommError;
+use briquette_core::{Communicator, Frame, Traffic};
+use mpi::datatype::Equivalence;
+use mpi::point_to_point::{Message, Status};
+use mpi::topology::{Process, SimpleCommunicator};
+use mpi::traits::{Communicator as _, MatchedReceiveVec, Source};
+use mpi::{Rank, Tag};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::news;
+use crate::pending::Pending;
+
+/// Frames that may wait for one rank.
+const CAPACITY: usize = 16;
+/// MPI counts bytes in a C `int`.
+const LONGEST: usize = i32::MAX as usize;
+
+/// A frame.
+const FRAME: Tag = 1;
+/// The world stopped.
+const ABORT: Tag = 2;
+/// The sender has left; nothing comes after it.
+const LEFT: Tag = 3;
+
+/// Everything there is to a rank, except for initializing and finalizing MPI.
+pub(crate) struct Endpoint {
+    rank: usize,
+    comm: SimpleCommunicator,
+    peers: Vec<Peer>,
+    /// Frames of this rank to itself; MPI does not see them.
+    own: VecDeque<Frame>,
+    /// Aborts and farewells under way.
+    notices: Vec<Pending>,
+    deadline: Duration,
+    began: Instant,
+    scope: Scope,
+    pool: FramePool,
+    traffic: Traffic,
+    /// This rank's own first error, which later calls repeat.
+    failed: Option<CommError>,
+    /// The first abort that this rank made or heard of.
+    stopped: Arc<OnceLock<CommError>>,
+    /// How leaving went, once it was tried.
+    gone: Option<bool>,
+}
+
+/// What is under way between this rank and another.
+#[derive(Default)]
+struct Peer {
+    sending: VecDeque<Pending>,
+    receiving: Option<Pending>,
+    left: bool,
+}
+
+// SAFETY: MPI is initialized with `MPI_THREAD_SERIALIZED`, so any thread may call it as long as no two do at once. Calls
+// are made only here, through `&mut Endpoint`, and no two endpoints can be used at once: `Mpi` owns one, there is one
+// `Mpi` per process, and a part of its world exists only while the `Mpi` is mutably borrowed.
+#[allow(unsafe_code, reason = "handles of MPI are raw pointers in some implementations")]
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// This process's rank in `comm`, which nobody else uses.
+    pub(crate) fn new(comm: SimpleCommunicator, deadline: Duration) -> Endpoint {
+        let world = comm.size() as usize;
+        Endpoint {
+            rank: comm.rank() as usize,
+            comm,
+            peers: (0..world).map(|_| Peer::default()).collect(),
+            own: VecDeque::new(),
+            notices: Vec::new(),
+            deadline,
+            began: Instant::now(),
+            scope: Scope::default(),
+            pool: FramePool::default(),
+            traffic: Traffic::default(),
+            failed: None,
+            stopped: Arc::default(),
+            gone: None,
+        }
+    }
+
+    pub(crate) fn comm(&self) -> &SimpleCommunicator {
+        &self.comm
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+
+    /// Says goodbye, and receives and throws away what is under way until every other rank has done the same and took
+    /// what was sent to it. False when the deadline came first.
+    pub(crate) fn leave(&mut self) -> bool {
+        if let Some(complete) = self.gone {
+            return complete;
+        }
+        if thread::panicking() {
+            self.abort("panicked");
+        }
+        self.tell_all(LEFT, &[]);
+        let mut wait = Wait::new(self.deadline);
+        let complete = loop {
+            for from in self.others() {
+                if let Some(frame) = self.take(from) {
+                    self.pool.put(frame);
+                }
+            }
+            self.reclaim();
+            let done = |peer: &Peer| peer.left && peer.sending.is_empty() && peer.receiving.is_none();
+            if self.others().all(|other| done(&self.peers[other])) && self.notices.is_empty() {
+                break true;
+            }
+            if !wait.goes_on() {
+                break false;
+            }
+        };
+        self.gone = Some(complete);
+        complete
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.peers.len()).filter(move |other| *other != rank)
+    }
+
+    fn process(&self, rank: usize) -> Process<'_> {
+        self.comm.process_at_rank(rank as Rank)
+    }
+
+    /// Sends a short notice to every other rank.
+    fn tell_all(&mut self, tag: Tag, bytes: &[u8]) {
+        for to in self.others() {
+            let notice = Pending::send(bytes.to_vec(), &self.process(to), tag);
+            self.notices.push(notice);
+        }
+    }
+
+    /// Takes back the frames that MPI has sent.
+    fn reclaim(&mut self) {
+        self.notices.retain_mut(|notice| notice.test().is_none());
+        for peer in &mut self.peers {
+            let pool = &mut self.pool;
+            peer.sending.retain_mut(|frame| match frame.test() {
+                Some(frame) => {
+                    pool.put(frame);
+                    false
+                }
+                None => true,
+            });
+        }
+    }
+
+    /// The next frame from another rank, or from this one, if it is there. Notices on the way are heeded.
+    fn take(&mut self, from: usize) -> Option<Frame> {
+        if from == self.rank {
+            return self.own.pop_front();
+        }
+        while self.peers[from].receiving.is_none() && !self.peers[from].left {
+            // With any tag: only messages that one receive could match are sure to come in the order they were sent.
+            let (message, status) = self.process(from).immediate_matched_probe()?;
+            match status.tag() {
+                FRAME => self.peers[from].receiving = Some(self.begin_to_receive(message, &status)),
+                tag => self.heed(tag, message, status),
+            }
+        }
+        let peer = &mut self.peers[from];
+        let frame = peer.receiving.as_mut()?.test()?;
+        peer.receiving = None;
+        Some(frame)
+    }
+
+    fn begin_to_receive(&mut self, message: Message, status: &Status) -> Pending {
+        let bytes = usize::try_from(status.count(u8::equivalent_datatype())).expect("a message of bytes has a length");
+        // A barrier's frames own no memory and are not given back, so none is taken from the pool for them.
+        let mut frame = if bytes == 0 { Frame::new() } else { self.pool.take_for(bytes) };
+        frame.resize(bytes, 0);
+        Pending::receive(message, frame)
+    }
+
+    /// A notice is short, so that receiving it does not wait.
+    fn heed(&mut self, tag: Tag, message: Message, status: Status) {
+        let from = status.source_rank() as usize;
+        let (bytes, _) = (message, status).matched_receive_vec::<u8>();
+        match tag {
+            LEFT => self.peers[from].left = true,
+            _ => drop(self.stopped.set(news::read(from, &bytes))),
+        }
+    }
+
+    /// Whether any rank stopped the world; asks for news.
+    fn listen(&mut self) -> Result<(), CommError> {
+        if !self.is_stopped()
+            && let Some((message, status)) = self.comm.any_process().immediate_matched_probe_with_tag(ABORT)
+        {
+            self.heed(ABORT, message, status);
+        }
+        self.failed.as_ref().or(self.stopped.get()).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// As [`listen`](Self::listen), and makes sure of the other rank's number.
+    fn check(&mut self, other: usize) -> Result<(), CommError> {
+        self.listen()?;
+        if other < self.world() {
+            return Ok(());
+        }
+        Err(self.lost(other, format!("the world has ranks 0 to {}", self.world() - 1)))
+    }
+
+    /// Whether rank `to` will take no more frames; it may have sent some before it left.
+    fn has_left(&self, to: usize) -> bool {
+        to != self.rank && (self.peers[to].left || self.process(to).immediate_probe_with_tag(LEFT).is_some())
+    }
+
+    fn lost(&mut self, other: usize, cause: String) -> CommError {
+        let reason = format!("lost rank {other}: {cause}");
+        self.fail(CommError::Lost { rank: self.rank, other, during: self.scope, cause }, &reason)
+    }
+
+    /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
+    fn left(&mut self, other: usize) -> CommError {
+        self.listen().err().unwrap_or_else(|| self.lost(other, "it left the run".to_owned()))
+    }
+
+    /// Waited for rank `other` until the deadline.
+    fn overdue(&mut self, other: usize) -> CommError {
+        let seconds = self.deadline.as_secs_f64();
+        let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
+        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds }, &reason)
+    }
+
+    /// Stops all ranks because of this one's `error`, which its own later calls repeat.
+    fn fail(&mut self, error: CommError, reason: &str) -> CommError {
+        self.failed.get_or_insert(error.clone());
+        self.abort(reason);
+        error
+    }
+
+    fn waits_for_room(&self, to: usize) -> bool {
+        let queued = if to == self.rank { self.own.len() } else { self.peers[to].sending.len() };
+        queued >= CAPACITY
+    }
+}
+
+impl Communicator for Endpoint {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.check(to)?;
+        if frame.len() > LONGEST {
+            let cause = format!("a frame of {} bytes is too long: MPI counts to {LONGEST}. Use buckets", frame.len());
+            return Err(self.lost(to, cause));
+        }
+        let mut wait = Wait::new(self.deadline);
+        self.reclaim();
+        while self.waits_for_room(to) && !self.has_left(to) {
+            if !wait.goes_on() {
+                return Err(self.overdue(to));
+            }
+            self.listen()?;
+            self.reclaim();
+        }
+        if self.has_left(to) {
+            return Err(self.left(to));
+        }
+        self.traffic.sent += frame.len() as u64;
+        if to == self.rank {
+            self.own.push_back(frame);
+        } else {
+            let sending = Pending::synchronous(frame, &self.process(to), FRAME);
+            self.peers[to].sending.push_back(sending);
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.check(from)?;
+        let mut wait = Wait::new(self.deadline);
+        loop {
+            if let Some(frame) = self.take(from) {
+                self.traffic.received += frame.len() as u64;
+                return Ok(frame);
+            }
+            self.listen()?;
+            if self.peers[from].left {
+                return Err(self.left(from));
+            }
+            self.reclaim();
+            if !wait.goes_on() {
+                return Err(self.overdue(from));
+            }
+        }
+    }
+
+    fn abort(&mut self, reason: &str) {
+        let during = self.scope;
+        let error = CommError::Aborted { by: self.rank, during, reason: reason.to_owned() };
+        if self.stopped.set(error).is_ok() {
+            self.tell_all(ABORT, &news::write(&during, reason));
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let stopped = Arc::clone(&self.stopped);
+        Box::new(move || stopped.get().cloned())
+    }
+
+    /// Seconds since this endpoint was made.
+    fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn scope(&mut self) -> &mut Scope {
+        &mut self.scope
+    }
+
+    fn pool(&mut self) -> &mut FramePool {
+        // Frames that were sent meanwhile are there to be used again.
+        self.reclaim();
+        &mut self.pool
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}, {}", self.rank, self.peers.len(), self.scope)
+    }
+}
+
+/// A wait that asks again and again: at once, then giving way to others, then sleeping for moments.
+struct Wait {
+    began: Instant,
+    deadline: Duration,
+    rounds: u32,
+}
+
+impl Wait {
+    fn new(deadline: Duration) -> Wait {
+        Wait { began: Instant::now(), deadline, rounds: 0 }
+    }
+
+    /// Pauses; false when the deadline has passed.
+    fn goes_on(&mut self) -> bool {
+        self.rounds = self.rounds.saturating_add(1);
+        match self.rounds {
+            0..50 => std::hint::spin_loop(),
+            50..2000 => thread::yield_now(),
+            _ => thread::sleep(Duration::from_micros(50)),
+        }
+        self.began.elapsed() < self.deadline
+    }
+}

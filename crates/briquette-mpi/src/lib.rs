@@ -1,0 +1,224 @@
+//! Ranks that are MPI processes.
+//!
+//! [`Mpi`] implements [`Communicator`] over the MPI of the system, so that a training program runs where MPI starts
+//! processes and knows the network: on clusters, with InfiniBand and the like. Nothing else in Briquette changes.
+//!
+//! ```no_run
+//! use briquette_core::Communicator;
+//! use briquette_mpi::Mpi;
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut comm = Mpi::builder().deadline(Duration::from_secs(600)).init()?;
+//! let mut x = vec![comm.rank() as f32; 1000];
+//! comm.all_reduce_sum(&mut x)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Building and starting
+//! `scripts/mpi.sh` installs what building takes on Debian and Ubuntu: an MPI with its compiler wrapper `mpicc`, and
+//! libclang. Open MPI, MPICH and what derives from them work. On a cluster load the site's MPI module before
+//! `cargo build`, and build on the machine that runs.
+//!
+//! ```sh
+//! mpirun -n 4 target/release/train               # four processes here
+//! mpirun --oversubscribe -n 4 target/release/train   # on fewer cores; Open MPI
+//! mpirun --hostfile hosts -n 32 target/release/train
+//! srun --mpi=pmix -n 32 target/release/train     # Slurm; `srun --mpi=list` says what it has
+//! ```
+//!
+//! Under MPI the launcher says which rank a process is; no address or port is configured.
+//!
+//! # What is MPI's and what is not
+//! Frames travel as MPI messages, between buffers that this crate owns until MPI has let go of them. The collectives
+//! are **all** the core's, and none is MPI's own:
+//! - an all-reduce must give the same bits on every transport, and MPI leaves the order of a sum to the library;
+//! - a broadcast or all-gather of MPI's needs lengths that are known beforehand, and copies; and its bytes are not
+//!   those that [`traffic`](Communicator::traffic) promises to count;
+//! - a barrier of MPI's could be had. But a collective, once begun, cannot be cancelled: a world that is stopped in the
+//!   middle of one could not be taken apart any more. Messages can be received and thrown away.
+//!
+//! # Waiting
+//! MPI's own waits know no deadline, so this crate asks again and again: at first at once, then giving way to other
+//! threads, then sleeping for moments, so that more ranks than cores work. MPI moves bytes only while somebody is in
+//! one of its calls: a rank that computes for long delays those who wait for its large frames.
+//!
+//! Sends are synchronous in MPI's sense: a frame counts against the queue of 16 per rank until the other side has begun
+//! to receive it. Frames of 2 GiB and more are refused, since MPI counts with 32 bits.
+//!
+//! # How a job ends
+//! An abort travels as a message to every rank, with the rank, what it was doing and the reason (its first 2 kB), and
+//! ends calls that wait there as well as later ones. Of two ranks that abort at the same time each keeps its own reason.
+//!
+//! Dropping an [`Mpi`] tells the others that this rank left and receives what is under way, until all have left; then it
+//! finalizes MPI, which ends when all processes do. A stopped world in which some rank has not left at the deadline
+//! cannot be finalized: the job is ended by `MPI_Abort`. A process that ends without dropping its `Mpi`, by
+//! `std::process::exit` or a signal, is for the launcher to notice; `mpirun` and `srun` then end the job.
+//! So return errors from `main` and let the `Mpi` go, rather than calling `exit`.
+//!
+//! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
+
+use briquette_core::Communicator;
+use briquette_core::comm::{FramePool, Scope, Verdict};
+use briquette_core::error::CommError;
+use briquette_core::{Frame, Traffic};
+use mpi::environment::Universe;
+use mpi::topology::Color;
+use mpi::traits::Communicator as _;
+use mpi::{Rank, Threading};
+use std::fmt;
+use std::time::Duration;
+
+mod endpoint;
+mod error;
+mod news;
+mod pending;
+
+use endpoint::Endpoint;
+pub use error::MpiError;
+
+/// How long a call waits for another rank, if not set.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// This process's rank of a world of MPI processes. There is one per process, and it is the only one that may call MPI.
+///
+/// It may be moved to another thread. MPI wants to be finalized by the thread that initialized it, and some
+/// implementations insist; so give it back, or let the main thread have it all along.
+pub struct Mpi {
+    // Before the universe, so that its communicator is freed before MPI is finalized.
+    endpoint: Endpoint,
+    universe: Universe,
+}
+
+/// What an [`Mpi`] is like.
+#[derive(Debug, Clone)]
+pub struct MpiBuilder {
+    deadline: Duration,
+}
+
+impl Mpi {
+    /// Initializes MPI with the default settings; see [`MpiBuilder::init`].
+    ///
+    /// # Errors
+    /// As for [`MpiBuilder::init`].
+    pub fn init() -> Result<Mpi, MpiError> {
+        Mpi::builder().init()
+    }
+
+    /// Settings to be chosen.
+    pub fn builder() -> MpiBuilder {
+        MpiBuilder { deadline: DEADLINE }
+    }
+
+    /// Runs `body` in a world of its own that has only the first `ranks` ranks, and takes that world apart; gives
+    /// nothing on the other ranks. **Every** rank must call it with the same number. Meant for tests.
+    ///
+    /// A panic of `body` is not caught. What goes wrong in the smaller world does not stop this one.
+    ///
+    /// # Errors
+    /// When this world is stopped.
+    ///
+    /// # Panics
+    /// When there are not so many ranks.
+    pub fn part<T>(
+        &mut self,
+        ranks: usize,
+        deadline: Duration,
+        body: impl FnOnce(&mut dyn Communicator) -> T,
+    ) -> Result<Option<T>, CommError> {
+        assert!((1..=self.world()).contains(&ranks), "{ranks} ranks of a world of {}", self.world());
+        // Splitting waits without a deadline; this one has one.
+        self.barrier()?;
+        let member = self.rank() < ranks;
+        let color = if member { Color::with_value(0) } else { Color::undefined() };
+        let part = self.endpoint.comm().split_by_color_with_key(color, self.rank() as Rank);
+        Ok(part.map(|comm| body(&mut Endpoint::new(comm, deadline))))
+    }
+}
+
+impl MpiBuilder {
+    /// How long a call may wait for another rank; 5 minutes if not set.
+    ///
+    /// It should be longer than anything one rank does alone, such as testing or saving.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Initializes MPI. Returns when all processes of the job have come to do so, as MPI decides.
+    ///
+    /// # Errors
+    /// When MPI was initialized before in this process, or cannot be called from more than one thread of a process
+    /// (one after another: `MPI_THREAD_SERIALIZED`).
+    pub fn init(self) -> Result<Mpi, MpiError> {
+        let needed = Threading::Serialized;
+        let (universe, got) = mpi::initialize_with_threading(needed).ok_or(MpiError::InitializedBefore)?;
+        if got < needed {
+            return Err(MpiError::Threading { needed: error::name(needed), got: error::name(got) });
+        }
+        // A context of its own: nobody else's messages are mistaken for frames.
+        let endpoint = Endpoint::new(universe.world().duplicate(), self.deadline);
+        Ok(Mpi { endpoint, universe })
+    }
+}
+
+/// Everything is answered by the endpoint.
+impl Communicator for Mpi {
+    fn rank(&self) -> usize {
+        self.endpoint.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.endpoint.world()
+    }
+
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.endpoint.send(to, frame)
+    }
+
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.endpoint.recv(from)
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.endpoint.abort(reason);
+    }
+
+    fn verdict(&self) -> Verdict {
+        self.endpoint.verdict()
+    }
+
+    fn now(&self) -> f64 {
+        self.endpoint.now()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.endpoint.traffic()
+    }
+
+    fn scope(&mut self) -> &mut Scope {
+        self.endpoint.scope()
+    }
+
+    fn pool(&mut self) -> &mut FramePool {
+        self.endpoint.pool()
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        let complete = self.endpoint.leave();
+        if !complete && self.endpoint.is_stopped() {
+            // Somebody does not come, and finalizing would wait for that rank for ever.
+            self.universe.world().abort(1);
+        }
+    }
+}
+
+impl fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mpi({:?})", self.endpoint)
+    }
+}

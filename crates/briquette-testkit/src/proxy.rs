@@ -1,0 +1,285 @@
+//! A network that misbehaves when told to: a relay of TCP connections for tests.
+//!
+//! A test points the connecting side at [`Proxy::address`] in place of the real address, and says with
+//! [`Proxy::set`] what the network shall do to the bytes, at any time, for present and future connections alike.
+//! Everything happens in threads of this process over real sockets, so what a transport sees is what the kernel makes
+//! of it: resets are resets, and a full pipe pushes back.
+//!
+//! ```
+//! use briquette_testkit::proxy::{Harm, Proxy};
+//! use std::io::{Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//! use std::time::Duration;
+//!
+//! let server = TcpListener::bind("127.0.0.1:0")?;
+//! let proxy = Proxy::to(server.local_addr()?)?;
+//! proxy.set(Harm::latency(Duration::from_millis(5)));
+//!
+//! TcpStream::connect(proxy.address())?.write_all(b"late")?;
+//! let mut heard = String::new();
+//! server.accept()?.0.read_to_string(&mut heard)?;
+//! assert_eq!(heard, "late");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+mod relay;
+
+use relay::Link;
+
+/// What happens to the bytes. The default is nothing: they are passed on as they come.
+///
+/// The constructors make one harm each; several go together with `Harm { latency, ..Harm::rate(1_000) }`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Harm {
+    /// Bytes per second that pass, for each direction of each connection. Backs up to the sender when its pipe is full.
+    pub rate: Option<NonZeroU64>,
+    /// How much later everything arrives.
+    pub latency: Duration,
+    /// When a connection is reset: both ends get a reset, not an orderly end.
+    pub reset: Option<Reset>,
+    /// Swallows everything in both directions, ends of streams too, and keeps the sockets open: the other side is gone
+    /// and nobody says so. What was swallowed stays lost when the harm is lifted.
+    pub half_open: bool,
+    /// A byte whose lowest bit is turned over.
+    pub flip: Option<Flip>,
+    /// How the bytes are cut into writes.
+    pub writes: Writes,
+    /// Passes nothing on until the harm is lifted; nothing is lost.
+    pub frozen: bool,
+}
+
+/// When a connection is reset.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reset {
+    /// When so many bytes of either direction have passed since it was made, or more.
+    After(u64),
+    /// With this probability, for every piece that arrives. The draws follow from the seed; how a stream is cut into
+    /// pieces is the kernel's doing, so two runs need not end at the same byte.
+    Chance {
+        /// From 0 to 1, per piece of at most 16 kB.
+        probability: f64,
+        /// Which draws.
+        seed: u64,
+    },
+}
+
+/// A byte to be changed on its way, in every connection that has not passed it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flip {
+    /// Of which stream.
+    pub direction: Direction,
+    /// How many bytes of that stream come before it, since the connection was made.
+    pub offset: u64,
+}
+
+/// One of the two streams of a connection. The side that connects is the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// How the bytes are cut into writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// One write for what one read gave.
+    #[default]
+    AsTheyCome,
+    /// 1 to 7 bytes at a time.
+    Split,
+    /// Held back until there are 64 kB of them or the first is 20 ms old.
+    Coalesced,
+}
+
+/// A relay from a port of its own to one address. Dropping it resets its connections and ends its threads.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// What the proxy's threads share.
+struct Shared {
+    target: SocketAddr,
+    state: Mutex<State>,
+    /// The harm changed, or a connection was reset.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    harm: Harm,
+    closing: bool,
+    accepted: u64,
+    swallowed: u64,
+    links: Vec<Weak<Link>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Harm {
+    /// Nothing: bytes are passed on as they come.
+    pub fn none() -> Self {
+        Harm::default()
+    }
+
+    /// A slow link, in bytes per second.
+    ///
+    /// # Panics
+    /// When nothing at all could pass; that is [`Harm::frozen`].
+    pub fn rate(bytes_per_second: u64) -> Self {
+        let rate = NonZeroU64::new(bytes_per_second).expect("a rate of at least one byte per second");
+        Harm { rate: Some(rate), ..Harm::none() }
+    }
+
+    /// A long link.
+    pub fn latency(latency: Duration) -> Self {
+        Harm { latency, ..Harm::none() }
+    }
+
+    /// Connections that are reset when `bytes` bytes of either direction have passed.
+    pub fn reset_after(bytes: u64) -> Self {
+        Harm { reset: Some(Reset::After(bytes)), ..Harm::none() }
+    }
+
+    /// Connections that are reset now and then; see [`Reset::Chance`].
+    pub fn reset_by_chance(probability: f64, seed: u64) -> Self {
+        Harm { reset: Some(Reset::Chance { probability, seed }), ..Harm::none() }
+    }
+
+    /// Another side that is gone without a word.
+    pub fn half_open() -> Self {
+        Harm { half_open: true, ..Harm::none() }
+    }
+
+    /// One bit turned over, in the byte after the first `offset` ones.
+    pub fn flip(direction: Direction, offset: u64) -> Self {
+        Harm { flip: Some(Flip { direction, offset }), ..Harm::none() }
+    }
+
+    /// Writes of a few bytes.
+    pub fn split_writes() -> Self {
+        Harm { writes: Writes::Split, ..Harm::none() }
+    }
+
+    /// Large, late writes.
+    pub fn coalesced_writes() -> Self {
+        Harm { writes: Writes::Coalesced, ..Harm::none() }
+    }
+
+    /// Everything waits until the harm is lifted.
+    pub fn frozen() -> Self {
+        Harm { frozen: true, ..Harm::none() }
+    }
+}
+
+impl Proxy {
+    /// A relay to `target` on a free port of the loopback interface, doing no harm yet.
+    ///
+    /// # Errors
+    /// When the system has no port or no thread left.
+    pub fn to(target: SocketAddr) -> io::Result<Proxy> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared { target, state: Mutex::default(), changed: Condvar::new() });
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("proxy accepts".into()).spawn(move || accept(&shared, &listener))?
+        };
+        Ok(Proxy { address, shared, accepting: Some(accepting) })
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Replaces the harm, for present and future connections. Bytes that are being written are not called back.
+    pub fn set(&self, harm: Harm) {
+        self.shared.lock().harm = harm;
+        self.shared.changed.notify_all();
+    }
+
+    /// Resets every present connection now.
+    pub fn cut(&self) {
+        let links: Vec<_> = self.shared.lock().links.iter().filter_map(Weak::upgrade).collect();
+        links.iter().for_each(|link| link.reset());
+        self.shared.changed.notify_all();
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.lock().accepted
+    }
+
+    /// Bytes that half-open connections have swallowed so far.
+    pub fn swallowed(&self) -> u64 {
+        self.shared.lock().swallowed
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        // Wakes the thread that accepts, which looks at `closing` next.
+        let woken = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok();
+        let accepting = self.accepting.take().filter(|_| woken);
+        let _ = accepting.map(JoinHandle::join);
+        self.cut();
+        let threads = std::mem::take(&mut self.shared.lock().threads);
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        write!(f, "Proxy({} to {}, {} accepted, {:?})", self.address, self.shared.target, state.accepted, state.harm)
+    }
+}
+
+impl Shared {
+    /// Nothing panics while holding the lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change of the harm, for `longest` at most.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Until the proxy closes, gives every connection its own to the target. A target that does not answer is a reset.
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let accepted = listener.accept();
+        let number = {
+            let mut state = shared.lock();
+            if state.closing {
+                return;
+            }
+            state.accepted += u64::from(accepted.is_ok());
+            state.accepted
+        };
+        match accepted {
+            Ok((client, _)) => {
+                // The client is dropped, so that it learns of it, when there is no other end.
+                let _ = relay::start(shared, client, number);
+            }
+            // Out of file descriptors, perhaps only for a moment.
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
