@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::builder::Settings;
 use crate::call::{bind, call_master, call_rank};
@@ -20,6 +20,9 @@ use crate::secure::Secure;
 
 /// How much longer than rank 0 the others wait, so that they hear from it who was missing.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a rank whose call failed waits for rank 0's word of why.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// A world that has come together, as one rank has it.
 #[derive(Debug)]
@@ -165,7 +168,19 @@ impl Gathering {
         let rank = self.settings.rank;
         let mut links: Vec<Option<Secure>> = (0..self.settings.world).map(|_| None).collect();
         for (other, address) in self.addresses.iter().enumerate().take(rank) {
-            links[other] = Some(call_rank(&self.settings, (other, address), session, self.deadline).await?);
+            let calling = call_rank(&self.settings, (other, address), session, self.deadline);
+            let called = tokio::select! {
+                called = calling => called,
+                (rank, event) = self.lines.next() => return Err(stopped(rank, event)),
+            };
+            match called {
+                Ok(link) => links[other] = Some(link),
+                // Rank 0 may know of an earlier reason: then the other rank has given up already.
+                Err(error) => match timeout(GRACE, self.lines.next()).await {
+                    Ok((rank, event @ Event::Said(Message::Fail(_)))) => return Err(stopped(rank, event)),
+                    _ => return Err(error),
+                },
+            }
         }
         while let Some(missing) = (rank + 1..links.len()).find(|other| links[*other].is_none()) {
             match self.next(session, &mut links).await {
@@ -283,3 +298,6 @@ fn random_name(rank: usize) -> Result<String, JoinError> {
     getrandom::fill(&mut bytes).map_err(failed)?;
     Ok(hex::encode(bytes))
 }
+
+#[cfg(test)]
+mod tests;
