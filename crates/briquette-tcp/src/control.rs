@@ -44,7 +44,10 @@ pub(crate) async fn watch(
         tokio::select! {
             command = commands.recv() => match command {
                 Some(Command::Stopped) => tell(&mut lines, &shared, None).await,
-                Some(Command::Leave) | None => return lines.tell_all(&Message::Bye).await,
+                Some(Command::Leave) | None => {
+                    lines.tell_all(&Message::Bye).await;
+                    return lines.close().await;
+                }
             },
             (from, event) = lines.next() => heed(&mut lines, &shared, from, event).await,
             _ = ticks.tick() => {

@@ -129,6 +129,23 @@ impl Lines {
         }
     }
 
+    /// Ends all lines: says that nothing more will come, and waits for the other sides to say so, too. A line that is
+    /// closed at once answers a heartbeat on its way with a reset, which may overtake the goodbye.
+    pub(crate) async fn close(mut self) {
+        let until = Instant::now() + WRITING;
+        for (writer, _) in self.writers.values_mut() {
+            // Who does not take even this is not waited for below.
+            drop(timeout_at(until, writer.shutdown()).await);
+        }
+        while !self.writers.is_empty() {
+            match timeout_at(until, self.next()).await {
+                Ok((rank, Event::Closed(_))) => self.remove(rank),
+                Ok((_, Event::Said(_))) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     pub(crate) async fn tell_all(&mut self, message: &Message) {
         self.tell_others(message, None).await;
     }
