@@ -10,14 +10,17 @@ use briquette_core::comm::Clock;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::control::{self, Pulse};
-use crate::environment::Environment;
+use crate::environment::{Environment, names};
 use crate::error::JoinError;
 use crate::link::{Limits, Link};
 use crate::rendezvous::{self, World};
 use crate::secure::Certificates;
 use crate::shared::Shared;
-use crate::tcp::{Parts, Tcp};
+use crate::tcp::{Parts, Tcp, join_within};
 use crate::token::Token;
+
+/// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// A rank's settings; every one but rank, world and rank 0's address has a default.
 #[must_use = "call `join`"]
@@ -53,8 +56,15 @@ impl std::fmt::Debug for TcpBuilder {
 }
 
 impl Settings {
-    pub(crate) fn take_listener(&self) -> Option<TcpListener> {
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The socket that listens already, if there is one.
+    pub(crate) fn take_listener(&self) -> Result<Option<tokio::net::TcpListener>, JoinError> {
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let adopt = |listener: TcpListener| {
+            let address = listener.local_addr().map_or_else(|_| self.master.clone(), |address| address.to_string());
+            let adopted = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
+            adopted.map_err(|source| JoinError::Listen { address, source })
+        };
+        listener.map(adopt).transpose()
     }
 }
 
@@ -90,8 +100,12 @@ impl TcpBuilder {
         let host =
             if master.contains(':') && !master.starts_with('[') { format!("[{master}]") } else { master.clone() };
         let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}"));
-        if let Some(token) = token {
-            builder = builder.token(Token::new(token));
+        if let Some(token) = token.as_ref().map(Token::new) {
+            if token.is_empty() {
+                let problem = format!("{} is blank; it should hold the secret that all ranks share", names::TOKEN);
+                return Err(JoinError::Settings(problem));
+            }
+            builder = builder.token(token);
         } else if let Some(path) = token_file {
             let problem = |e: std::io::Error| format!("{e}; it should hold the secret that all ranks share");
             let fail = |problem| JoinError::File { path: path.clone(), problem };
@@ -119,13 +133,14 @@ impl TcpBuilder {
         self
     }
 
-    /// On rank 0: a socket that listens already, in place of one made for rank 0's address.
+    /// A socket that listens already, in place of one made for [`listen`](TcpBuilder::listen).
     pub fn listener(mut self, listener: TcpListener) -> TcpBuilder {
         self.settings.listener = Mutex::new(Some(listener));
         self
     }
 
-    /// On other ranks: where this one takes calls, `host:port`; if not set, any port of the interface that leads to rank 0.
+    /// Where this rank takes calls, `host:port`; if not set, rank 0 does so at its address, others at any port of the
+    /// interface that leads to rank 0. Rank 0 needs it where its own machine knows its name under another address.
     pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.listen = Some(address.into());
         self
@@ -223,34 +238,52 @@ impl TcpBuilder {
         let thread = thread::Builder::new().name(format!("rank {rank} control"));
         let control = thread.spawn(body).map_err(system("start its control thread"))?;
         let gone = || system("start its control thread")(std::io::ErrorKind::BrokenPipe.into());
-        let (streams, shared) = joined.recv().map_err(|_| gone())??;
+        let (streams, shared) = match joined.recv().map_err(|_| gone()).and_then(|result| result) {
+            Ok(joined) => joined,
+            Err(error) => {
+                // So that nothing of a failed attempt is left when another begins: no thread, no port.
+                join_within(control, ENDING);
+                return Err(error);
+            }
+        };
         let links = streams.into_iter().map(|stream| stream.map(|stream| Link::new(stream, limits))).collect();
         let parts = Parts { links, shared, poll, commands, control, deadline, queue: limits.queue, clock };
         Tcp::new(parts).map_err(system("watch sockets"))
     }
 
     fn check(&self) -> Result<(), JoinError> {
-        let Settings { rank, world, master, token, .. } = &self.settings;
+        let Settings { rank, world, master, listener, listen, token, .. } = &self.settings;
         let problem = |text: String| Err(JoinError::Settings(text));
         if rank >= world {
             return problem(format!("rank {rank} of a world of {world}: ranks are counted from 0"));
         }
-        if self.pulse.interval.is_zero() || self.pulse.lost_after < 2 * self.pulse.interval {
+        if self.pulse.interval.is_zero() || self.pulse.lost_after < 3 * self.pulse.interval {
             return problem(
-                "a rank can be dead after two heartbeats at the earliest: lost_after ≥ 2 · interval".to_owned(),
+                "a rank can be dead after three heartbeats at the earliest: lost_after ≥ 3 · interval".to_owned(),
             );
         }
-        let loopback = |address: &String| {
-            address.to_socket_addrs().is_ok_and(|mut found| found.all(|a: SocketAddr| a.ip().is_loopback()))
-        };
-        if token.is_empty() && *world > 1 && !loopback(master) {
-            return problem(format!(
-                "a token is needed, as {master} is not on this machine: give every rank the same secret \
-                 (BRIQUETTE_TOKEN_FILE, or `briquette launch --token-file`; `briquette token` makes one)"
-            ));
+        if token.is_empty() && *world > 1 {
+            let listening = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            let listening = listening.as_ref().and_then(|socket| socket.local_addr().ok()).map(|a| a.to_string());
+            for address in [Some(master), listen.as_ref(), listening.as_ref()].into_iter().flatten() {
+                if !is_loopback(address)? {
+                    return problem(format!(
+                        "a token is needed, as {address} is not an address of this machine alone: give every rank the \
+                         same secret (BRIQUETTE_TOKEN_FILE, or `briquette launch --token-file`; `briquette token` makes \
+                         one)"
+                    ));
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Whether nobody outside this machine can call at an address. One that nobody knows yet cannot be said to be so.
+fn is_loopback(address: &str) -> Result<bool, JoinError> {
+    let found = address.to_socket_addrs();
+    let found = found.map_err(|source| JoinError::Resolve { address: address.to_owned(), source })?;
+    Ok(found.map(|place: SocketAddr| place.ip()).all(|ip| ip.is_loopback()))
 }
 
 /// A world of `ranks` threads of this process that talk over loopback, in rank order: for tests, and to measure. `edit`

@@ -44,12 +44,15 @@ pub(crate) async fn watch(
         tokio::select! {
             command = commands.recv() => match command {
                 Some(Command::Stopped) => tell(&mut lines, &shared, None).await,
-                Some(Command::Leave) | None => return lines.tell_all(&Message::Bye).await,
+                Some(Command::Leave) | None => {
+                    lines.tell_all(&Message::Bye).await;
+                    return lines.close().await;
+                }
             },
             (from, event) = lines.next() => heed(&mut lines, &shared, from, event).await,
             _ = ticks.tick() => {
                 // Whoever was asleep itself has no opinion on the others.
-                let asleep = last_tick.elapsed() > pulse.interval + pulse.lost_after / 4;
+                let asleep = last_tick.elapsed() > pulse.lost_after / 2;
                 last_tick = Instant::now();
                 beat(&mut lines, &shared).await;
                 if asleep {
@@ -71,7 +74,10 @@ async fn heed(lines: &mut Lines, shared: &Shared, from: usize, event: Event) {
             }
             false
         }
-        Event::Said(Message::Abort { by, during, reason }) => shared.stop(Stop::aborted(by, &during, reason)),
+        // Only the first reason is kept: see `Doing::scope`.
+        Event::Said(Message::Abort { by, during, reason }) => {
+            shared.stopped().is_none() && shared.stop(Stop::aborted(by, &during, reason))
+        }
         Event::Said(Message::Lost { by, rank, cause }) => shared.stop(Stop::Lost { by, rank, cause }),
         Event::Said(Message::Bye) => {
             if let Some(peer) = shared.peers().get_mut(from) {

@@ -1,7 +1,10 @@
 //! What a launcher tells the processes it starts: torchrun's names, read once into a typed struct.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use crate::token::Token;
 
 /// The names of the variables.
 pub mod names {
@@ -26,7 +29,7 @@ pub mod names {
 }
 
 /// A process's place in a world, as its launcher says (`briquette launch`, `torchrun`, a scheduler's script).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Environment {
     /// This process's rank.
     pub rank: usize,
@@ -46,6 +49,24 @@ pub struct Environment {
     pub tls: Option<PathBuf>,
     /// How often the world was started again.
     pub restart: u32,
+}
+
+/// Without the secret.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Environment { rank, world, local_rank, master, port, token, token_file, tls, restart } = self;
+        f.debug_struct("Environment")
+            .field("rank", rank)
+            .field("world", world)
+            .field("local_rank", local_rank)
+            .field("master", master)
+            .field("port", port)
+            .field("token", &token.as_ref().map(Token::new))
+            .field("token_file", token_file)
+            .field("tls", tls)
+            .field("restart", restart)
+            .finish()
+    }
 }
 
 /// What is wrong with the variables.

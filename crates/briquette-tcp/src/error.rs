@@ -1,13 +1,12 @@
 //! Why a world did not come about.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// A rank could not join.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// Rank 0 cannot listen where it should.
+    /// A rank cannot listen where it should.
     #[error("cannot listen at {address}: {source}. {}", bind_advice(source))]
     Listen {
         /// Where.
@@ -15,8 +14,10 @@ pub enum JoinError {
         /// The system's words.
         source: std::io::Error,
     },
-    /// Rank 0's address means nothing.
-    #[error("rank 0's address `{address}` cannot be resolved: {source}. Give a host's name or address and a port")]
+    /// An address means nothing.
+    #[error(
+        "the address `{address}` cannot be resolved: {source}. Give a host's name or address, and a port: `host:port`"
+    )]
     Resolve {
         /// The text.
         address: String,
@@ -48,7 +49,7 @@ pub enum JoinError {
         /// Whom.
         other: usize,
         /// Where it was said to be.
-        address: SocketAddr,
+        address: String,
         /// What happened.
         cause: String,
     },
@@ -124,7 +125,9 @@ fn bind_advice(source: &std::io::Error) -> &'static str {
         std::io::ErrorKind::AddrInUse => {
             "Another program has this port (an earlier run, perhaps): end it or choose another port"
         }
-        std::io::ErrorKind::AddrNotAvailable => "The address is not one of this machine's: rank 0 must run where it is",
+        std::io::ErrorKind::AddrNotAvailable => {
+            "The address is not one of this machine's: give one that is, and start rank 0 on the machine that has its address"
+        }
         _ => "Choose another address or port",
     }
 }

@@ -7,19 +7,25 @@
 //! listener answer       (JSON, 4 bytes of length before it) + proof("listener", both random numbers, introduction, answer)
 //! ```
 //!
-//! A proof is an HMAC-SHA-256 under the token. Both sides draw a number each time, so what was heard once is of no use
+//! A proof is an HMAC-SHA-256 under the token; a listener that refuses because the caller's proof is wrong sends zeros in
+//! place of its own, so that strangers get nothing to try secrets on. The introduction says which rank is called, so that
+//! nobody between two ranks can lead a call to a third. Both sides draw a number each time, so what was heard once is of no use
 //! later; under TLS a value of the session goes into the proofs too, so that nobody can stand between. Without a token the
 //! proofs are under the empty one and prove nothing: that is for loopback.
 
 use std::io;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::token::{PROOF, Token};
 
 const MAGIC: &[u8; 8] = b"BRIQTCP1";
+/// What writing an answer may take: nothing else is on its way yet.
+const ANSWER: Duration = Duration::from_secs(1);
 /// Longest introduction or answer, in bytes.
 const LONGEST: usize = 4 << 10;
 
@@ -27,6 +33,8 @@ const LONGEST: usize = 4 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Introduction {
     pub(crate) rank: usize,
+    /// The rank that is called.
+    pub(crate) to: usize,
     pub(crate) world: usize,
     /// Of this library.
     pub(crate) version: String,
@@ -55,7 +63,7 @@ pub(crate) enum HandshakeError {
     Io(#[from] io::Error),
     /// Somebody else's protocol.
     #[error("{}", stranger(.0))]
-    Stranger([u8; 8]),
+    Stranger(Vec<u8>),
     /// Something longer than a handshake has.
     #[error("a message of {0} bytes in a handshake")]
     Long(usize),
@@ -70,8 +78,9 @@ pub(crate) enum HandshakeError {
     Refused(String),
 }
 
-fn stranger(bytes: &[u8; 8]) -> String {
-    if bytes[..2] == [0x16, 0x03] {
+fn stranger(bytes: &[u8]) -> String {
+    // A handshake or an alert.
+    if bytes.starts_with(&[0x16, 0x03]) || bytes.starts_with(&[0x15, 0x03]) {
         return "the other side speaks TLS and this one does not: give every rank the certificates, or none".to_owned();
     }
     format!("what answers there is not a rank of this library's (it begins with {:?})", String::from_utf8_lossy(bytes))
@@ -97,9 +106,10 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     let answer = parse(&text)?;
     let proven = token.verify(&[b"listener", binding, &ours, &theirs, &introduction, &text], &proof);
     match answer {
-        // Whoever refuses because of the token cannot prove to know ours.
-        Answer::Refused(reason) => Err(HandshakeError::Refused(reason)),
         Answer::Welcome if proven => Ok(()),
+        Answer::Refused(reason) if proven => Err(HandshakeError::Refused(reason)),
+        // Whoever refuses because of the token cannot prove to know ours. The words may be a stranger's: they are not shown.
+        Answer::Refused(_) => Err(HandshakeError::Refused(WRONG_TOKEN.to_owned())),
         Answer::Welcome => Err(HandshakeError::Proof),
     }
 }
@@ -126,7 +136,7 @@ pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     let known = token.verify(&[b"caller", binding, &theirs, &ours, &text], &proof);
     let transcript = vec![b"listener".to_vec(), binding.to_vec(), theirs.to_vec(), ours.to_vec(), text];
     if !known {
-        answer(&mut stream, token, &transcript, &Answer::Refused(WRONG_TOKEN.to_owned())).await?;
+        write(&mut stream, &serde_json::to_vec(&Answer::Refused(WRONG_TOKEN.to_owned()))?, &[0; PROOF]).await?;
         return Err(HandshakeError::Refused(WRONG_TOKEN.to_owned()));
     }
     let introduction = parse(&transcript[4])?;
@@ -153,14 +163,23 @@ async fn answer<S: AsyncWrite + Unpin>(
     let text = serde_json::to_vec(answer)?;
     let parts: Vec<&[u8]> = transcript.iter().map(Vec::as_slice).chain([text.as_slice()]).collect();
     let proof = token.prove(&parts);
-    write(stream, &text, &proof).await
+    let slow = |_| io::Error::from(io::ErrorKind::TimedOut);
+    timeout(ANSWER, write(stream, &text, &proof)).await.map_err(slow)?
 }
 
 async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<[u8; PROOF], HandshakeError> {
     let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic).await?;
+    let mut got = 0;
+    // A TLS alert is shorter than what is expected, and says more than the end that follows it.
+    while got < magic.len() {
+        match stream.read(&mut magic[got..]).await? {
+            0 if got > 0 => return Err(HandshakeError::Stranger(magic[..got].to_vec())),
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            count => got += count,
+        }
+    }
     if magic != *MAGIC {
-        return Err(HandshakeError::Stranger(magic));
+        return Err(HandshakeError::Stranger(magic.to_vec()));
     }
     let mut number = [0; PROOF];
     stream.read_exact(&mut number).await?;

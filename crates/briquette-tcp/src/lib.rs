@@ -1,7 +1,9 @@
 //! Ranks that are processes, on one machine or many: a communicator over TCP.
 
 mod builder;
+mod call;
 mod control;
+mod door;
 mod environment;
 mod error;
 pub mod frame;

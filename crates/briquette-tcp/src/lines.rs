@@ -2,14 +2,15 @@
 //!
 //! A message is 4 bytes of length, 4 bytes of CRC-32, and JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
 
 use crate::secure::Secure;
 use crate::shared::Doing;
@@ -48,22 +49,23 @@ pub(crate) enum Event {
 /// The lines of this rank: to everyone on rank 0, to rank 0 elsewhere.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    writers: BTreeMap<usize, WriteHalf<Secure>>,
+    writers: BTreeMap<usize, (WriteHalf<Secure>, AbortHandle)>,
     sender: mpsc::Sender<(usize, Event)>,
     events: mpsc::Receiver<(usize, Event)>,
+    /// Ranks whose lines took nothing for too long.
+    cut: VecDeque<usize>,
 }
 
 impl Lines {
     pub(crate) fn new() -> Lines {
         let (sender, events) = mpsc::channel(64);
-        Lines { writers: BTreeMap::new(), sender, events }
+        Lines { writers: BTreeMap::new(), sender, events, cut: VecDeque::new() }
     }
 
     pub(crate) fn add(&mut self, rank: usize, stream: Secure) {
         let (reader, writer) = tokio::io::split(stream);
-        self.writers.insert(rank, writer);
         let sender = self.sender.clone();
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let mut reader = reader;
             loop {
                 let event = match read(&mut reader).await {
@@ -79,6 +81,7 @@ impl Lines {
                 }
             }
         });
+        self.writers.insert(rank, (writer, reading.abort_handle()));
     }
 
     pub(crate) fn remove(&mut self, rank: usize) {
@@ -91,6 +94,10 @@ impl Lines {
 
     /// The next thing that happens on any line.
     pub(crate) async fn next(&mut self) -> (usize, Event) {
+        if let Some(rank) = self.cut.pop_front() {
+            let cause = format!("its control line took nothing for {:.1} s", WRITING.as_secs_f64());
+            return (rank, Event::Closed(cause));
+        }
         match self.events.recv().await {
             Some(event) => event,
             // A sender is kept here, so this does not come to pass.
@@ -99,14 +106,43 @@ impl Lines {
     }
 
     pub(crate) async fn send(&mut self, rank: usize, message: &Message) {
-        let Some(writer) = self.writers.get_mut(&rank) else { return };
+        self.send_until(rank, message, Instant::now() + WRITING).await;
+    }
+
+    async fn send_until(&mut self, rank: usize, message: &Message, until: Instant) {
+        let Some((writer, reading)) = self.writers.get_mut(&rank) else { return };
         let written = async {
             writer.write_all(&encode(message)?).await?;
             writer.flush().await
         };
-        // A line that takes nothing is cut: half a message on it would spoil the next. Its reader says what happened.
-        if !matches!(timeout(WRITING, written).await, Ok(Ok(()))) {
-            self.remove(rank);
+        match timeout_at(until, written).await {
+            Ok(Ok(())) => {}
+            // Its reader says what happened.
+            Ok(Err(_)) => self.remove(rank),
+            // A line that takes nothing is cut: half a message on it would spoil the next. Nobody hears of it from a side
+            // that is frozen, so it is said here.
+            Err(_) => {
+                reading.abort();
+                self.remove(rank);
+                self.cut.push_back(rank);
+            }
+        }
+    }
+
+    /// Ends all lines: says that nothing more will come, and waits for the other sides to say so, too. A line that is
+    /// closed at once answers a heartbeat on its way with a reset, which may overtake the goodbye.
+    pub(crate) async fn close(mut self) {
+        let until = Instant::now() + WRITING;
+        for (writer, _) in self.writers.values_mut() {
+            // Who does not take even this is not waited for below.
+            drop(timeout_at(until, writer.shutdown()).await);
+        }
+        while !self.writers.is_empty() {
+            match timeout_at(until, self.next()).await {
+                Ok((rank, Event::Closed(_))) => self.remove(rank),
+                Ok((_, Event::Said(_))) => {}
+                Err(_) => return,
+            }
         }
     }
 
@@ -116,8 +152,10 @@ impl Lines {
 
     pub(crate) async fn tell_others(&mut self, message: &Message, but: Option<usize>) {
         let ranks: Vec<usize> = self.writers.keys().copied().filter(|rank| Some(*rank) != but).collect();
+        // Together they may take as long as one: what goes at once goes even when the time is up.
+        let until = Instant::now() + WRITING;
         for rank in ranks {
-            self.send(rank, message).await;
+            self.send_until(rank, message, until).await;
         }
     }
 }

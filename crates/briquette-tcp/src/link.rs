@@ -109,7 +109,7 @@ impl Link {
     }
 
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outbox.is_empty() || self.end.is_some()
+        (self.outbox.is_empty() && self.stream.is_flushed()) || self.end.is_some()
     }
 
     pub(crate) fn end(&self) -> Option<&End> {

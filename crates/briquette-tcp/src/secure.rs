@@ -137,18 +137,27 @@ impl Secure {
 /// TLS errors in words that say what to do.
 pub(crate) fn explained(error: io::Error) -> io::Error {
     let text = error.to_string();
-    let advice = if text.contains("Expired") || text.contains("expired") {
+    let hung_up = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&error.kind());
+    let is_about = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let advice = if hung_up {
+        "the other side hung up during the TLS handshake. If its log speaks of TLS, give every rank the certificates, or \
+         none"
+    } else if is_about(&["Expired", "expired"]) {
         "a certificate has expired: make new ones with `briquette cert` and copy them to every machine"
-    } else if text.contains("NotValidYet") || text.contains("not valid yet") {
+    } else if is_about(&["NotValidYet", "not valid yet"]) {
         "a certificate is not valid yet: do the machines' clocks agree?"
-    } else if text.contains("UnknownIssuer") || text.contains("unknown ca") || text.contains("UnknownCA") {
+    // An authority of the same name with another key is a bad signature, which the other side hears of as an error to
+    // decrypt.
+    } else if is_about(&["UnknownIssuer", "UnknownCA", "BadSignature", "DecryptError"]) {
         "the certificates are not of the same `briquette cert`: copy one directory to every machine"
-    } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
+    } else if is_about(&["InvalidContentType", "corrupt message"]) {
         "the other side does not speak TLS: give every rank the certificates, or none"
+    } else if is_about(&["no certificates", "CertificateRequired"]) {
+        "the other side has no certificate: give every rank those of one `briquette cert`"
     } else {
         "TLS failed"
     };
-    io::Error::new(error.kind(), format!("{advice} ({text})"))
+    io::Error::other(format!("{advice} ({text})"))
 }
 
 impl AsyncRead for Secure {

@@ -51,6 +51,14 @@ impl Stream {
         }
     }
 
+    /// Whether everything that was taken is with the system.
+    pub(crate) fn is_flushed(&self) -> bool {
+        match self {
+            Stream::Plain(_) => true,
+            Stream::Tls(tls) => !tls.connection.wants_write(),
+        }
+    }
+
     /// Nothing more will be written.
     pub(crate) fn end(&mut self) {
         if let Stream::Tls(tls) = self {
@@ -90,7 +98,10 @@ impl Tls {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
-            self.connection.write_tls(&mut self.socket)?;
+            match self.connection.write_tls(&mut self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => drop(result?),
+            }
         }
         Ok(())
     }

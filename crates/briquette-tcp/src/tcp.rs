@@ -330,7 +330,7 @@ impl Drop for Tcp {
 }
 
 /// Waits for a thread, but not for ever.
-fn join_within(thread: JoinHandle<()>, limit: Duration) {
+pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
     let (done, ended) = channel::<()>();
     // The sender goes with the waiter, which ends the wait.
     let waiter = move || {

@@ -2,12 +2,22 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use briquette_tcp::{Certificates, Tcp, TcpBuilder, loopback};
+use briquette_core::Communicator;
+use briquette_core::comm::run_ranks;
+use briquette_tcp::{Certificates, JoinError, Tcp, TcpBuilder, loopback};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
+
+pub(crate) mod logs;
+pub(crate) mod stranger;
+
+/// Longer than anything takes that goes well.
+pub(crate) const PATIENT: Duration = Duration::from_secs(20);
 
 /// How long the certificates of a test hold, in years around now.
 pub(crate) const VALID: (i32, i32) = (2000, 4000);
@@ -15,18 +25,29 @@ pub(crate) const VALID: (i32, i32) = (2000, 4000);
 pub(crate) const EXPIRED: (i32, i32) = (2000, 2001);
 
 /// Writes an authority, a certificate for ranks and its key, as `briquette cert` does.
-pub(crate) fn write_certificates(directory: &Path, (from, to): (i32, i32)) {
+pub(crate) fn write_certificates(directory: &Path, valid: (i32, i32)) {
     let authority_key = KeyPair::generate().unwrap();
+    let authority = authority().self_signed(&authority_key).unwrap();
+    fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
+    fs::write(directory.join("ca-key.pem"), authority_key.serialize_pem()).unwrap();
+    renew(directory, valid);
+}
+
+fn authority() -> CertificateParams {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_certificate = authority.self_signed(&authority_key).unwrap();
+    authority
+}
+
+/// Another certificate for ranks, of the authority that the directory has.
+pub(crate) fn renew(directory: &Path, (from, to): (i32, i32)) {
+    let authority_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem")).unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let mut own = CertificateParams::new(vec!["briquette".to_owned()]).unwrap();
     own.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     own.not_before = rcgen::date_time_ymd(from, 1, 1);
     own.not_after = rcgen::date_time_ymd(to, 1, 1);
-    let certificate = own.signed_by(&key, &Issuer::new(authority, authority_key)).unwrap();
-    fs::write(directory.join("ca.pem"), authority_certificate.pem()).unwrap();
+    let certificate = own.signed_by(&key, &Issuer::new(authority(), authority_key)).unwrap();
     fs::write(directory.join("cert.pem"), certificate.pem()).unwrap();
     fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
 }
@@ -40,6 +61,44 @@ pub(crate) fn certificates() -> Certificates {
 
 /// A world that fails, rather than hangs, when a rank waits in vain.
 pub(crate) fn world(ranks: usize, edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) -> Vec<Tcp> {
-    let patient = Duration::from_secs(20);
-    loopback(ranks, |builder| edit(builder.deadline(patient).join_deadline(patient))).unwrap()
+    loopback(ranks, |builder| edit(builder.deadline(PATIENT).join_deadline(PATIENT))).unwrap()
+}
+
+/// A rank of a world of three whose rank 0 is at this address.
+pub(crate) fn rank(rank: usize, master: SocketAddr) -> TcpBuilder {
+    TcpBuilder::new(rank, 3, master.to_string()).deadline(PATIENT).join_deadline(PATIENT)
+}
+
+/// Ranks 0 and 1 of three wait at these addresses while `meddle` does what it wants there; then the last rank comes, and
+/// the world adds numbers up as if nothing had been.
+pub(crate) fn meddle<T>(
+    edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
+    meddle: impl FnOnce([SocketAddr; 2]) -> T,
+) -> T {
+    let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+    let edit = &edit;
+    let builder = move |number: usize| edit(rank(number, addresses[0]));
+    thread::scope(|threads| {
+        let mut number = 0..;
+        let early = listeners.map(|listener| {
+            let number = number.next().unwrap();
+            threads.spawn(move || builder(number).listener(listener).join())
+        });
+        let result = meddle(addresses);
+        let last = threads.spawn(move || builder(2).join());
+        let world = early.into_iter().chain([last]).map(|rank| rank.join().unwrap());
+        adds_up(world.collect::<Result<Vec<_>, JoinError>>().unwrap());
+        result
+    })
+}
+
+/// That an all-reduce gives the sum on every rank.
+pub(crate) fn adds_up(world: Vec<Tcp>) {
+    let sum = (1..=world.len()).sum::<usize>() as f64;
+    let results = run_ranks(world, |mut comm: Tcp| {
+        let mut x = [(comm.rank() + 1) as f64];
+        comm.all_reduce_sum_f64(&mut x).map(|()| x[0])
+    });
+    assert!(results.iter().all(|result| *result == Ok(sum)), "{results:?}");
 }

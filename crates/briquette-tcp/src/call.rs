@@ -1,0 +1,196 @@
+//! Calls to other ranks: finding their addresses, connecting, and the caller's side of the handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::builder::Settings;
+use crate::door::HANDSHAKE;
+use crate::error::JoinError;
+use crate::handshake::{self, HandshakeError, Introduction, Role};
+use crate::rendezvous::VERSION;
+use crate::secure::{Secure, explained};
+
+/// What one address may take to answer; a name may have others.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Rank 0 has answered.
+#[derive(Debug)]
+pub(crate) struct Master {
+    pub(crate) stream: Secure,
+    /// Where it was found.
+    pub(crate) address: SocketAddr,
+    /// Where this rank takes calls itself.
+    pub(crate) listener: TcpListener,
+}
+
+/// Why an attempt to call came to nothing.
+#[derive(Debug)]
+enum Setback {
+    /// The name means nothing, perhaps not yet.
+    Name(io::Error),
+    /// Nobody answers, perhaps not yet.
+    Silence(String),
+    /// There is no use in another attempt.
+    Final(JoinError),
+}
+
+/// Joins at rank 0, trying again until it is there.
+pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
+    let begin = Instant::now();
+    let mut pause = Duration::from_millis(20);
+    // An address that was asked for is tried first: if it cannot be had, nobody need be called.
+    let mut listener = settings.take_listener()?;
+    if let (None, Some(address)) = (&listener, &settings.listen) {
+        listener = Some(bind(address, deadline).await?);
+    }
+    loop {
+        let setback = match attempt(settings, &mut listener, deadline).await {
+            Ok(master) => return Ok(master),
+            Err(setback) => setback,
+        };
+        let is_over = Instant::now() + pause >= deadline;
+        let (rank, address) = (settings.rank, settings.master.clone());
+        match setback {
+            Setback::Final(error) => return Err(error),
+            // No later attempt makes an address of a text that is none.
+            Setback::Name(source) if is_over || source.kind() == io::ErrorKind::InvalidInput => {
+                return Err(JoinError::Resolve { address, source });
+            }
+            Setback::Silence(cause) if is_over => {
+                return Err(JoinError::Unreachable { rank, address, seconds: begin.elapsed().as_secs_f64(), cause });
+            }
+            Setback::Name(_) | Setback::Silence(_) => sleep(pause).await,
+        }
+        pause = (2 * pause).min(Duration::from_secs(1));
+    }
+}
+
+/// One call to rank 0. A listener that was made for it is kept for the next.
+async fn attempt(
+    settings: &Settings,
+    listener: &mut Option<TcpListener>,
+    deadline: Instant,
+) -> Result<Master, Setback> {
+    let (socket, address) = connect(&settings.master, deadline).await?;
+    let refused = |error: HandshakeError| Setback::Final(refusal(settings.rank, format!("rank 0 ({address})"), error));
+    let system = |what| move |source| Setback::Final(JoinError::System { rank: settings.rank, what, source });
+    // The way to rank 0 is the way on which the others are likely to reach this rank.
+    let mut here = socket.local_addr().map_err(system("tell its own address"))?;
+    here.set_port(0);
+    let own = match listener.take() {
+        Some(own) => own,
+        None => bind(&here.to_string(), deadline).await.map_err(Setback::Final)?,
+    };
+    let port = own.local_addr().map_err(system("tell its own address"))?;
+    if !port.ip().is_unspecified() {
+        here.set_ip(port.ip());
+    }
+    here.set_port(port.port());
+    let role = Role::Join { address: settings.advertise.clone().unwrap_or_else(|| here.to_string()) };
+    let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
+    match greeted {
+        Ok(Ok(stream)) => Ok(Master { stream, address, listener: own }),
+        Ok(Err(error)) => Err(refused(error)),
+        Err(_) => {
+            *listener = Some(own);
+            Err(Setback::Silence(format!("{address}: {}", slow())))
+        }
+    }
+}
+
+/// Calls a rank of a world that has a name.
+pub(crate) async fn call_rank(
+    settings: &Settings,
+    (other, address): (usize, &str),
+    session: &str,
+    deadline: Instant,
+) -> Result<Secure, JoinError> {
+    let (rank, place) = (settings.rank, address.to_owned());
+    let failed = |cause: String| JoinError::Link { rank, other, address: place, cause };
+    let until = deadline.min(Instant::now() + HANDSHAKE);
+    let socket = match connect(address, until).await {
+        Ok((socket, _)) => socket,
+        Err(Setback::Final(error)) => return Err(error),
+        Err(Setback::Silence(cause)) => return Err(failed(cause)),
+        Err(Setback::Name(error)) => return Err(failed(format!("the address cannot be resolved: {error}"))),
+    };
+    let role = Role::Data { session: session.to_owned() };
+    match timeout_at(until, greet(socket, settings, other, role)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(failed(reason(error))),
+        Err(_) => Err(failed(slow().to_string())),
+    }
+}
+
+/// The caller's side of the handshake.
+async fn greet(socket: TcpStream, settings: &Settings, to: usize, role: Role) -> Result<Secure, HandshakeError> {
+    let mut stream = Secure::call(socket, settings.certificates.as_ref()).await?;
+    let binding = stream.binding()?;
+    let Settings { rank, world, .. } = *settings;
+    let introduction = Introduction { rank, to, world, version: VERSION.to_owned(), role };
+    handshake::call(&mut stream, &settings.token, &binding, &introduction).await?;
+    Ok(stream)
+}
+
+/// A listener at the first address of a name that can be had.
+pub(crate) async fn bind(address: &str, deadline: Instant) -> Result<TcpListener, JoinError> {
+    let unresolved = |source| JoinError::Resolve { address: address.to_owned(), source };
+    let mut problem = io::ErrorKind::NotFound.into();
+    for place in resolve(address, deadline).await.map_err(unresolved)? {
+        match TcpListener::bind(place).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => problem = error,
+        }
+    }
+    Err(JoinError::Listen { address: address.to_owned(), source: problem })
+}
+
+/// All addresses of a name, in the system's order.
+async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    let found = timeout_at(until, lookup_host(address)).await;
+    let found: Vec<_> = found.map_err(|_| io::Error::other("nobody knew the name in time"))??.collect();
+    if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+}
+
+/// Tries every address of a name.
+async fn connect(address: &str, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
+    let mut causes = Vec::new();
+    for place in resolve(address, until).await.map_err(Setback::Name)? {
+        let cause = match timeout_at(until.min(Instant::now() + CONNECT), TcpStream::connect(place)).await {
+            // A port of this machine's that nobody listens at may be drawn for the call itself, which then answers itself.
+            Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "nobody listens there".to_owned(),
+            Ok(Ok(socket)) => return Ok((socket, place)),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        causes.push(format!("{place}: {cause}"));
+    }
+    Err(Setback::Silence(causes.join("; ")))
+}
+
+fn refusal(rank: usize, by: String, error: HandshakeError) -> JoinError {
+    JoinError::Refused { rank, by, reason: reason(error) }
+}
+
+/// What happened in a handshake and what to do, for the caller.
+fn reason(error: HandshakeError) -> String {
+    match error {
+        HandshakeError::Io(error) => match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                format!("it hung up in the middle of the handshake ({error}); its log says why")
+            }
+            // TLS 1.3: a listener that does not like the caller's certificate says so after its own part is done.
+            io::ErrorKind::InvalidData => explained(error).to_string(),
+            _ => error.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+fn slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", HANDSHAKE.as_secs()))
+}

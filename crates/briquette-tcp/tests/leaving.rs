@@ -1,0 +1,78 @@
+//! What a rank has sent arrives, whatever it does next.
+
+mod common;
+
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use briquette_core::Communicator;
+use briquette_core::comm::run_ranks;
+use briquette_core::error::CommError;
+use briquette_tcp::{Tcp, TcpBuilder};
+
+use common::{PATIENT, certificates, world};
+
+const FRAMES: usize = 24;
+const BYTES: usize = 300_000;
+
+/// Rank 0 sends more than the system's buffers hold, and then does `next`; rank 1 looks late, and does `done` with all of
+/// it in its hands.
+fn sends_much(
+    edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
+    next: impl Fn(Tcp) -> Result<(), CommError> + Sync,
+    done: impl Fn() + Sync,
+) {
+    let results = run_ranks(world(2, edit), |mut comm: Tcp| {
+        if comm.rank() == 0 {
+            (0..FRAMES).try_for_each(|number| comm.send(1, vec![number as u8; BYTES]))?;
+            return next(comm);
+        }
+        thread::sleep(Duration::from_millis(300));
+        for number in 0..FRAMES {
+            assert_eq!(comm.recv(0)?, vec![number as u8; BYTES]);
+        }
+        done();
+        Ok(())
+    });
+    assert_eq!(results, [Ok(()), Ok(())]);
+}
+
+fn leave(comm: Tcp) -> Result<(), CommError> {
+    drop(comm);
+    Ok(())
+}
+
+/// A rank that flushes and then only computes: what it sent must arrive meanwhile.
+fn flushes_and_computes(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) {
+    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+    let next = |mut comm: Tcp| {
+        comm.flush()?;
+        receiver.lock().unwrap().recv_timeout(PATIENT / 2).expect("rank 1 should have everything by now");
+        Ok(())
+    };
+    sends_much(edit, next, || sender.lock().unwrap().send(()).unwrap());
+}
+
+#[test]
+fn a_rank_that_leaves_is_heard_to_its_end() {
+    sends_much(|rank| rank, leave, || ());
+}
+
+#[test]
+fn a_rank_that_leaves_is_heard_to_its_end_under_tls() {
+    let certificates = certificates();
+    sends_much(|rank| rank.certificates(certificates.clone()), leave, || ());
+}
+
+#[test]
+fn what_is_flushed_arrives_while_the_sender_computes() {
+    flushes_and_computes(|rank| rank);
+}
+
+#[test]
+fn what_is_flushed_arrives_while_the_sender_computes_under_tls() {
+    let certificates = certificates();
+    flushes_and_computes(|rank| rank.certificates(certificates.clone()));
+}
