@@ -3,7 +3,7 @@
 //!
 //! Each case is a world of three processes, which are this test program started again; rank 0 or 1 has proxies in front of
 //! all its connections. The table that was seen is written to `target/tmp/faults.md`.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 mod case;
 mod rank;
@@ -113,7 +113,7 @@ fn every_fault_during_every_operation_ends_as_documented() {
                 loop {
                     let next = queue.lock().unwrap().pop_front();
                     let Some((number, case)) = next else { return };
-                    let outcome = case.run();
+                    let outcome = case.run(number);
                     seen.lock().unwrap().push((number, outcome));
                 }
             });
