@@ -144,6 +144,7 @@ const KINDS: [(&str, &str); 18] = [
     (CIFAR, "--reducer multi-step:2 --compressor sign --feedback ef21 --per-slot on"),
     (CIFAR, "--compressor qsgd:4 --feedback diana --rules *.bias=dense,*.weight=qsgd:8 --dense-below 20"),
     (CIFAR, "--bucket-values 20000 --compressor topk:10x:f16"),
+    (CIFAR, "--bucket-values 20000 --overlap on --compressor qsgd:4"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),
     (CIFAR, "--model vgg11 --compressor f16 --test-limit 4"),

@@ -40,7 +40,8 @@ impl<C: Communicator> Stepped<C> {
 }
 
 impl<C: Communicator> Communicator for Stepped<C> {
-    forward!(self => self.inner; rank world send recv flush abort verdict traffic scope pool collectives);
+    forward!(self => self.inner; rank world send recv flush abort verdict traffic scope pool overlaps finished
+        collectives);
 
     fn now(&self) -> f64 {
         self.clock
