@@ -10,7 +10,8 @@
 #
 # A target starts from fuzz/seeds/TARGET, which `cargo run --example seeds` in fuzz/ writes, and keeps what it finds
 # interesting in fuzz/corpus/TARGET, which is not committed. What the targets assert is in
-# crates/briquette-core/tests/wire_format/{claims,asked}.rs; `cargo test` holds random inputs to the same.
+# crates/briquette-core/tests/wire_format/{claims,asked}.rs and crates/briquette-tcp/tests/arbitrary/claims.rs; `cargo test`
+# holds random inputs to the same.
 #
 # After a crash the input lies in fuzz/artifacts/TARGET. To see it again:
 #

@@ -8,10 +8,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use briquette_core::comm::Scope;
 use briquette_core::config::{CompressorConfig, Config, representatives};
 use briquette_core::{Key, Message};
 use briquette_fuzz::claims::frame_of;
 use briquette_fuzz::golden::{GOLDEN, content};
+use briquette_tcp::frame::{Header, Kind};
 
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -48,6 +50,32 @@ fn main() -> io::Result<()> {
     for (number, config) in settings().into_iter().enumerate() {
         let text = toml::to_string(&config).map_err(io::Error::other)?;
         write(&seeds, "settings", &format!("settings_{number:02}"), text.as_bytes())?;
+    }
+    tcp(&seeds)
+}
+
+/// Frames as they are on a link, the list that makes some, openings, introductions and answers.
+fn tcp(seeds: &Path) -> io::Result<()> {
+    let frame = |kind, number, frame: &[u8]| {
+        let scope = Scope { operation: "exchange", step: 3, bucket: Some(1) };
+        let header = Header { kind, len: frame.len(), number, tag: scope.into(), checksum: crc32fast::hash(frame) };
+        [&header.encode()[..], frame].concat()
+    };
+    let stream = [frame(Kind::Data, 0, b"first"), frame(Kind::Data, 1, b""), frame(Kind::Goodbye, 2, b"")].concat();
+    write(seeds, "tcp_stream", "frames", &stream)?;
+    write(seeds, "tcp_stream", "list", &[0, 2, 40, 7, 9, 0, 1, 49, 8, 3, 0, 0, 255, 0, 0])?;
+    let opening = [b"\x07BRIQTCP1", &[5; 32][..]].concat();
+    let said = |text: &[u8]| [&opening[..], &(text.len() as u32).to_le_bytes(), text, &[9; 32]].concat();
+    let texts = [
+        r#"{"rank":1,"to":0,"world":2,"version":"0","role":{"Join":{"address":"a:1"}}}"#,
+        r#"{"rank":1,"to":0,"world":2,"version":"0","role":{"Data":{"session":"s"}}}"#,
+        r#""Welcome""#,
+        r#"{"Refused":"no"}"#,
+    ];
+    for (number, text) in texts.into_iter().enumerate() {
+        let name = format!("text_{number}");
+        write(seeds, "tcp_introduction", &name, text.as_bytes())?;
+        write(seeds, "tcp_handshake", &name, &said(text.as_bytes()))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format`, too: these are
-//! the same files.
+//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format` and in
+//! `crates/briquette-tcp/tests/arbitrary`, too: these are the same files.
 
 #[path = "../../crates/briquette-core/tests/wire_format/asked.rs"]
 pub mod asked;
@@ -7,6 +7,8 @@ pub mod asked;
 pub mod claims;
 #[path = "../../crates/briquette-core/tests/wire_format/golden.rs"]
 pub mod golden;
+#[path = "../../crates/briquette-tcp/tests/arbitrary/claims.rs"]
+pub mod tcp;
 
 use briquette_core::Key;
 use briquette_core::config::CompressorConfig;

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::token::{PROOF, Token};
 
-const MAGIC: &[u8; 8] = b"BRIQTCP1";
+pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP1";
 /// What writing an answer may take: nothing else is on its way yet.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Longest introduction or answer, in bytes.

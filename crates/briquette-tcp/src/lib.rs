@@ -7,9 +7,12 @@ mod door;
 mod environment;
 mod error;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod handshake;
 mod lines;
 mod link;
+mod reader;
 mod rendezvous;
 mod secure;
 mod shared;

@@ -26,14 +26,6 @@ impl Stream {
         }
     }
 
-    /// Some bytes; 0 at the end.
-    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Plain(socket) => socket.read(bytes),
-            Stream::Tls(tls) => tls.read(bytes),
-        }
-    }
-
     /// Takes some of `head` followed by `body`.
     pub(crate) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         match self {
@@ -67,6 +59,16 @@ impl Stream {
             drop(tls.flush());
         }
         drop(self.socket().shutdown(std::net::Shutdown::Write));
+    }
+}
+
+/// Some bytes; 0 at the end.
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.read(bytes),
+            Stream::Tls(tls) => tls.read(bytes),
+        }
     }
 }
 

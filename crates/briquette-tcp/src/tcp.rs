@@ -16,7 +16,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::control::Command;
 use crate::frame::{Kind, Tag};
-use crate::link::{End, Link, SocketBytes};
+use crate::link::{Link, SocketBytes};
+use crate::reader::End;
 use crate::shared::{Shared, Stop};
 
 /// How long a rank whose link broke waits for word of why.
@@ -86,7 +87,7 @@ impl Tcp {
     /// What went over the sockets, with the headers of the frames, which [`traffic`](Communicator::traffic) leaves out.
     pub fn socket_bytes(&self) -> SocketBytes {
         let mut sum = SocketBytes::default();
-        for SocketBytes { written, read, frames_sent, frames_received } in self.links.iter().flatten().map(|l| l.moved)
+        for SocketBytes { written, read, frames_sent, frames_received } in self.links.iter().flatten().map(Link::moved)
         {
             sum.written += written;
             sum.read += read;

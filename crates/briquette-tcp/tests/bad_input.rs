@@ -13,7 +13,7 @@ use briquette_testkit::proxy::Proxy;
 use tempfile::TempDir;
 
 use common::stranger::Recorder;
-use common::{PATIENT, VALID, adds_up, rank, write_certificates};
+use common::{PATIENT, VALID, adds_up, logs, rank, write_certificates};
 
 /// How long these worlds may take to come together.
 const SOON: Duration = Duration::from_millis(1500);
@@ -136,6 +136,7 @@ fn everyone_says_that_world_sizes_differ() {
 
 #[test]
 fn a_rank_that_dies_before_the_world_is_complete_may_come_again() {
+    logs::keep();
     let (master, relay) = master();
     let proxy = Proxy::to(relay.address).unwrap();
     thread::scope(|threads| {
@@ -145,6 +146,8 @@ fn a_rank_that_dies_before_the_world_is_complete_may_come_again() {
         wait_for_welcomes(&relay, 1);
         proxy.cut();
         says(dying.join().unwrap(), &["rank 0 went away"]);
+        // Whoever is quicker than the news of the death is refused as a duplicate.
+        logs::wait_for(1, &["rank 1 joined and went away again"]);
         joining.push(join(rank(1, relay.address)));
         wait_for_welcomes(&relay, 2);
         joining.push(join(rank(2, relay.address)));

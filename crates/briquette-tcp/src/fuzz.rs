@@ -1,0 +1,158 @@
+//! What fuzz targets and their twins under `cargo test` reach. No part of the interface.
+
+use std::io::Read;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use briquette_core::Frame;
+use briquette_core::comm::FramePool;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+
+use crate::handshake::{self, Introduction, MAGIC, Role};
+use crate::reader::{End, Limits, Reader};
+use crate::token::{PROOF, Token};
+
+/// What a frame may reserve before its bytes come.
+pub const AHEAD: usize = crate::reader::STEP;
+/// What all handshakes here are under.
+pub const SECRET: &str = "a secret that no input holds";
+
+/// The reading half of a link.
+#[derive(Debug)]
+pub struct Frames {
+    reader: Reader,
+    pool: FramePool,
+}
+
+impl Frames {
+    /// One that takes frames up to so many bytes.
+    pub fn new(longest: usize, checksums: bool) -> Frames {
+        let limits = Limits { queue: 4, frame: longest, checksums };
+        Frames { reader: Reader::new(limits), pool: FramePool::default() }
+    }
+
+    /// What can be read now, each frame with what its sender was doing.
+    pub fn read(&mut self, source: &mut impl Read) -> Vec<(String, Frame)> {
+        self.reader.readable = true;
+        self.reader.pump(source, &mut self.pool);
+        std::iter::from_fn(|| self.reader.pop()).map(|(tag, frame)| (tag.to_string(), frame)).collect()
+    }
+
+    /// Bytes reserved for the frame that comes.
+    pub fn reserved(&self) -> usize {
+        self.reader.reserved()
+    }
+
+    /// Why nothing more comes: a goodbye, or this.
+    pub fn end(&self) -> Option<Result<(), String>> {
+        self.reader.end.clone().map(|end| match end {
+            End::Left => Ok(()),
+            End::Lost(cause) => Err(cause),
+        })
+    }
+}
+
+/// A listener to whom somebody says this in such pieces and no more: what it makes of that, and what it said.
+pub fn listen(said: &[u8], piece: usize) -> (Result<String, String>, Vec<u8>) {
+    let token = Token::new(SECRET);
+    converse(said, piece, async |stream| {
+        let caller = handshake::listen(stream, &token, b"binding").await;
+        caller.map(|caller| format!("{:?}", caller.introduction)).map_err(|error| error.to_string())
+    })
+}
+
+/// A caller to whom somebody says this in such pieces and no more.
+pub fn call(said: &[u8], piece: usize) -> (Result<(), String>, Vec<u8>) {
+    let token = Token::new(SECRET);
+    converse(said, piece, async |mut stream| {
+        handshake::call(&mut stream, &token, b"binding", &introduction()).await.map_err(|error| error.to_string())
+    })
+}
+
+/// A listener whose caller knows the token and introduces itself with this.
+pub fn listen_to(introduction: &[u8]) -> Result<String, String> {
+    let token = Token::new(SECRET);
+    let (mut theirs, ours) = duplex(1 << 16);
+    at_once(async {
+        let caller = async {
+            theirs.write_all(&[&MAGIC[..], &[1; PROOF]].concat()).await?;
+            let number = skip_opening(&mut theirs).await?;
+            let proof = token.prove(&[b"caller", b"binding", &[1; PROOF], &number, introduction]);
+            say(&mut theirs, introduction, &proof).await
+        };
+        let listener = async {
+            let caller = handshake::listen(ours, &token, b"binding").await;
+            caller.map(|caller| format!("{:?}", caller.introduction)).map_err(|error| error.to_string())
+        };
+        tokio::join!(caller, listener).1
+    })
+}
+
+/// A caller whose listener knows the token and answers with this.
+pub fn call_and_hear(answer: &[u8]) -> Result<(), String> {
+    let token = Token::new(SECRET);
+    let (mut theirs, mut ours) = duplex(1 << 16);
+    let introduction = introduction();
+    at_once(async {
+        let listener = async {
+            let number = skip_opening(&mut theirs).await?;
+            theirs.write_all(&[&MAGIC[..], &[1; PROOF]].concat()).await?;
+            let text = serde_json::to_vec(&introduction)?;
+            let proof = token.prove(&[b"listener", b"binding", &number, &[1; PROOF], &text, answer]);
+            say(&mut theirs, answer, &proof).await
+        };
+        let caller = handshake::call(&mut ours, &token, b"binding", &introduction);
+        tokio::join!(listener, caller).1.map_err(|error| error.to_string())
+    })
+}
+
+fn introduction() -> Introduction {
+    let role = Role::Data { session: "session".to_owned() };
+    Introduction { rank: 1, to: 0, world: 2, version: "0".to_owned(), role }
+}
+
+async fn skip_opening(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<[u8; PROOF]> {
+    let (mut magic, mut number) = ([0; MAGIC.len()], [0; PROOF]);
+    stream.read_exact(&mut magic).await?;
+    stream.read_exact(&mut number).await?;
+    Ok(number)
+}
+
+async fn say(stream: &mut (impl AsyncWrite + Unpin), text: &[u8], proof: &[u8]) -> std::io::Result<()> {
+    stream.write_all(&[&(text.len() as u32).to_le_bytes()[..], text, proof].concat()).await
+}
+
+/// What a side makes of words that come in pieces and then end, and what it says itself.
+fn converse<T>(said: &[u8], piece: usize, side: impl AsyncFnOnce(DuplexStream) -> T) -> (T, Vec<u8>) {
+    let (mut theirs, ours) = duplex(1 << 16);
+    let mut side = pin!(side(ours));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut result = Poll::Pending;
+    for piece in said.chunks(piece.max(1)) {
+        // A side that has hung up hears nothing more.
+        let _ = at_once(theirs.write_all(piece));
+        if result.is_pending() {
+            result = side.as_mut().poll(&mut context);
+        }
+    }
+    at_once(theirs.shutdown()).expect("a stream in memory can be shut down");
+    let result = match result {
+        Poll::Ready(result) => result,
+        Poll::Pending => at_once(side),
+    };
+    let mut heard = vec![0; 1 << 16];
+    let count = at_once(theirs.read(&mut heard)).unwrap_or(0);
+    heard.truncate(count);
+    (result, heard)
+}
+
+/// What nobody outside has to be waited for: a few turns are enough for both sides to have said everything.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    for _ in 0..100 {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+    }
+    panic!("it waits, and there is nobody who could wake it")
+}

@@ -1,0 +1,6 @@
+//! Introductions and answers of somebody who knows the token.
+#![no_main]
+
+use briquette_fuzz::*;
+
+libfuzzer_sys::fuzz_target!(|text: &[u8]| tcp::check_introduction(text));

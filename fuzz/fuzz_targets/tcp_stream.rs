@@ -1,0 +1,9 @@
+//! Bytes on a data link: as they are, and as a list of frames and lies.
+#![no_main]
+
+use briquette_fuzz::*;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    tcp::check_stream(bytes);
+    tcp::check_frames(bytes);
+});
