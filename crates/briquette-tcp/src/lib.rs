@@ -1,4 +1,50 @@
-//! Ranks that are processes, on one machine or many: a communicator over TCP.
+//! Ranks that are processes, on one machine or many: a [`Communicator`](briquette_core::Communicator) over TCP, plain or
+//! under TLS.
+//!
+//! ```no_run
+//! use briquette_core::Communicator;
+//! use briquette_tcp::{Environment, TcpBuilder};
+//!
+//! // As `briquette launch`, torchrun or a scheduler's script has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+//! let place = Environment::read(|name| std::env::var(name).ok())?.ok_or("start this with `briquette launch`")?;
+//! let mut comm = TcpBuilder::from_environment(&place)?.join()?;
+//! let mut x = vec![comm.rank() as f32; 1_000_000];
+//! comm.all_reduce_sum(&mut x)?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Coming together.** Every rank calls rank 0's address, again and again until it is there, and says its rank, the
+//! world's size, the library's version and where it takes calls itself; rank 0 answers when everyone has come. Then each rank
+//! calls those below its own. Both sides of every connection prove that they know the same [`Token`], which is never sent;
+//! outside of loopback there must be one. [`Certificates`] put TLS 1.3 under everything. Strangers are refused, named once in
+//! the log, and change nothing.
+//!
+//! **At work.** Each pair of ranks has one connection for frames, driven by the thread that calls the communicator; a control
+//! thread sends heartbeats and hears why others stop. The collectives are core's, so the bits are those of every
+//! other transport.
+//!
+//! **Bytes.** A frame of `n` bytes takes `52 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Communicator::traffic)
+//! counts the `n`. Heartbeats are about 100 bytes a second from every rank, and from rank 0 as much for every rank to every rank.
+//!
+//! ```
+//! use briquette_core::Communicator;
+//! use briquette_core::comm::run_ranks;
+//! use briquette_core::error::CommError;
+//!
+//! let world = briquette_tcp::loopback(3, |rank| rank)?;
+//! let written = run_ranks(world, |mut comm| {
+//!     comm.all_reduce_sum(&mut [1.0; 100])?;
+//!     assert_eq!(comm.traffic().sent, 2 * 400);
+//!     Ok::<_, CommError>(comm.socket_bytes().written)
+//! });
+//! assert_eq!(written, vec![Ok(2 * (52 + 400)); 3]);
+//! # Ok::<_, briquette_tcp::JoinError>(())
+//! ```
+//!
+//! **When something fails**, every rank's call returns with an error that names rank, address, operation and step:
+//! `rank 3 (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A rank that is slow still
+//! sends heartbeats and has until the deadline; one without is dead sooner. The table of what becomes of each kind of fault
+//! is `docs/faults.md`, why it is built this way `docs/adr/0016-tcp.md`.
 
 mod builder;
 mod call;
@@ -25,5 +71,5 @@ pub use environment::{Environment, EnvironmentError, names};
 pub use error::JoinError;
 pub use link::SocketBytes;
 pub use secure::Certificates;
-pub use tcp::Tcp;
+pub use tcp::{SocketMeter, Tcp};
 pub use token::Token;

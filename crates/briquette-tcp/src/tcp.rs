@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,18 @@ pub struct Tcp {
     deadline: Duration,
     queue: usize,
     clock: Option<Arc<dyn Clock + Sync>>,
+    meter: Arc<Mutex<SocketBytes>>,
+}
+
+/// Shows what has gone over a rank's sockets; see [`Tcp::meter`].
+#[derive(Debug, Clone)]
+pub struct SocketMeter(Arc<Mutex<SocketBytes>>);
+
+impl SocketMeter {
+    /// As of the last collective's end.
+    pub fn read(&self) -> SocketBytes {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(crate) struct Parts {
@@ -81,10 +93,12 @@ impl Tcp {
             deadline,
             queue,
             clock,
+            meter: Arc::default(),
         })
     }
 
-    /// What went over the sockets, with the headers of the frames, which [`traffic`](Communicator::traffic) leaves out.
+    /// What went over the sockets, with the headers of the frames, which [`traffic`](Communicator::traffic) leaves out: it is
+    /// less by [`HEADER`](crate::frame::HEADER) bytes a frame.
     pub fn socket_bytes(&self) -> SocketBytes {
         let mut sum = SocketBytes::default();
         for SocketBytes { written, read, frames_sent, frames_received } in self.links.iter().flatten().map(Link::moved)
@@ -95,6 +109,12 @@ impl Tcp {
             sum.frames_received += frames_received;
         }
         sum
+    }
+
+    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to whoever has given the communicator away, as of the last
+    /// collective's end.
+    pub fn meter(&self) -> SocketMeter {
+        SocketMeter(Arc::clone(&self.meter))
     }
 
     /// Where a rank takes calls.
@@ -286,6 +306,7 @@ impl Communicator for Tcp {
             self.check(rank)?;
             self.until(rank, |comm| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
         }
+        *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = self.socket_bytes();
         Ok(())
     }
 

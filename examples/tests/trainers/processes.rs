@@ -9,6 +9,17 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
+use briquette::core::Communicator;
+use briquette::core::comm::run_ranks;
+use briquette::core::error::CommError;
+use briquette::{Config, DistributedOptimizer};
+use briquette_examples::record::{SecondsAre, StepRecord};
+use briquette_tcp::SocketBytes;
+use briquette_tcp::frame::HEADER;
+use burn::nn::LinearConfig;
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor};
+
 use crate::GRAVAC;
 use crate::common::{CIFAR, Runs, SMALL};
 
@@ -45,6 +56,32 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
         // The test loss depends on all weights and running statistics.
         assert_eq!(runs.summary("threads"), runs.summary("processes"), "{flags}");
     }
+}
+
+/// A header of the transport's own goes with each frame, and is the only difference.
+#[test]
+fn bytes_of_metrics_are_those_counted_at_the_sockets() {
+    let world = briquette_tcp::loopback(3, |rank| rank).unwrap();
+    let results = run_ranks(world, |comm| {
+        let meter = comm.meter();
+        let config = "strategy = \"every-step\"\nfeedback = \"error\"\nreducer = { kind = \"gather\", compressor = \"topk:0.3\" }";
+        let config: Config = toml::from_str(config).unwrap();
+        let (rank, device) = (comm.rank(), Device::default().autodiff());
+        let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, config, 1);
+        let mut model = optim.join(LinearConfig::new(40, 30).init(&device)).unwrap();
+        let payload = |socket: SocketBytes| socket.written - HEADER as u64 * socket.frames_sent;
+        for step in 0..5 {
+            let before = payload(meter.read());
+            let input = Tensor::<2>::full([4, 40], 0.1 * (rank + step + 1) as f64, &device);
+            let grads = GradientsParams::from_grads(model.forward(input).powf_scalar(2.0).mean().backward(), &model);
+            model = optim.step(0.1, model, grads).unwrap();
+            let record = StepRecord::new(optim.report(), 0, 0.1, SecondsAre::Measured);
+            assert_eq!(record.bytes_sent, payload(meter.read()) - before, "step {step} of rank {rank}");
+            assert!(record.bytes_sent > 0);
+        }
+        Ok::<_, CommError>(())
+    });
+    assert_eq!(results, vec![Ok(()); 3]);
 }
 
 #[test]
