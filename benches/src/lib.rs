@@ -1,5 +1,6 @@
 //! Experiments and benches; see `src/bin` and `benches`.
 
+pub mod methods;
 pub mod overhead;
 pub mod paired;
 pub mod raw;

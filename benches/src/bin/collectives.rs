@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use briquette::core::Communicator;
 use briquette::core::comm::all_reduce_traffic;
+use briquette_benches::methods::Method;
 use briquette_benches::raw::RawRing;
 use briquette_benches::trainer::machine;
 use briquette_tcp::{Environment, TcpBuilder};
@@ -34,6 +35,9 @@ struct Arguments {
     /// Largest vector, in bytes
     #[arg(long, default_value_t = 256 << 20)]
     to: usize,
+    /// Compare ways to sum short vectors instead: a gather, recursive doubling, a ring
+    #[arg(long, conflicts_with_all = ["mpi", "no_checksums"])]
+    methods: bool,
     /// Leave the frames' checksums off
     #[arg(long)]
     no_checksums: bool,
@@ -137,6 +141,9 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     let cores = pin(environment.rank)?;
     let checksums = !arguments.no_checksums;
     let mut comm = TcpBuilder::from_environment(environment)?.checksums(checksums).join()?;
+    if arguments.methods {
+        return methods(arguments, &mut comm);
+    }
     let mut raw = RawRing::connect(&mut comm)?;
     let mut csv = csv::Writer::from_writer(std::io::stdout());
     let (rank, ranks) = (comm.rank(), comm.world());
@@ -172,6 +179,34 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
                 ..row
             })?;
             csv.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// One rank's part of comparing [`Method`]s, each size's in turns.
+fn methods(arguments: &Arguments, comm: &mut dyn Communicator) -> Result<()> {
+    let mut csv = csv::Writer::from_writer(std::io::stdout());
+    let usable: Vec<_> = Method::ALL.into_iter().filter(|(_, method)| method.works(comm.world())).collect();
+    let mut parts = Vec::new();
+    for bytes in sizes(arguments) {
+        let mut vector = vec![0.0f32; bytes / 4];
+        let mut times = vec![Vec::new(); usable.len()];
+        let repeats = 1001;
+        for _ in 0..repeats + 2 {
+            for ((_, method), times) in usable.iter().zip(&mut times) {
+                comm.barrier()?;
+                let begin = Instant::now();
+                method.sum(comm, &mut vector, &mut parts)?;
+                times.push(begin.elapsed());
+            }
+        }
+        for ((name, _), times) in usable.iter().zip(&times) {
+            let seconds = slowest(comm, &times[2..])?;
+            if comm.rank() == 0 {
+                csv.serialize(row(name, comm.world(), bytes, repeats, seconds))?;
+                csv.flush()?;
+            }
         }
     }
     Ok(())
