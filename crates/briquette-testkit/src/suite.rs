@@ -134,6 +134,7 @@ macro_rules! __facts {
         $crate::$then! {
             goes_on [
                 all_gather_gives_everyone_everyone_elses_bytes
+                all_to_all_brings_everyone_what_is_for_them
                 all_reduce_equals_the_naive_sum_and_agrees_to_the_bit
                 long_all_reduces_sum_in_ring_order_and_agree_to_the_bit
                 all_reduce_of_f64_sums_in_rank_order

@@ -1,4 +1,4 @@
-//! The collectives every transport has: all-gather, all-reduce, broadcast, barrier.
+//! The collectives every transport has: all-gather, all-reduce, broadcast, all-to-all, barrier.
 //!
 //! They are written over [`send`](Communicator::send) and [`recv`](Communicator::recv) alone, and which algorithm an
 //! all-reduce uses depends on the vector's length alone; so threads, sockets and MPI give the same bits.
@@ -10,6 +10,7 @@
 //! |---|---|---|---|
 //! | all-gather, small all-reduce | pairwise | `(W-1)·n` | `α + (W-1)·8n/B` |
 //! | all-reduce | ring | about `2(W-1)/W·n` | `2(W-1)·(α + 8n/(W·B))`, less where a chunk is several frames |
+//! | all-to-all | pairwise | the parts of others | `α + 8·(their sum)/B` |
 //! | broadcast | star | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
 //! | barrier | all-gather of nothing | 0 | `α` |
 //!
@@ -104,6 +105,22 @@ pub(super) fn broadcast<C: Communicator + ?Sized>(
         for ahead in 1..world {
             let frame = comm.pool().copy_of(bytes);
             comm.send((rank + ahead) % world, frame)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn all_to_all<C: Communicator + ?Sized>(comm: &mut C, parts: &mut [Frame]) -> Result<(), CommError> {
+    assert_eq!(parts.len(), comm.world(), "one part for every rank");
+    scoped(comm, "all_to_all", |comm| {
+        let (rank, world) = (comm.rank(), comm.world());
+        for ahead in 1..world {
+            let to = (rank + ahead) % world;
+            comm.send(to, std::mem::take(&mut parts[to]))?;
+        }
+        for behind in 1..world {
+            let from = (rank + world - behind) % world;
+            parts[from] = comm.recv(from)?;
         }
         Ok(())
     })

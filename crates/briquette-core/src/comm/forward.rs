@@ -43,6 +43,9 @@ macro_rules! forward {
         fn broadcast(&mut $self, root: usize, bytes: &mut Vec<u8>) -> Result<(), $crate::error::CommError> {
             $inner.broadcast(root, bytes)
         }
+        fn all_to_all(&mut $self, parts: &mut [$crate::Frame]) -> Result<(), $crate::error::CommError> {
+            $inner.all_to_all(parts)
+        }
         fn barrier(&mut $self) -> Result<(), $crate::error::CommError> { $inner.barrier() }
     };
 }

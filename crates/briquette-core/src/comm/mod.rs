@@ -183,6 +183,20 @@ pub trait Communicator: Send {
         collectives::broadcast(self, root, bytes)
     }
 
+    /// Each rank's own bytes for each rank: `parts[r]` goes to rank `r`, and what rank `r` has for this one takes its place.
+    /// `parts[rank()]` stays as it is. Lengths may differ.
+    ///
+    /// Moves the others' parts out and in, pairwise, in the order of [`all_gather`](Communicator::all_gather).
+    ///
+    /// # Errors
+    /// As for [`send`](Communicator::send); the parts are then gone.
+    ///
+    /// # Panics
+    /// When there are not `world()` parts.
+    fn all_to_all(&mut self, parts: &mut [Frame]) -> Result<(), CommError> {
+        collectives::all_to_all(self, parts)
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors

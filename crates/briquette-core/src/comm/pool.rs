@@ -23,13 +23,12 @@ impl FramePool {
 
     /// An empty frame with room for `bytes` bytes: the smallest that has it, or the largest, enlarged.
     pub fn take_for(&mut self, bytes: usize) -> Frame {
-        if bytes == 0 {
-            // Whoever receives an empty frame may drop it.
-            return Frame::new();
-        }
         let fits = self.free.partition_point(|frame| frame.capacity() < bytes);
         if fits < self.free.len() {
             return self.free.remove(fits);
+        }
+        if bytes == 0 {
+            return Frame::new();
         }
         let mut frame = self.take();
         frame.reserve_exact(bytes);

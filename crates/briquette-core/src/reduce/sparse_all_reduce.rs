@@ -149,17 +149,13 @@ impl SparseAllReduce {
             comm.pool().put(frame);
         }
         self.frames.resize_with(world, Frame::new);
-        for ahead in 1..world {
-            let to = (rank + ahead) % world;
+        for to in (0..world).filter(|to| *to != rank) {
             cut(&self.local, self.bounds[to]..self.bounds[to + 1], &mut self.piece);
             let mut frame = comm.pool().take_for(self.piece.encoded_len());
             self.piece.encode_into(&mut frame);
-            comm.send(to, frame)?;
+            self.frames[to] = frame;
         }
-        for behind in 1..world {
-            let from = (rank + world - behind) % world;
-            self.frames[from] = comm.recv(from)?;
-        }
+        comm.all_to_all(&mut self.frames)?;
         comm.scope().operation = outer;
         Ok(())
     }

@@ -152,18 +152,21 @@ impl TernaryAllReduce {
         self.sums.clear();
         self.sums.extend(self.codes[mine.clone()].iter().map(|code| ternary(*code)));
         let outer = std::mem::replace(&mut comm.scope().operation, "reduce_scatter");
-        for ahead in 1..world {
-            let to = (rank + ahead) % world;
+        for frame in self.frames.drain(..) {
+            comm.pool().put(frame);
+        }
+        self.frames.resize_with(world, Frame::new);
+        for to in (0..world).filter(|to| *to != rank) {
             let codes = &self.codes[owned(to, world, len)];
             let bytes = packed_len(codes.len(), 2);
             let mut frame = comm.pool().take_for(bytes);
             frame.resize(bytes, 0);
             pack(codes, 2, &mut frame);
-            comm.send(to, frame)?;
+            self.frames[to] = frame;
         }
-        for behind in 1..world {
-            let from = (rank + world - behind) % world;
-            let frame: Frame = comm.recv(from)?;
+        comm.all_to_all(&mut self.frames)?;
+        for from in (0..world).filter(|from| *from != rank) {
+            let frame = std::mem::take(&mut self.frames[from]);
             check_len(from, &frame, packed_len(mine.len(), 2))?;
             self.theirs.resize(mine.len(), 0);
             unpack(&frame, 2, 0, &mut self.theirs);

@@ -26,6 +26,20 @@ pub fn all_gather_gives_everyone_everyone_elses_bytes<L: Launch>(launch: &L) {
     });
 }
 
+/// An all-to-all brings every rank what each rank has for it, of any length, and leaves its own part where it is.
+pub fn all_to_all_brings_everyone_what_is_for_them<L: Launch>(launch: &L) {
+    let part = |from: usize, to: usize| vec![(10 * from + to) as u8; 1000 * from + 10 * to];
+    all_ok(launch, |comm| {
+        let (rank, world) = (comm.rank(), comm.world());
+        for _ in 0..3 {
+            let mut parts: Vec<Frame> = (0..world).map(|to| part(rank, to)).collect();
+            comm.all_to_all(&mut parts)?;
+            assert_eq!(parts, (0..world).map(|from| part(from, rank)).collect::<Vec<_>>());
+        }
+        Ok(())
+    });
+}
+
 /// An all-reduce gives the sum in the documented order of ranks, and the same bits everywhere.
 pub fn all_reduce_equals_the_naive_sum_and_agrees_to_the_bit<L: Launch>(launch: &L) {
     all_ok(launch, |comm| LENGTHS.into_iter().try_for_each(|len| reduce_and_compare(comm, len)));
