@@ -2,6 +2,7 @@
 
 pub mod overhead;
 pub mod paired;
+pub mod ranks;
 pub mod raw;
 pub mod trainer;
 pub mod vectors;
