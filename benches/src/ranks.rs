@@ -55,16 +55,16 @@ pub fn run<T: DeserializeOwned>(environments: &[Environment]) -> Result<Vec<T>> 
     Ok(rows?)
 }
 
-/// To core `rank`, modulo those this process may use; how many those are.
+/// To `count` cores of rank `rank`'s own, modulo those this process may use; how many those are.
 ///
 /// # Errors
 /// When the system does not allow it.
-pub fn pin(rank: usize) -> Result<usize> {
+pub fn pin(rank: usize, count: usize) -> Result<usize> {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this)?;
     let cores: Vec<usize> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
     let mut own = CpuSet::new();
-    own.set(cores[rank % cores.len()])?;
+    (rank * count..(rank + 1) * count).try_for_each(|core| own.set(cores[core % cores.len()]))?;
     sched_setaffinity(this, &own)?;
     Ok(cores.len())
 }

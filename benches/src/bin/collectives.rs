@@ -100,7 +100,7 @@ fn tcp(ranks: usize) -> Result<Vec<Row>> {
 
 /// One rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
-    let cores = pin(environment.rank)?;
+    let cores = pin(environment.rank, 1)?;
     let checksums = !arguments.no_checksums;
     let mut comm = TcpBuilder::from_environment(environment)?.checksums(checksums).join()?;
     let mut raw = RawRing::connect(&mut comm)?;

@@ -1,8 +1,9 @@
 //! What overlapping buckets hides: seconds of an exchange over TCP with buckets one after another, and overlapped.
 //!
-//! Two ranks, each a process pinned to a core of its own, so that what is hidden is hidden behind the wire and not done by
-//! another core. Between them is a relay that lets bytes pass at a rate, and later; it runs on the same cores and
-//! takes its share of them. Exchanges with and without overlap take turns; medians of the slower rank are shown.
+//! Two ranks, each a process pinned to cores of its own where there are enough. On a single core little is hidden where a
+//! bucket takes milliseconds: the system lets the thread that encodes end its slice before the one that was handed the
+//! communicator goes on. Between the ranks is a relay that lets bytes pass at a rate, and later; it needs cores, too, to keep
+//! that rate. Exchanges with and without overlap take turns; medians of the slower rank are shown.
 //! `hidden` is `1 − overlapped/sequential`, and `hideable` what it would be if the shorter of computing and exchanging were
 //! free; both give the same bits, which is checked.
 
@@ -20,7 +21,7 @@ use briquette::core::{Communicator, Key, Layout};
 use briquette_benches::ranks::{here, median, pin, run, slowest};
 use briquette_benches::trainer::machine;
 use briquette_benches::vectors::Source;
-use briquette_tcp::{Environment, TcpBuilder};
+use briquette_tcp::{Environment, Tcp, TcpBuilder};
 use briquette_testkit::proxy::{Harm, Proxy};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
@@ -44,6 +45,9 @@ struct Arguments {
     /// How much later bytes arrive over a relay, in microseconds
     #[arg(long, default_value_t = 100)]
     latency: u64,
+    /// Cores of a rank
+    #[arg(long, default_value_t = 2)]
+    cores: usize,
     /// Exchanges of each kind
     #[arg(long, default_value_t = 9)]
     repeats: usize,
@@ -69,6 +73,7 @@ struct Row {
     overlapped_seconds: f64,
     hideable: f64,
     hidden: f64,
+    rank_cores: usize,
     machine: String,
     cores: usize,
 }
@@ -105,9 +110,15 @@ fn launch(arguments: &Arguments) -> Result<()> {
 
 /// One rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
-    pin(environment.rank)?;
-    let builder = TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start()));
-    let mut comm = builder.join()?;
+    pin(environment.rank, arguments.cores)?;
+    let join = || -> Result<Tcp> {
+        Ok(TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start())).join()?)
+    };
+    // Where rank 0 does not listen yet, a relay hangs up, which is no reason to call again, as a refusal would be.
+    let mut comm = join().or_else(|_| {
+        std::thread::sleep(Duration::from_secs(1));
+        join()
+    })?;
     let mut csv = csv::Writer::from_writer(std::io::stdout());
     for compressor in &arguments.compressors {
         let row = compare(arguments, compressor, &mut comm)?;
@@ -175,6 +186,7 @@ fn compare(arguments: &Arguments, compressor: &str, comm: &mut dyn Communicator)
         overlapped_seconds,
         hideable: compress_seconds.min(exchange_seconds) / sequential_seconds,
         hidden: 1.0 - overlapped_seconds / sequential_seconds,
+        rank_cores: arguments.cores,
         machine,
         cores,
     })
