@@ -3,6 +3,7 @@
 pub mod methods;
 pub mod overhead;
 pub mod paired;
+pub mod ranks;
 pub mod raw;
 pub mod trainer;
 pub mod vectors;

@@ -7,20 +7,19 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use briquette::core::Communicator;
 use briquette::core::comm::all_reduce_traffic;
 use briquette_benches::methods::Method;
+use briquette_benches::ranks::{here, median, pin, run, slowest};
 use briquette_benches::raw::RawRing;
 use briquette_benches::trainer::machine;
 use briquette_tcp::{Environment, TcpBuilder};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 /// Times of an all-reduce over TCP
@@ -98,47 +97,14 @@ fn launch(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Ends its process however the parent ends.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 fn tcp(ranks: usize) -> Result<Vec<Row>> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let start = |rank: usize| -> Result<Ended> {
-        let environment = Environment {
-            rank,
-            world: ranks,
-            local_rank: rank,
-            master: "127.0.0.1".into(),
-            port,
-            token: None,
-            token_file: None,
-            tls: None,
-            restart: 0,
-        };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(std::env::args_os().skip(1)).envs(environment.variables());
-        let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
-        Ok(Ended(command.stdout(output).spawn()?))
-    };
-    let mut children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
-    let output = children[0].0.stdout.take().context("rank 0's output")?;
-    let rows: Result<Vec<Row>, _> = csv::Reader::from_reader(output).into_deserialize().collect();
-    for child in &mut children {
-        ensure!(child.0.wait()?.success(), "a rank failed");
-    }
-    Ok(rows?)
+    run(&(0..ranks).map(|rank| here(rank, ranks, port)).collect::<Vec<_>>())
 }
 
 /// One rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
-    let cores = pin(environment.rank)?;
+    let cores = pin(environment.rank, 1)?;
     let checksums = !arguments.no_checksums;
     let mut comm = TcpBuilder::from_environment(environment)?.checksums(checksums).join()?;
     if arguments.methods {
@@ -212,23 +178,6 @@ fn methods(arguments: &Arguments, comm: &mut dyn Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Median over repeats of the slowest rank's time.
-fn slowest(comm: &mut dyn Communicator, mine: &[Duration]) -> Result<f64> {
-    let bytes: Vec<u8> = mine.iter().flat_map(|d| d.as_secs_f64().to_le_bytes()).collect();
-    let mut parts = Vec::new();
-    comm.all_gather(&bytes, &mut parts)?;
-    parts[comm.rank()] = bytes;
-    let of_rank = |part: &Vec<u8>| -> Vec<f64> { part.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect() };
-    let ranks: Vec<Vec<f64>> = parts.iter().map(of_rank).collect();
-    let each = (0..mine.len()).map(|i| ranks.iter().map(|times| times[i]).fold(0.0, f64::max));
-    Ok(median(each.collect()))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn round_trip(comm: &mut dyn Communicator, raw: &mut RawRing) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..2000 {
@@ -258,17 +207,6 @@ fn row(transport: &str, ranks: usize, bytes: usize, repeats: usize, seconds: f64
         round_trip_seconds: None,
         machine: machine().0,
     }
-}
-
-/// To core `rank`, modulo those this process may use; how many those are.
-fn pin(rank: usize) -> Result<usize> {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this)?;
-    let cores: Vec<usize> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
-    let mut own = CpuSet::new();
-    own.set(cores[rank % cores.len()])?;
-    sched_setaffinity(this, &own)?;
-    Ok(cores.len())
 }
 
 /// The same all-reduces by an MPI of the system, driven by mpi4py.

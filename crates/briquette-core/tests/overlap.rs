@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Clock, Compute, Faulty, Local, Network, Simulated, run_ranks};
-use briquette_core::compress::TopK;
+use briquette_core::comm::{Clock, Compute, Faulty, FramePool, Local, Network, Scope, Simulated, run_ranks};
+use briquette_core::compress::{TernGrad, TopK};
 use briquette_core::error::{CommError, ReduceError};
 use briquette_core::layer::Bucketed;
-use briquette_core::reduce::{Dense, Exchanged, Facts, Gather, Reducer, Round, Selection, Stateless};
+use briquette_core::reduce::{
+    Dense, Exchanged, Facts, Gather, MultiStep, Reducer, Round, Selection, SharedRandomK, Sketch, SketchedSgd,
+    SparseAllReduce, Stateless, TernaryAllReduce,
+};
 use briquette_core::state::Stateful;
-use briquette_core::{Communicator, Key, Layout, Traffic};
+use briquette_core::{Communicator, CompressionFactor, Key, Layout, Traffic};
 
 /// Longer than anything here takes; where it passes, a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -89,48 +92,90 @@ fn a_bucket_is_encoded_and_the_one_before_decoded_while_one_is_exchanged() {
     assert_eq!(overlaps(false, Duration::from_millis(1)), [false; 4], "one after another");
 }
 
-/// Notes the bucket of every call.
-struct Noting(Local, Vec<Option<usize>>);
+/// Notes the bucket of every call, and how many calls came before each promise that there will be no further one.
+struct Noting {
+    inner: Local,
+    buckets: Vec<Option<usize>>,
+    promises: Vec<usize>,
+}
+
+impl Noting {
+    fn around(inner: Local) -> Self {
+        Noting { inner, buckets: Vec::new(), promises: Vec::new() }
+    }
+}
 
 impl Communicator for Noting {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.inner.rank()
     }
     fn world(&self) -> usize {
-        self.0.world()
+        self.inner.world()
     }
     fn send(&mut self, to: usize, frame: Vec<u8>) -> Result<(), CommError> {
-        self.1.push(self.0.scope().bucket);
-        self.0.send(to, frame)
+        self.buckets.push(self.inner.scope().bucket);
+        self.inner.send(to, frame)
     }
     fn recv(&mut self, from: usize) -> Result<Vec<u8>, CommError> {
-        self.1.push(self.0.scope().bucket);
-        self.0.recv(from)
+        self.buckets.push(self.inner.scope().bucket);
+        self.inner.recv(from)
     }
     fn abort(&mut self, reason: &str) {
-        self.0.abort(reason);
+        self.inner.abort(reason);
     }
     fn now(&self) -> f64 {
-        self.0.now()
+        self.inner.now()
     }
     fn traffic(&self) -> Traffic {
-        self.0.traffic()
+        self.inner.traffic()
     }
-    fn scope(&mut self) -> &mut briquette_core::comm::Scope {
-        self.0.scope()
+    fn scope(&mut self) -> &mut Scope {
+        self.inner.scope()
     }
-    fn pool(&mut self) -> &mut briquette_core::comm::FramePool {
-        self.0.pool()
+    fn pool(&mut self) -> &mut FramePool {
+        self.inner.pool()
     }
+    fn finished(&mut self) {
+        self.promises.push(self.buckets.len());
+    }
+}
+
+#[test]
+fn every_reducer_for_buckets_says_when_only_decoding_is_left() {
+    type Make = fn() -> Box<dyn Reducer>;
+    let makes: [(&str, Make); 6] = [
+        ("dense", || Box::new(Dense)),
+        ("gather", || Box::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean))),
+        ("shared random-k", || Box::new(SharedRandomK::new(CompressionFactor::DENSE))),
+        ("sparse", || Box::new(SparseAllReduce::new(CompressionFactor::DENSE))),
+        ("sketched", || Box::new(SketchedSgd::new(Sketch::default()).unwrap())),
+        ("ternary", || Box::new(TernaryAllReduce::new(TernGrad::unclipped()))),
+    ];
+    for (name, make) in makes {
+        let promises = run_ranks(local(2), |comm| {
+            let mut comm = Noting::around(comm);
+            reduce(&mut *make(), &[1.0; 10], &mut comm)?;
+            Ok::<_, ReduceError>((comm.promises, comm.buckets.len()))
+        });
+        for promises in promises {
+            let (promises, calls) = promises.unwrap();
+            assert!(promises == [calls] && calls > 0, "{name}: {promises:?} of {calls}");
+        }
+    }
+    // The end of a round is not the end.
+    let mut comm = Noting::around(local(1).remove(0));
+    let rounds = SharedRandomK::new(CompressionFactor::DENSE);
+    reduce(&mut MultiStep::contractive(rounds, 2).unwrap(), &[1.0; 10], &mut comm).unwrap();
+    assert_eq!(comm.promises, []);
 }
 
 #[test]
 fn calls_are_made_in_the_order_of_the_buckets_and_name_theirs() {
     let noted = run_ranks(local(2), |comm| {
-        let mut comm = Noting(comm, Vec::new());
+        let mut comm = Noting::around(comm);
         let gather = |_| Gather::new(TopK::fraction(0.5).unwrap(), Mean);
         reduce(&mut Bucketed::new(&layout(), 1, gather).overlapped(true), &[1.0; 10], &mut comm)?;
-        Ok::<_, ReduceError>((comm.0.scope().bucket, comm.1))
+        Ok::<_, ReduceError>((comm.scope().bucket, comm.buckets))
     });
     let each_twice: Vec<_> = (0..10).map(|call| Some(call / 2)).collect();
     for noted in noted {
@@ -141,16 +186,19 @@ fn calls_are_made_in_the_order_of_the_buckets_and_name_theirs() {
 #[test]
 fn the_first_error_in_the_order_of_buckets_comes_back_and_the_world_goes_on() {
     for bad in [vec![0], vec![1], vec![4], vec![1, 2], vec![3, 1]] {
-        let run = run_ranks(local(3), |mut comm| {
+        let first = *bad.iter().min().unwrap();
+        let run = run_ranks(local(3), |comm| {
+            let mut comm = Noting::around(comm);
             let mut reducer = Bucketed::new(&layout(), 1, |_| Dense).overlapped(true);
             let mut input = [1.0; 10];
             bad.iter().for_each(|bucket| input[2 * bucket] = f32::MAX);
             let error = reduce(&mut reducer, &input, &mut comm).unwrap_err();
-            assert_eq!(comm.scope().bucket, bad.iter().min().copied());
+            assert_eq!(comm.scope().bucket, Some(first));
+            assert_eq!(comm.buckets.last(), Some(&Some((first + 1).min(4))), "the one after it, and none beyond");
             // All ranks have made the same calls: nothing is left over that the next exchange would take for its own.
             Ok::<_, ReduceError>((error, reduce(&mut reducer, &[2.0; 10], &mut comm)?))
         });
-        let slot = layout().slots()[*bad.iter().min().unwrap()].path().to_owned();
+        let slot = layout().slots()[first].path().to_owned();
         for outcome in run {
             assert_eq!(outcome, Ok((ReduceError::Overflow { slot: slot.clone() }, vec![2.0; 10])), "{bad:?}");
         }
