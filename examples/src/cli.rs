@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
+use briquette::Checkpoint;
+use briquette_tcp::Environment;
 use clap::Parser;
 
 use crate::record::Summary;
@@ -35,26 +37,11 @@ pub struct Cli {
     pub plain: bool,
 }
 
-/// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130.
+/// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
+/// (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     show_warnings();
-    let stop = Arc::new(AtomicBool::new(false));
-    let result = resolve(&cli, defaults).and_then(|settings| {
-        let control = Control {
-            plain: cli.plain,
-            quiet: false,
-            resume: cli.resume.is_some(),
-            overwrite: cli.overwrite,
-            stop: Arc::clone(&stop),
-        };
-        control.check_out(&settings.out)?;
-        catch_interrupts(stop)?;
-        println!("{}", toml::to_string(&settings)?);
-        let summary = run(&settings, &control)?;
-        report(&settings, &summary);
-        Ok(summary)
-    });
-    match result {
+    match launched(cli, defaults, run) {
         Ok(summary) if summary.interrupted => ExitCode::from(130),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -62,6 +49,62 @@ pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
             ExitCode::FAILURE
         }
     }
+}
+
+fn launched(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> Result<Summary> {
+    let place = Environment::read(|name| std::env::var(name).ok())?;
+    let (cli, settings) = match &place {
+        None => {
+            let settings = resolve(&cli, defaults)?;
+            (cli, settings)
+        }
+        Some(place) => resolve_as_rank(cli, defaults, place)?,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    // One rank speaks for all.
+    let quiet = place.as_ref().is_some_and(|place| place.rank != 0);
+    let control = Control {
+        plain: cli.plain || place.is_some(),
+        quiet,
+        resume: cli.resume.is_some(),
+        overwrite: cli.overwrite,
+        stop: Arc::clone(&stop),
+        place,
+    };
+    control.check_out(&settings.out)?;
+    catch_interrupts(stop, quiet)?;
+    if !quiet {
+        println!("{}", toml::to_string(&settings)?);
+    }
+    let summary = run(&settings, &control)?;
+    if !quiet {
+        report(&settings, &summary);
+    }
+    Ok(summary)
+}
+
+/// For a process that a launcher started as one rank of many: the world's size is the launcher's, and a world that was
+/// started again continues from its newest checkpoint.
+fn resolve_as_rank(mut cli: Cli, defaults: Options, place: &Environment) -> Result<(Cli, Settings)> {
+    if let Some(ranks) = cli.options.ranks.filter(|ranks| *ranks != place.world) {
+        bail!("--ranks {ranks}: this process was launched as one of {}; leave --ranks away", place.world);
+    }
+    cli.options.ranks = Some(place.world);
+    let settings = resolve(&cli, defaults.clone())?;
+    if settings.network != "unlimited" {
+        bail!("--network {}: between launched processes the network is real; leave it away", settings.network);
+    }
+    if place.restart == 0 || cli.resume.is_some() {
+        return Ok((cli, settings));
+    }
+    if Checkpoint::latest(&settings.out.join("checkpoints")).is_err() {
+        // Ended before the first checkpoint: what the attempt before left is of no use.
+        return Ok((Cli { overwrite: true, ..cli }, settings));
+    }
+    let options = Options { out: None, ..cli.options };
+    let cli = Cli { resume: Some(settings.out), config: None, overwrite: false, options, ..cli };
+    let settings = resolve(&cli, defaults)?;
+    Ok((cli, settings))
 }
 
 /// Warnings of the libraries on standard error.
@@ -124,10 +167,13 @@ fn causes(error: &anyhow::Error) -> String {
 }
 
 /// The first Ctrl-C ends the run after the step; a second one ends the process.
-fn catch_interrupts(stop: Arc<AtomicBool>) -> Result<()> {
+fn catch_interrupts(stop: Arc<AtomicBool>, quiet: bool) -> Result<()> {
     let handler = move || {
         if stop.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
+        }
+        if quiet {
+            return;
         }
         eprintln!("\nstopping after this step, with a checkpoint; once more to stop now");
     };

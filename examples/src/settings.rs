@@ -89,6 +89,8 @@ options! {
     local_steps: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
+    /// Exchange a bucket while the one before is decoded and the one after encoded; needs --bucket-values
+    overlap: Toggle,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,
     /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
@@ -182,6 +184,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_values: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Toggle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     pub network: String,
     pub clock: ClockSpec,
@@ -252,6 +256,7 @@ impl Options {
             controller: self.controller.unwrap_or(ControllerSpec::Constant),
             local_steps: self.local_steps,
             bucket_values: self.bucket_values,
+            overlap: self.overlap,
             threads: self.threads,
             network: self.network.unwrap_or_else(|| "unlimited".into()),
             clock: self.clock.unwrap_or(ClockSpec::Wall),

@@ -1,4 +1,5 @@
-//! Data-parallel training of a [`Task`]: ranks are threads, each with a model, a shard and a communicator of its own.
+//! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
+//! communicator of its own.
 
 mod failure;
 mod rank;
@@ -7,13 +8,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::Key;
-use briquette::core::comm::{Communicator, Compute, Local, Simulated, run_ranks};
+use briquette::core::comm::{Communicator, Compute, Local, Simulated, Stepped, run_ranks};
 use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
 use briquette_datasets::Shards;
+use briquette_tcp::{Environment, TcpBuilder};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -39,6 +41,8 @@ pub struct Control {
     pub overwrite: bool,
     /// Set by Ctrl-C: all ranks stop after the step, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+    /// Where this process is one rank of many; none where the ranks are its threads.
+    pub place: Option<Environment>,
 }
 
 impl Control {
@@ -47,7 +51,8 @@ impl Control {
     /// # Errors
     /// Another run is there, and it was not said to replace or to continue it.
     pub fn check_out(&self, out: &Path) -> Result<()> {
-        if self.resume || self.overwrite || !holds_a_run(out) {
+        let other = self.place.as_ref().is_some_and(|place| place.rank != 0);
+        if other || self.resume || self.overwrite || !holds_a_run(out) {
             return Ok(());
         }
         let out = out.display();
@@ -86,14 +91,10 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         begin: Instant::now(),
     };
     run.check_resumed()?;
-    let resumed = run.checkpoint.as_ref().map_or(0, Checkpoint::step);
-    if let Some(record) = settings.record_gradient.filter(|record| record.step() < resumed) {
-        // It was recorded by the run before, unless it was asked for just now.
-        if !settings.out.join("gradient.safetensors").exists() {
-            bail!("--record-gradient {record}: the run goes on from step {resumed}");
-        }
-    }
-    let results = run_ranks(world(settings)?, |comm| run.rank(comm).map_err(RankError::from));
+    let results = match &control.place {
+        None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
+        Some(place) => return run.rank(process(settings, place)?),
+    };
     first_error(results)
 }
 
@@ -104,18 +105,27 @@ fn newest(run: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// One communicator a rank.
-fn world(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
+/// One communicator a rank, in threads.
+fn threads(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
     let clock = Arc::new(WallClock::start());
     let ranks = settings.ranks;
     Ok(if settings.simulated() {
         let compute = match settings.clock {
-            ClockSpec::Fixed(seconds) => Compute::Fixed(std::time::Duration::from_secs_f64(seconds)),
+            ClockSpec::Fixed(seconds) => Compute::Fixed(Duration::from_secs_f64(seconds)),
             ClockSpec::Wall => Compute::Measured(clock),
         };
         Simulated::world(ranks, settings.network()?, compute).into_iter().map(|c| Box::new(c) as _).collect()
     } else {
         Local::builder(ranks).clock(clock).build().into_iter().map(|c| Box::new(c) as _).collect()
+    })
+}
+
+/// The communicator of a process that is one rank.
+fn process(settings: &Settings, place: &Environment) -> Result<Box<dyn Communicator>> {
+    let comm = TcpBuilder::from_environment(place)?.clock(Arc::new(WallClock::start())).join()?;
+    Ok(match settings.clock {
+        ClockSpec::Fixed(seconds) => Box::new(Stepped::new(comm, Duration::from_secs_f64(seconds))),
+        ClockSpec::Wall => Box::new(comm),
     })
 }
 
@@ -205,12 +215,13 @@ impl<T: Task> Run<'_, T> {
         let clock = from.map_or(0.0, |_| sync.communicator().now());
         // Nothing is written before every rank is ready, and no rank saves before an earlier run is out of the way.
         sync.communicator().barrier()?;
-        let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose()?;
+        let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose();
+        let files = files.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
         sync.communicator().barrier()?;
         sync.set_clock(clock);
         let bar = self.progress_bar(rank);
         let mut state = Rank { run: self, rank, device, optim, model: Some(model), totals, files, bar };
-        let interrupted = state.train()?;
+        let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted)
     }
 

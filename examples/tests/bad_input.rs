@@ -121,6 +121,7 @@ fn settings_that_do_not_go_together_say_why() {
     refused_flags("--controller schedule --compressor qsgd:4", &["--controller", "--compressor topk"]);
     refused_flags("--local-steps 2 --controller gravac", &["--local-steps", "--controller must be constant"]);
     refused_flags("--local-steps 2 --momentum-correction on", &["--local-steps", "--momentum-correction must be off"]);
+    refused_flags("--overlap on", &["--overlap", "--bucket-values"]);
     refused_flags("--bucket-values 100 --reducer power-sgd", &["--bucket-values", "every --reducer but power-sgd"]);
 }
 

@@ -165,7 +165,12 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
             let transport = if checksums { "tcp" } else { "tcp, no checksums" };
             let row = row(transport, ranks, bytes, repeats, seconds);
             let raw_over_this = Some(raw_seconds / seconds);
-            csv.serialize(Row { raw_seconds: Some(raw_seconds), raw_over_this, round_trip_seconds: round_trip, ..row })?;
+            csv.serialize(Row {
+                raw_seconds: Some(raw_seconds),
+                raw_over_this,
+                round_trip_seconds: round_trip,
+                ..row
+            })?;
             csv.flush()?;
         }
     }
@@ -216,7 +221,7 @@ fn row(transport: &str, ranks: usize, bytes: usize, repeats: usize, seconds: f64
         raw_seconds: None,
         raw_over_this: None,
         round_trip_seconds: None,
-        machine: machine(),
+        machine: machine().0,
     }
 }
 

@@ -1,4 +1,7 @@
-//! What the `briquette` command is made of, for other programs that measure compressors.
+//! What the `briquette` command is made of, for other programs that start ranks or measure compressors.
 
+pub mod cert;
 pub mod file;
+pub mod launch;
 pub mod measure;
+pub mod token;

@@ -1,19 +1,22 @@
-//! `briquette`: what each compressor would make of a gradient.
+//! `briquette`: starts ranks as processes, and shows what each compressor would make of a gradient.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use briquette_cli::cert::Cert;
 use briquette_cli::file::{self, Vector};
+use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
+use briquette_cli::token;
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What compressors make of gradients.
+/// Starts the ranks of a training run, and shows what compressors make of gradients.
 #[derive(Debug, Parser)]
 #[command(version, about, arg_required_else_help = true)]
 struct Cli {
@@ -23,10 +26,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Starts the ranks of a world as processes, prefixes their output, and ends them together.
+    Launch(Launch),
+    /// Prints a new secret for ranks on several machines: 32 random bytes as hexadecimal digits.
+    Token,
+    /// Makes the certificates with which ranks on several machines speak TLS.
+    Cert(Cert),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
     Codec(Codec),
+    #[cfg(unix)]
+    #[command(hide = true)]
+    RunRank(briquette_cli::launch::child::RunRank),
 }
 
 const KEYS: &str = "Random bits: `--seed N` gives the key Key::new(N) of briquette-core, used as it is (in training, step, \
@@ -80,17 +92,27 @@ struct Codec {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Inspect(inspect) => inspect.run(),
-        Command::Codec(codec) => codec.run(),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match run() {
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
         }
     }
+}
+
+/// The exit code of a command that did what it should.
+fn run() -> Result<u8> {
+    match Cli::parse().command {
+        Command::Launch(launch) => return Ok(launch.run()?),
+        Command::Token => println!("{}", token::new()?),
+        Command::Cert(cert) => println!("{}", cert.run()?),
+        Command::Inspect(inspect) => inspect.run()?,
+        Command::Codec(codec) => codec.run()?,
+        #[cfg(unix)]
+        Command::RunRank(rank) => return Ok(rank.run()),
+    }
+    Ok(0)
 }
 
 impl Inspect {

@@ -67,6 +67,9 @@ pub struct Exchange {
     pub controller: ControllerConfig,
     /// Values a bucket holds at least; one bucket when absent.
     pub bucket_values: Option<usize>,
+    /// Exchange a bucket while the one before is decoded and the one after encoded, on a second thread: the same bits. Needs
+    /// `bucket_values`. Ranks may differ in it, but should not: should a sum overflow, they stop at different calls.
+    pub overlap: bool,
     /// Slots that are exchanged another way: the first rule that matches decides.
     pub rules: Vec<Rule>,
     /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of

@@ -31,7 +31,7 @@ pub struct SlotReport {
 /// Where the time of an exchange went, on the communicator's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExchangeSeconds {
-    /// Probing, encoding, decoding.
+    /// Probing, encoding, decoding, as far as no exchange went on meanwhile.
     pub compress: f64,
     /// Waiting for other ranks and moving bytes.
     pub exchange: f64,

@@ -90,8 +90,9 @@ impl Endpoint {
         &self.comm
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.get().is_some()
+    /// Why the world stopped, as far as this rank knows.
+    pub(crate) fn stopped(&self) -> Option<&CommError> {
+        self.stopped.get()
     }
 
     /// Says goodbye, and receives and throws away what is under way until every other rank has done the same and took
@@ -195,7 +196,7 @@ impl Endpoint {
 
     /// Whether any rank stopped the world; asks for news.
     fn listen(&mut self) -> Result<(), CommError> {
-        if !self.is_stopped()
+        if self.stopped.get().is_none()
             && let Some((message, status)) = self.comm.any_process().immediate_matched_probe_with_tag(ABORT)
         {
             self.heed(ABORT, message, status);
@@ -259,8 +260,9 @@ impl Communicator for Endpoint {
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.check(to)?;
         if frame.len() > LONGEST {
-            let cause = format!("a frame of {} bytes is too long: MPI counts to {LONGEST}. Use buckets", frame.len());
-            return Err(self.lost(to, cause));
+            let bytes = frame.len();
+            self.abort(&format!("a frame of {bytes} bytes is too long: MPI counts to {LONGEST}. Use smaller buckets"));
+            return self.listen();
         }
         let mut wait = Wait::new(self.deadline);
         self.reclaim();

@@ -210,8 +210,11 @@ impl Communicator for Mpi {
 impl Drop for Mpi {
     fn drop(&mut self) {
         let complete = self.endpoint.leave();
-        if !complete && self.endpoint.is_stopped() {
-            // Somebody does not come, and finalizing would wait for that rank for ever.
+        if let Some(why) = self.endpoint.stopped()
+            && !complete
+        {
+            // Somebody does not come, and finalizing would wait for that rank for ever. Nobody else gets to say why.
+            eprintln!("{why}; not every rank has left since, so rank {} ends the job", self.rank());
             self.universe.world().abort(1);
         }
     }

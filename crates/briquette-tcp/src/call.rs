@@ -17,6 +17,18 @@ use crate::secure::{Secure, explained};
 /// What one address may take to answer; a name may have others.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// For so long a rank 0 that hangs up in the middle of the handshake is called again: a relay whose rank is not there yet
+/// takes calls and drops them, and so does a network that fails now and then; a rank that dislikes this one does so for ever.
+const HANGING_UP: Duration = Duration::from_secs(2);
+
+/// Between the first attempt and the second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Between later ones.
+fn longer(pause: Duration) -> Duration {
+    (2 * pause).min(Duration::from_secs(1))
+}
+
 /// Rank 0 has answered.
 #[derive(Debug)]
 pub(crate) struct Master {
@@ -41,14 +53,15 @@ enum Setback {
 /// Joins at rank 0, trying again until it is there.
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
-    let mut pause = Duration::from_millis(20);
+    let mut pause = FIRST_PAUSE;
     // An address that was asked for is tried first: if it cannot be had, nobody need be called.
     let mut listener = settings.take_listener()?;
     if let (None, Some(address)) = (&listener, &settings.listen) {
         listener = Some(bind(address, deadline).await?);
     }
     loop {
-        let setback = match attempt(settings, &mut listener, deadline).await {
+        let may_hang_up = begin.elapsed() < HANGING_UP;
+        let setback = match attempt(settings, &mut listener, may_hang_up, deadline).await {
             Ok(master) => return Ok(master),
             Err(setback) => setback,
         };
@@ -65,7 +78,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
             }
             Setback::Name(_) | Setback::Silence(_) => sleep(pause).await,
         }
-        pause = (2 * pause).min(Duration::from_secs(1));
+        pause = longer(pause);
     }
 }
 
@@ -73,6 +86,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
 async fn attempt(
     settings: &Settings,
     listener: &mut Option<TcpListener>,
+    may_hang_up: bool,
     deadline: Instant,
 ) -> Result<Master, Setback> {
     let (socket, address) = connect(&settings.master, deadline).await?;
@@ -94,6 +108,11 @@ async fn attempt(
     let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
     match greeted {
         Ok(Ok(stream)) => Ok(Master { stream, address, listener: own }),
+        Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
+            *listener = Some(own);
+            let cause = format!("{address}: {}", reason(error.into()));
+            Err(Setback::Silence(cause))
+        }
         Ok(Err(error)) => Err(refused(error)),
         Err(_) => {
             *listener = Some(own);
@@ -110,19 +129,33 @@ pub(crate) async fn call_rank(
     deadline: Instant,
 ) -> Result<Secure, JoinError> {
     let (rank, place) = (settings.rank, address.to_owned());
-    let failed = |cause: String| JoinError::Link { rank, other, address: place, cause };
-    let until = deadline.min(Instant::now() + HANDSHAKE);
-    let socket = match connect(address, until).await {
-        Ok((socket, _)) => socket,
-        Err(Setback::Final(error)) => return Err(error),
-        Err(Setback::Silence(cause)) => return Err(failed(cause)),
-        Err(Setback::Name(error)) => return Err(failed(format!("the address cannot be resolved: {error}"))),
-    };
+    let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
     let role = Role::Data { session: session.to_owned() };
-    match timeout_at(until, greet(socket, settings, other, role)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(failed(reason(error))),
-        Err(_) => Err(failed(slow().to_string())),
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let until = deadline.min(Instant::now() + HANDSHAKE);
+        let made = async {
+            let (socket, _) = connect(address, until).await?;
+            match timeout_at(until, greet(socket, settings, other, role.clone())).await {
+                Ok(Ok(stream)) => Ok(stream),
+                Ok(Err(HandshakeError::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
+                    Err(Setback::Silence(reason(error.into())))
+                }
+                Ok(Err(error)) => Err(Setback::Final(failed(reason(error)))),
+                Err(_) => Err(Setback::Silence(slow().to_string())),
+            }
+        };
+        let cause = match made.await {
+            Ok(stream) => return Ok(stream),
+            Err(Setback::Final(error)) => return Err(error),
+            Err(Setback::Silence(cause)) => cause,
+            Err(Setback::Name(error)) => format!("the address cannot be resolved: {error}"),
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(failed(cause));
+        }
+        sleep(pause).await;
+        pause = longer(pause);
     }
 }
 

@@ -74,15 +74,30 @@ pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
 }
 
 impl Checkpoint {
-    /// Finds the newest complete checkpoint in `directory`. Delete it to go back to the one before.
+    /// Finds the newest complete checkpoint in `directory` of which every rank's file is as it was saved. One that is
+    /// damaged is passed over for the one before, with a warning. Every rank finds the same, as each reads all files.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when there is none, or a manifest cannot be read.
+    /// [`Error::Checkpoint`] when there is none: what is wrong with the newest, if there are any.
     pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
-        let path = complete(directory).pop().ok_or_else(|| {
-            fail(directory, "no complete checkpoint here (one has a manifest.json); give the directory of a run")
-        })?;
-        Checkpoint::open(path)
+        let mut newest = None;
+        for path in complete(directory).into_iter().rev() {
+            let whole = |checkpoint: Checkpoint| {
+                (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop)).map(|()| checkpoint)
+            };
+            match (Checkpoint::open(path).and_then(whole), &newest) {
+                (Ok(checkpoint), None) => return Ok(checkpoint),
+                (Ok(checkpoint), Some(problem)) => {
+                    tracing::warn!("{problem}; going back to step {}", checkpoint.step());
+                    return Ok(checkpoint);
+                }
+                (Err(problem), _) => {
+                    newest.get_or_insert(problem);
+                }
+            }
+        }
+        let none = "no complete checkpoint here (one has a manifest.json); give the directory of a run";
+        Err(newest.unwrap_or_else(|| fail(directory, none)))
     }
 
     /// The complete checkpoint at `path`.
@@ -116,9 +131,7 @@ impl Checkpoint {
         let path = self.path.join(file_name(rank));
         let bytes = fs::read(&path).map_err(|e| fail(&path, e))?;
         if Some(&crc32fast::hash(&bytes)) != self.manifest.checksums.get(rank) {
-            let problem = "damaged: its checksum is not the manifest's; delete this checkpoint's directory to resume from \
-                           the one before";
-            return Err(fail(&path, problem));
+            return Err(fail(&path, "damaged: its checksum is not the manifest's"));
         }
         Ok(bytes)
     }

@@ -52,10 +52,13 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         ..TextSource::new(kind)
     };
     let texts = source.load()?;
-    for note in &texts.notes {
+    let notes = if control.quiet { &[][..] } else { &texts.notes };
+    for note in notes {
         println!("note: {note}");
     }
-    println!("{} training and {} test texts\n", texts.train.len(), texts.test.len());
+    if !control.quiet {
+        println!("{} training and {} test texts\n", texts.train.len(), texts.test.len());
+    }
     let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
     train(settings, &TextTask { texts, kind: model, config, key: Key::new(settings.seed) }, control)
 }

@@ -55,10 +55,13 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         ..ImageSource::new(kind)
     };
     let images = source.load()?;
-    for note in &images.notes {
+    let notes = if control.quiet { &[][..] } else { &images.notes };
+    for note in notes {
         println!("note: {note}");
     }
-    println!("{} training and {} test images\n", images.train.len(), images.test.len());
+    if !control.quiet {
+        println!("{} training and {} test images\n", images.train.len(), images.test.len());
+    }
     let augment = match settings.augment {
         None | Some(AugmentSpec::None) => None,
         Some(AugmentSpec::Flip) => Some(Augment::flip()),

@@ -86,6 +86,9 @@ impl Settings {
         if self.bucket_values.is_some() && (local || matches!(self.reducer, Some(ReducerSpec::PowerSgd(_)))) {
             bail!("--bucket-values is for every --reducer but power-sgd, without --local-steps");
         }
+        if self.overlap == Some(Toggle::On) && self.bucket_values.is_none() {
+            bail!("--overlap would be ignored without --bucket-values: one bucket has nothing to overlap with");
+        }
         if local && self.threads.is_some() {
             bail!("--threads would be ignored under --local-steps, which compresses nothing: leave it away");
         }
@@ -147,7 +150,15 @@ impl Settings {
             Toggle::Off => self.feedback.map_or(Feedback::None, Feedback::from),
         };
         let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
-        let (bucket_values, dense_below, threads) = (self.bucket_values, self.dense_below, self.threads);
-        Ok(Config::EveryStep(Exchange { reducer, feedback, controller, bucket_values, rules, dense_below, threads }))
+        Ok(Config::EveryStep(Exchange {
+            reducer,
+            feedback,
+            controller,
+            bucket_values: self.bucket_values,
+            overlap: self.overlap == Some(Toggle::On),
+            rules,
+            dense_below: self.dense_below,
+            threads: self.threads,
+        }))
     }
 }

@@ -130,6 +130,13 @@ impl<T: Task> Rank<'_, T> {
         }
     }
 
+    /// The reason why this rank ends, for the others, unless they all have found the same.
+    pub(super) fn tell_others(&mut self, error: &anyhow::Error) {
+        if !error.chain().any(|cause| cause.is::<Error>()) {
+            self.optim.synchronizer_mut().communicator().abort(&format!("{error:#}"));
+        }
+    }
+
     fn record(&mut self, epoch: u64, lr: f64) -> Result<()> {
         let report = self.optim.report();
         let totals = &mut self.totals;

@@ -96,7 +96,7 @@ impl Runs {
             .stderr(File::create(&stderr).unwrap())
             .spawn()
             .unwrap();
-        Running { child, stdout, stderr, begin: Instant::now(), flags: flags.to_owned() }
+        Running { child, stdout, stderr, begin: Instant::now(), limit: LIMIT, flags: flags.to_owned() }
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -166,15 +166,27 @@ pub(crate) struct Running {
     stdout: PathBuf,
     stderr: PathBuf,
     begin: Instant,
+    limit: Duration,
     flags: String,
 }
 
 impl Running {
+    /// May take longer than others.
+    #[must_use]
+    pub(crate) fn within(self, limit: Duration) -> Running {
+        Running { limit, ..self }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until `done`, which must come before the program ends.
     pub(crate) fn wait_until(&mut self, done: impl Fn() -> bool) {
         while !done() {
             let ended = self.child.try_wait().unwrap();
-            let late = self.begin.elapsed() > LIMIT;
+            let late = self.begin.elapsed() > self.limit;
             if late {
                 self.child.kill().unwrap();
             }
@@ -200,7 +212,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            if self.begin.elapsed() > LIMIT {
+            if self.begin.elapsed() > self.limit {
                 self.child.kill().unwrap();
                 panic!("{} took too long\n{}", self.flags, fs::read_to_string(&self.stderr).unwrap());
             }

@@ -60,7 +60,7 @@ impl<C: Communicator> Faulty<C> {
 }
 
 impl<C: Communicator> Communicator for Faulty<C> {
-    forward!(self => self.inner; rank world flush abort verdict now set_clock traffic scope pool begin_step);
+    forward!(self => self.inner; rank world flush abort verdict now set_clock traffic scope pool overlaps finished begin_step);
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.count()?;

@@ -23,6 +23,8 @@ macro_rules! forward {
     (@traffic $self:ident $inner:expr) => { fn traffic(&$self) -> $crate::Traffic { $inner.traffic() } };
     (@scope $self:ident $inner:expr) => { fn scope(&mut $self) -> &mut $crate::comm::Scope { $inner.scope() } };
     (@pool $self:ident $inner:expr) => { fn pool(&mut $self) -> &mut $crate::comm::FramePool { $inner.pool() } };
+    (@overlaps $self:ident $inner:expr) => { fn overlaps(&$self) -> bool { $inner.overlaps() } };
+    (@finished $self:ident $inner:expr) => { fn finished(&mut $self) { $inner.finished(); } };
     (@begin_step $self:ident $inner:expr) => { fn begin_step(&mut $self, step: u64) { $inner.begin_step(step); } };
     (@collectives $self:ident $inner:expr) => {
         fn all_gather(

@@ -6,6 +6,7 @@
 //!
 //! - [`Local`]: the ranks are threads of this process.
 //! - [`Simulated`]: real ranks and real bytes over `Local`, with a virtual clock and a link model.
+//! - [`Stepped`]: any of them, with a clock that counts steps.
 //! - [`Faulty`]: a test double that fails at a chosen call.
 
 mod collectives;
@@ -15,7 +16,9 @@ mod local;
 mod network;
 mod pool;
 mod simulated;
+mod stepped;
 mod turns;
+mod unfinished;
 
 pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
@@ -24,6 +27,8 @@ pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;
 pub use pool::FramePool;
 pub use simulated::{Compute, Simulated};
+pub use stepped::Stepped;
+pub use unfinished::Unfinished;
 
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -127,6 +132,17 @@ pub trait Communicator: Send {
         *self.scope() = Scope { step, ..Scope::default() };
     }
 
+    /// Whether a second thread may encode and decode beside a call. Not where the seconds of this rank are told apart by
+    /// its calls: they would not say which thread took them.
+    fn overlaps(&self) -> bool {
+        true
+    }
+
+    /// Promises that this exchange makes no further call: what follows is decoding, and the next bucket may have the
+    /// communicator meanwhile ([`Bucketed`](crate::layer::Bucketed)). Reducers say it after their last call, or not at all.
+    /// One that runs others inside it hides their promise behind [`Unfinished`].
+    fn finished(&mut self) {}
+
     /// Every rank's bytes to every rank: `parts[r]` becomes rank `r`'s, with `parts[rank()]` left empty, as the
     /// caller has its own. Lengths may differ between ranks. Earlier contents of `parts` go back to the pool.
     ///
@@ -178,5 +194,6 @@ pub trait Communicator: Send {
 
 /// A boxed communicator is one too, its own collectives included.
 impl<C: Communicator + ?Sized> Communicator for Box<C> {
-    forward!(self => (**self); rank world send recv flush abort verdict now set_clock traffic scope pool begin_step collectives);
+    forward!(self => (**self); rank world send recv flush abort verdict now set_clock traffic scope pool overlaps
+        finished begin_step collectives);
 }

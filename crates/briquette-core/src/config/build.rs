@@ -25,6 +25,13 @@ impl Exchange {
     /// [`ConfigError`] for every setting that cannot work.
     pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check_feedback()?;
+        if self.overlap && self.bucket_values.is_none() {
+            return Err(ConfigError::Conflict(
+                "overlap exchanges one bucket while others are encoded and decoded, and without bucket values there is \
+                 one bucket: set them, or leave overlap off"
+                    .into(),
+            ));
+        }
         let (main, others) = self.groups(layout)?;
         if main.members.is_empty() && !layout.is_empty() && self.controller != ControllerConfig::None {
             return Err(ConfigError::Conflict(
@@ -92,7 +99,7 @@ impl Exchange {
     ) -> Result<Bucketed<R>, ConfigError> {
         match self.bucket_values {
             Some(0) => Err(ConfigError::range("values a bucket holds", "at least 1", 0)),
-            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make)),
+            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make).overlapped(self.overlap)),
         }
     }
 

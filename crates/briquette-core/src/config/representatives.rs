@@ -204,6 +204,16 @@ pub fn representatives() -> Vec<Config> {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
         exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
     }
+    // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
+    let sketch = ReducerConfig::SketchedSgd(Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() });
+    let gathered = compressed(diana, ValueKind::F32);
+    for (reducer, feedback) in [(top_k(ValueKind::Q8), Feedback::Error), (sketch, momentum), (gathered, diana)] {
+        let bucket_values = Some(32);
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap: true, ..Exchange::default() });
+    }
+    let (reducer, controller) = (top_k(ValueKind::F32), ControllerConfig::Gravac(self::gravac(0.75)));
+    let (feedback, bucket_values) = (Feedback::Error, Some(32));
+    exchanges.push(Exchange { reducer, feedback, controller, bucket_values, overlap: true, ..Exchange::default() });
     let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
     all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
     all
@@ -232,6 +242,16 @@ mod tests {
                 assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");
             }
         }
+    }
+
+    #[test]
+    fn overlap_needs_buckets() {
+        let layout = crate::Layout::new([("weight", vec![64])]);
+        let built =
+            |bucket_values| Exchange { overlap: true, bucket_values, ..Exchange::default() }.build_reducer(&layout, 2);
+        let error = built(None).map(drop).unwrap_err().to_string();
+        assert!(error.contains("bucket values"), "{error}");
+        assert!(built(Some(8)).is_ok());
     }
 
     #[test]

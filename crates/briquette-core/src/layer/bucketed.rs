@@ -2,9 +2,22 @@
 //!
 //! A bucket holds consecutive slots until it has at least `min_values` values; each gets its own reducer and its own
 //! key (`key.bucket(b)`). Results do not depend on how buckets are scheduled.
+//!
+//! **Overlap.** [`overlapped`](Bucketed::overlapped), a second thread takes every other bucket: while one is exchanged, the
+//! one before it is decoded and the one after it encoded. What goes over the wire, and in which order, is the same, and so
+//! are all bits. Worth it where encoding and decoding take long beside the exchange and a core is idle meanwhile; it costs
+//! the start of a thread an exchange. Inside `Threaded` the second thread works alone, and the pool works for the
+//! other buckets. A communicator that cannot tell the two threads' seconds apart
+//! ([`overlaps`](Communicator::overlaps)) is given the buckets one after another.
+//!
+//! **Failure.** The error is that of the first bucket that fails, as without overlap. The bucket after it may have been
+//! exchanged by then, on every rank that overlaps alike, and none beyond that. A panic ends the other thread, then goes on.
+
+mod lane;
 
 use std::ops::Range;
 
+use crate::comm::Unfinished;
 use crate::compress::Tunable;
 use crate::error::ReduceError;
 use crate::reduce::{Energies, Exchanged, Probing, Reducer, Round, Selections, Stateless};
@@ -25,6 +38,7 @@ struct Bucket<R> {
 pub struct Bucketed<R> {
     buckets: Vec<Bucket<R>>,
     len: usize,
+    overlapped: bool,
     scratch: Energies,
 }
 
@@ -45,7 +59,14 @@ impl<R: Stateless> Bucketed<R> {
             });
             slots = rest;
         }
-        Bucketed { buckets, len: layout.len(), scratch: Energies::default() }
+        Bucketed { buckets, len: layout.len(), overlapped: false, scratch: Energies::default() }
+    }
+
+    /// Whether a bucket is exchanged while others are encoded and decoded; by default not.
+    #[must_use]
+    pub fn overlapped(mut self, overlapped: bool) -> Self {
+        self.overlapped = overlapped;
+        self
     }
 
     /// Where the buckets lie.
@@ -59,32 +80,23 @@ impl<R: Stateless> Stateless for Bucketed<R> {}
 
 impl<R: Stateless> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        let Round { key, facts, input, average, mut sent, .. } = round;
-        if input.len() != self.len {
-            return Err(ReduceError::Length { expected: self.len, got: input.len() });
+        if round.input.len() != self.len {
+            return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let mut selections = Selections::of(self.buckets.iter().map(|bucket| bucket.slots.len()).sum());
-        let (mut traffic, mut first) = (Traffic::default(), 0);
-        for (index, bucket) in self.buckets.iter_mut().enumerate() {
-            let range = bucket.range.clone();
-            comm.scope().bucket = Some(index);
-            let exchanged = bucket.reducer.reduce(
-                Round {
-                    key: key.bucket(index),
-                    slots: &bucket.slots,
-                    facts,
-                    input: &input[range.clone()],
-                    average: &mut average[range.clone()],
-                    sent: sent.as_deref_mut().map(|s| &mut s[range]),
-                },
-                comm,
-            )?;
-            traffic += exchanged.traffic;
-            selections.put(first..first + bucket.slots.len(), &exchanged.selection);
-            first += bucket.slots.len();
-        }
+        let slots = self.buckets.iter().map(|bucket| bucket.slots.len()).sum();
+        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.overlaps();
+        let parts = parts(&mut self.buckets, round);
+        let exchanged = if overlapped {
+            together(slots, lane::run(parts, comm).into_iter())
+        } else {
+            let each = |part: Part<'_, R>| {
+                comm.scope().bucket = Some(part.index);
+                part.reduce(&mut Unfinished(&mut *comm))
+            };
+            together(slots, parts.map(each))
+        }?;
         comm.scope().bucket = None;
-        Ok(Exchanged { traffic, selection: selections.finish() })
+        Ok(exchanged)
     }
 
     fn report(&self, report: &mut Report) {
@@ -120,4 +132,55 @@ impl<R: Stateless + Probing> Probing for Bucketed<R> {
             out.kept.iter_mut().zip(&self.scratch.kept).for_each(|(sum, kept)| *sum += kept);
         }
     }
+}
+
+/// A bucket's share of a round.
+struct Part<'a, R> {
+    index: usize,
+    reducer: &'a mut R,
+    round: Round<'a>,
+}
+
+/// What came of it.
+struct Done {
+    index: usize,
+    slots: usize,
+    result: Result<Exchanged, ReduceError>,
+}
+
+impl<R: Reducer> Part<'_, R> {
+    fn reduce(self, comm: &mut dyn Communicator) -> Done {
+        let slots = self.round.slots.len();
+        Done { index: self.index, slots, result: self.reducer.reduce(self.round, comm) }
+    }
+}
+
+/// Every bucket's share of `round`, in order.
+fn parts<'a, R>(buckets: &'a mut [Bucket<R>], round: Round<'a>) -> impl Iterator<Item = Part<'a, R>> {
+    let Round { key, facts, input, mut average, mut sent, .. } = round;
+    let tiled = "buckets tile the vector";
+    buckets.iter_mut().enumerate().map(move |(index, Bucket { range, slots, reducer })| {
+        let part = Round {
+            key: key.bucket(index),
+            slots,
+            facts,
+            input: &input[range.clone()],
+            average: average.split_off_mut(..range.len()).expect(tiled),
+            sent: sent.as_mut().map(|sent| sent.split_off_mut(..range.len()).expect(tiled)),
+        };
+        Part { index, reducer, round: part }
+    })
+}
+
+/// One exchange of several; the first error ends it.
+fn together(slots: usize, parts: impl Iterator<Item = Done>) -> Result<Exchanged, ReduceError> {
+    let (mut selections, mut traffic, mut first) = (Selections::of(slots), Traffic::default(), 0);
+    for Done { slots, result, .. } in parts {
+        let exchanged = result?;
+        traffic += exchanged.traffic;
+        selections.put(first..first + slots, &exchanged.selection);
+        first += slots;
+    }
+    debug_assert_eq!(first, slots, "every bucket was exchanged");
+    Ok(Exchanged { traffic, selection: selections.finish() })
 }

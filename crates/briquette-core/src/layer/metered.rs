@@ -1,7 +1,8 @@
 //! Measures an exchange: bytes, seconds on the communicator's clock, gain of the whole vector and of each slot.
 //!
 //! The clock is the communicator's ([`Communicator::now`]): wall time, simulated time, or none. Time inside
-//! `send` and `recv` counts as exchange, the rest as compression. Costs one pass over the vector, and one vector where no
+//! `send` and `recv` counts as exchange, the rest as compression: where [buckets overlap](super::Bucketed), what was encoded
+//! and decoded behind an exchange counts as that, and the sum is what the step waited. Costs one pass over the vector, and one vector where no
 //! layer above asks for `sent`.
 
 use crate::comm::forward;
@@ -116,7 +117,7 @@ impl Timed<'_> {
 }
 
 impl Communicator for Timed<'_> {
-    forward!(self => self.comm; rank world abort verdict now set_clock traffic scope pool begin_step);
+    forward!(self => self.comm; rank world abort verdict now set_clock traffic scope pool overlaps finished begin_step);
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.timed(|comm| comm.send(to, frame))

@@ -145,7 +145,7 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// Runs `exchange` and counts the bytes the transport moved meanwhile.
+    /// Runs `exchange`, after which the reducer makes no further call, and counts the bytes the transport moved meanwhile.
     pub(crate) fn count(
         comm: &mut dyn Communicator,
         selection: Selection,
@@ -153,7 +153,9 @@ impl Exchanged {
     ) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         exchange(comm)?;
-        Ok(Exchanged { traffic: comm.traffic() - before, selection })
+        let traffic = comm.traffic() - before;
+        comm.finished();
+        Ok(Exchanged { traffic, selection })
     }
 }
 

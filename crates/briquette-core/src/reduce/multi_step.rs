@@ -49,6 +49,7 @@
 //! ```
 
 use super::{Exchanged, Reducer, Round, Stateless, check_average};
+use crate::comm::Unfinished;
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
@@ -121,7 +122,7 @@ impl<R: Stateless> Reducer for MultiStep<R> {
             let key = if index == 0 { key } else { key.purpose("multi-step").bucket(index) };
             let (average_of, sent_of) = (&mut self.round_average[..], Some(&mut self.round_sent[..]));
             let part = Round { key, slots, facts, input: &self.remaining, average: average_of, sent: sent_of };
-            let exchanged = self.inner.reduce(part, comm)?;
+            let exchanged = self.inner.reduce(part, &mut Unfinished(&mut *comm))?;
             traffic += exchanged.traffic;
             selection.get_or_insert(exchanged.selection);
             add(self.weight, &self.round_average, average);

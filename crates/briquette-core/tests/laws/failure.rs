@@ -38,7 +38,7 @@ fn law_4_a_failure_inside_a_ring_leaves_no_trace() {
 }
 
 /// Fails at every call of every rank in a step, and each time goes on from its start on a fresh world.
-fn check_failures(setup: &Setup<Config>, step: u64) {
+pub(crate) fn check_failures(setup: &Setup<Config>, step: u64) {
     let clean = setup.run(step as usize + 2);
     for failing in 0..setup.world {
         for call in 0..calls_of_step(setup, step) {

@@ -10,12 +10,14 @@
 //! | `memory.rs` | 3 conservation |
 //! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is refused everywhere |
 //! | `class.rs` | 7 declared class |
+//! | `overlap.rs` | the same with buckets that overlap |
 
 mod class;
 mod driver;
 mod exchange;
 mod failure;
 mod memory;
+mod overlap;
 
 use briquette_core::config::{Config, Exchange, representatives};
 

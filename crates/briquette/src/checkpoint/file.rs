@@ -61,6 +61,10 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
         file.persist(path)?;
+        // The new name is safe when its directory is.
+        if cfg!(unix) {
+            std::fs::File::open(directory)?.sync_all()?;
+        }
         Ok(())
     };
     write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))

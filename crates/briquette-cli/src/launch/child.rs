@@ -1,0 +1,61 @@
+//! The step between launcher and rank: ties the rank's life to the launcher's, then becomes the rank's program.
+//!
+//! Linux sends a process the signal it asked for when its parent dies, and keeps to that across `exec`. Only the process
+//! itself can ask. So the launcher starts its own program file with the hidden command `run-rank`, which asks and then
+//! becomes the program: same process, same output. What the program starts in turn is not tied.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use clap::Args;
+
+/// This process's own program file, even if it has been replaced meanwhile.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Becomes a program that dies with its launcher.
+#[derive(Debug, Clone, Args)]
+pub struct RunRank {
+    /// The launcher's process.
+    #[arg(long)]
+    pub launcher: i32,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+impl RunRank {
+    /// Becomes the program. Returns only if it could not: 127 if there is none, else 126, as shells do.
+    pub fn run(&self) -> u8 {
+        #[cfg(target_os = "linux")]
+        {
+            use nix::sys::{prctl, signal::Signal};
+            // A refusal leaves a rank that would outlive a launcher killed by SIGKILL, which is no reason not to run.
+            let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+            // Asked too late: the launcher is gone and nobody wants this rank.
+            if nix::unistd::getppid().as_raw() != self.launcher {
+                return 126;
+            }
+        }
+        let program = &self.command[0];
+        let error = Command::new(program).args(&self.command[1..]).exec();
+        eprintln!("error: `{}` cannot be started: {error}", program.to_string_lossy());
+        if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+/// The command that runs `program` as a rank: through [`RunRank`] where that is of use.
+pub(super) fn command(program: &OsStr, arguments: &[OsString]) -> Command {
+    let tied = cfg!(target_os = "linux") && Path::new(OWN_PROGRAM).exists();
+    let mut command = if tied {
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg0("briquette").arg("run-rank").arg(format!("--launcher={}", std::process::id()));
+        command.arg("--").arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.args(arguments);
+    command
+}

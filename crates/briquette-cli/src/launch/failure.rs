@@ -1,0 +1,223 @@
+//! Which rank failed first, and why.
+//!
+//! When one rank fails, the others fail a moment later because they lost it; a launcher that showed whichever ended first
+//! would often name a victim. So of the ranks that fail within [`WINDOW`] of the first, one killed by a signal is
+//! taken before one that says what went wrong, that one before ranks told to stop, and all of them before ranks that only
+//! say that another one was lost.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::signals;
+
+/// How long after the first failure another one may still be its cause.
+pub(super) const WINDOW: Duration = Duration::from_secs(2);
+
+/// How a rank's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// By itself.
+    Exit(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// What a rank said before it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Words {
+    /// The last line on stderr that begins with `error:`, without that.
+    Error(String),
+    /// The last lines on stderr; none if it wrote nothing there.
+    Lines(Vec<String>),
+}
+
+/// A rank that has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) rank: usize,
+    pub(super) end: End,
+    /// How long after the world's start.
+    pub(super) at: Duration,
+    /// The launcher had ended it, or tried to, because another rank failed.
+    pub(super) told: bool,
+    pub(super) words: Words,
+}
+
+/// A rank that failed, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    rank: usize,
+    end: End,
+    words: Words,
+}
+
+/// Whose fault a failure is, likeliest culprits first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Blame {
+    /// A signal killed it.
+    Killed,
+    /// It says what went wrong, or nothing.
+    Own,
+    /// It was told to stop and did: the exit code of an interrupted program.
+    Stopped,
+    /// It lost another rank, or was stopped by it.
+    Another,
+}
+
+impl End {
+    pub(super) fn failed(self) -> bool {
+        self != End::Exit(0)
+    }
+
+    /// What the launcher exits with for it.
+    pub(super) fn exit_code(self) -> u8 {
+        match self {
+            End::Exit(code) => u8::try_from(code).unwrap_or(1),
+            End::Signal(signal) => signals::exit_code(signal),
+        }
+    }
+
+    /// Whether this is how programs end that were asked to stop: an exit code of 128 + SIGHUP, SIGINT or SIGTERM.
+    pub(super) fn stopped(self) -> bool {
+        matches!(self, End::Exit(129 | 130 | 143))
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exit(code) => write!(f, "failed (exit code {code})"),
+            End::Signal(signal) => write!(f, "was killed by signal {signal} ({})", signals::name(*signal)),
+        }
+    }
+}
+
+impl Ended {
+    pub(super) fn blame(&self) -> Blame {
+        match (self.end, &self.words) {
+            (End::Signal(_), _) => Blame::Killed,
+            (end, _) if end.stopped() => Blame::Stopped,
+            (_, Words::Error(text)) if blames_another(self.rank, text) => Blame::Another,
+            (_, Words::Lines(lines)) if lines.iter().any(|line| blames_another(self.rank, line)) => Blame::Another,
+            _ => Blame::Own,
+        }
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        Failure { rank: self.rank, end: self.end, words: self.words.clone() }
+    }
+}
+
+/// The rank that failed first, and not because of another one if that can be told.
+pub(super) fn first<'a>(ended: impl Iterator<Item = &'a Ended> + Clone) -> Option<&'a Ended> {
+    let failed = ended.filter(|e| e.end.failed() && !e.told);
+    let start = failed.clone().map(|e| e.at).min()?;
+    failed.filter(|e| e.at - start <= WINDOW).min_by_key(|e| (e.blame(), e.at, e.rank))
+}
+
+/// Whether `text`, which `rank` wrote, says that another rank was lost or stopped the run:
+/// `rank 3 (10.0.0.4:40112) lost during …`, `rank 3 stopped the run during …`. These are the words of `briquette-core`'s
+/// communication errors.
+fn blames_another(rank: usize, text: &str) -> bool {
+    [" lost during ", " stopped the run during "].iter().filter_map(|words| text.find(words)).any(|at| {
+        let before = &text[..at];
+        let number = before.rfind("rank ").and_then(|rank| before[rank + 5..].split([' ', '(']).next()?.parse().ok());
+        number.is_some_and(|number: usize| number != rank)
+    })
+}
+
+impl Failure {
+    /// What the launcher exits with.
+    pub fn exit_code(&self) -> u8 {
+        self.end.exit_code()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} {}", self.rank, self.end)?;
+        match &self.words {
+            Words::Error(text) => write!(f, ": {text}"),
+            Words::Lines(lines) if lines.is_empty() => write!(f, " and wrote nothing to stderr"),
+            Words::Lines(lines) => {
+                write!(f, "; the last it wrote to stderr:")?;
+                lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(rank: usize, end: End, after: f64, error: &str) -> Ended {
+        let at = Duration::from_secs_f64(after);
+        Ended { rank, end, at, told: false, words: Words::Error(error.into()) }
+    }
+
+    fn first_of(ended: &[Ended]) -> Option<usize> {
+        first(ended.iter()).map(|e| e.rank)
+    }
+
+    const LOST: &str = "step 7: rank 2 (10.0.0.3:40112) lost during the exchange of bucket 0";
+    const STOPPED: &str = "rank 2 stopped the run during step 7: the loss is not finite";
+
+    #[test]
+    fn the_earliest_failure_is_first_among_equals() {
+        let ranks = [
+            ended(0, End::Exit(0), 0.0, ""),
+            ended(1, End::Exit(1), 0.2, "late"),
+            ended(2, End::Exit(3), 0.1, "early"),
+        ];
+        assert_eq!(first_of(&ranks), Some(2));
+        assert_eq!(first_of(&ranks[..1]), None);
+    }
+
+    #[test]
+    fn ranks_that_lost_another_give_way_to_it_within_the_window() {
+        for text in [LOST, STOPPED] {
+            let ranks = [ended(0, End::Exit(1), 0.0, text), ended(2, End::Exit(3), 1.9, "the loss is not finite")];
+            assert_eq!(first_of(&ranks), Some(2), "{text}");
+            let ranks = [ended(0, End::Exit(1), 0.0, text), ended(2, End::Exit(3), 2.1, "the loss is not finite")];
+            assert_eq!(first_of(&ranks), Some(0), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_signal_goes_before_words_and_words_before_having_been_stopped() {
+        let mut ranks = vec![ended(0, End::Exit(1), 0.0, LOST), ended(1, End::Exit(130), 0.1, "")];
+        assert_eq!(first_of(&ranks), Some(1));
+        ranks.push(ended(2, End::Exit(1), 0.2, "no space left"));
+        assert_eq!(first_of(&ranks), Some(2));
+        ranks.push(ended(3, End::Signal(9), 0.3, ""));
+        assert_eq!(first_of(&ranks), Some(3));
+    }
+
+    #[test]
+    fn ranks_that_the_launcher_ended_are_not_blamed() {
+        let mut ranks = [ended(0, End::Exit(1), 0.0, LOST), ended(1, End::Signal(15), 0.1, "")];
+        ranks[1].told = true;
+        assert_eq!(first_of(&ranks), Some(0));
+    }
+
+    #[test]
+    fn only_words_about_another_rank_blame_one() {
+        assert!(blames_another(0, LOST) && blames_another(0, STOPPED));
+        assert!(!blames_another(2, STOPPED), "the rank that stopped the run says so of itself");
+        assert!(!blames_another(0, "3 values lost during rounding"));
+        assert!(!blames_another(0, "rank of the matrix lost during compression"));
+    }
+
+    #[test]
+    fn a_failure_says_rank_end_and_reason() {
+        let mut failure = ended(2, End::Exit(3), 0.0, "no such file: data").failure();
+        assert_eq!(failure.to_string(), "rank 2 failed (exit code 3): no such file: data");
+        failure.end = End::Signal(9);
+        failure.words = Words::Lines(vec![]);
+        assert_eq!(failure.to_string(), "rank 2 was killed by signal 9 (SIGKILL) and wrote nothing to stderr");
+        assert_eq!(failure.exit_code(), 137);
+        failure.words = Words::Lines(vec!["a".into(), "b".into()]);
+        assert!(failure.to_string().ends_with("; the last it wrote to stderr:\n    a\n    b"));
+    }
+}

@@ -1,0 +1,209 @@
+//! What a command line asks for, checked before anything starts, and what each rank is told.
+
+use std::ffi::{OsStr, OsString};
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use briquette_tcp::{Environment, names};
+
+use super::{Launch, LaunchError};
+
+/// The files `briquette cert` makes.
+const CERTIFICATES: [&str; 3] = ["ca.pem", "cert.pem", "key.pem"];
+
+/// A command line that makes sense.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// How many ranks run on each machine.
+    local: usize,
+    /// How many machines there are.
+    nodes: usize,
+    /// Which one this is.
+    node: usize,
+    master: String,
+    port: Option<u16>,
+    token_file: Option<PathBuf>,
+    tls: Option<PathBuf>,
+    command: Vec<OsString>,
+}
+
+/// What is new at each start of the world.
+#[derive(Debug, Clone)]
+pub(super) struct Start {
+    port: u16,
+    token: Option<String>,
+    restart: u32,
+}
+
+impl Plan {
+    pub(super) fn new(launch: &Launch) -> Result<Plan, LaunchError> {
+        let (local, nodes) = (usize::from(launch.ranks), launch.nodes.len().max(1));
+        let node = usize::from(launch.node_rank.unwrap_or(0));
+        if launch.nodes.iter().any(|name| name.trim().is_empty()) {
+            return usage("--nodes has an empty name: give one name or address for each machine, as in host1,host2");
+        }
+        if node >= nodes {
+            let last = nodes - 1;
+            return usage(format!("--node-rank {node} is not one of the {nodes} in --nodes: the last one is {last}"));
+        }
+        if let Some(only) = launch.only_rank.filter(|only| *only >= nodes * local) {
+            return usage(format!("--only-rank {only}: the world has {} ranks, numbered from 0", nodes * local));
+        }
+        if nodes > 1 && launch.token_file.is_none() {
+            return usage(
+                "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `briquette \
+                 token > FILE`, readable by you alone, and copy it to every node",
+            );
+        }
+        let token_file = launch.token_file.as_deref().map(token_file).transpose()?;
+        let tls = launch.tls.as_deref().map(certificates).transpose()?;
+        executable(&launch.command[0])?;
+        Ok(Plan {
+            local,
+            nodes,
+            node,
+            master: launch.nodes.first().map_or_else(|| Ipv4Addr::LOCALHOST.to_string(), |name| name.trim().to_owned()),
+            port: launch.port,
+            token_file,
+            tls,
+            command: launch.command.clone(),
+        })
+    }
+
+    /// The ranks on this machine.
+    pub(super) fn ranks(&self) -> Range<usize> {
+        self.node * self.local..(self.node + 1) * self.local
+    }
+
+    /// The program and its arguments.
+    #[cfg(unix)]
+    pub(super) fn command(&self) -> (&OsStr, &[OsString]) {
+        (&self.command[0], &self.command[1..])
+    }
+
+    /// What is new when the world starts for the `restart`th time again: a free port unless one was given, a secret
+    /// unless a file has it.
+    #[cfg(unix)]
+    pub(super) fn start(&self, restart: u32) -> Result<Start, LaunchError> {
+        let what = "no token can be made";
+        let token = match self.token_file {
+            Some(_) => None,
+            None => Some(crate::token::new().map_err(|source| LaunchError::System { what, source })?),
+        };
+        Ok(Start { port: self.free_port()?, token, restart })
+    }
+
+    /// The port given, which must be free where rank 0 will listen, or one that is free now. Another program may take
+    /// it before rank 0 does; then rank 0 fails and says so.
+    #[cfg(unix)]
+    fn free_port(&self) -> Result<u16, LaunchError> {
+        let all = if self.nodes > 1 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        match self.port {
+            Some(port) if self.node > 0 => Ok(port),
+            Some(port) => match std::net::TcpListener::bind((all, port)) {
+                Ok(_) => Ok(port),
+                Err(source) => Err(LaunchError::Port { port, nodes: self.nodes, source }),
+            },
+            None => std::net::TcpListener::bind((all, 0))
+                .and_then(|listener| listener.local_addr())
+                .map(|address| address.port())
+                .map_err(|source| LaunchError::System { what: "no port of this machine can be listened on", source }),
+        }
+    }
+
+    /// What `rank` is told.
+    pub(super) fn environment(&self, rank: usize, start: &Start) -> Environment {
+        Environment {
+            rank,
+            world: self.nodes * self.local,
+            local_rank: rank - self.ranks().start,
+            master: self.master.clone(),
+            port: start.port,
+            token: start.token.clone(),
+            token_file: self.token_file.clone(),
+            tls: self.tls.clone(),
+            restart: start.restart,
+        }
+    }
+
+    /// A line for each rank that a shell would understand, but for what only a start decides.
+    pub(super) fn commands(&self) -> Vec<String> {
+        let token = self.token_file.is_none().then(String::new);
+        let start = Start { port: self.port.unwrap_or(0), token, restart: 0 };
+        let quoted = |text: &OsStr| {
+            let text = text.to_string_lossy();
+            shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
+        };
+        let variable = |(name, value): (&'static str, String)| match name {
+            names::MASTER_PORT if self.port.is_none() => format!("{name}=<a free port>"),
+            names::TOKEN => format!("{name}=<32 random bytes>"),
+            _ => format!("{name}={}", quoted(OsStr::new(&value))),
+        };
+        let command: Vec<String> = self.command.iter().map(|part| quoted(part)).collect();
+        self.ranks()
+            .map(|rank| {
+                let mut parts: Vec<_> = self.environment(rank, &start).variables().into_iter().map(variable).collect();
+                parts.extend(command.iter().cloned());
+                parts.join(" ")
+            })
+            .collect()
+    }
+}
+
+fn usage<T>(text: impl Into<String>) -> Result<T, LaunchError> {
+    Err(LaunchError::Usage(text.into()))
+}
+
+/// A path that stays right if the program changes its directory.
+fn absolute(option: &str, path: &Path) -> Result<PathBuf, LaunchError> {
+    let path = std::path::absolute(path)
+        .map_err(|source| LaunchError::Usage(format!("{option} {}: {source}", path.display())))?;
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => usage(format!("{option} {}: the name is not UTF-8, as it must be to be passed on", path.display())),
+    }
+}
+
+fn token_file(path: &Path) -> Result<PathBuf, LaunchError> {
+    let shown = path.display();
+    match std::fs::read(path) {
+        Ok(bytes) if bytes.trim_ascii().is_empty() => {
+            usage(format!("--token-file {shown} is empty: fill it with `briquette token > {shown}`"))
+        }
+        Ok(_) => absolute("--token-file", path),
+        Err(e) => usage(format!(
+            "--token-file {shown}: {e}; make it once with `briquette token > {shown}` and copy it to every node"
+        )),
+    }
+}
+
+fn certificates(directory: &Path) -> Result<PathBuf, LaunchError> {
+    let shown = directory.display();
+    match CERTIFICATES.iter().find(|name| !directory.join(name).is_file()) {
+        Some(name) => usage(format!(
+            "--tls {shown}: there is no {name}; make the directory once with `briquette cert --out {shown}` and copy it to \
+             every node"
+        )),
+        None => absolute("--tls", directory),
+    }
+}
+
+/// That `program` can be started, as far as can be seen beforehand.
+fn executable(program: &OsStr) -> Result<(), LaunchError> {
+    if which::which(program).is_ok() {
+        return Ok(());
+    }
+    let (shown, path) = (program.to_string_lossy(), Path::new(program));
+    let has_directory = path.components().count() > 1 || path.has_root();
+    if has_directory && path.is_dir() {
+        usage(format!("`{shown}` is a directory: name the program in it"))
+    } else if has_directory && path.exists() {
+        usage(format!("`{shown}` is not executable: `chmod +x {shown}`, or name the program that runs it first"))
+    } else if has_directory {
+        usage(format!("`{shown}` does not exist: build it, or see that the path is right"))
+    } else {
+        let hint = if path.is_file() { format!("; the one in this directory is `./{shown}`") } else { String::new() };
+        usage(format!("`{shown}` is not found in PATH{hint}"))
+    }
+}

@@ -1,0 +1,279 @@
+//! One start of the world: processes, what is passed on to them, and who is ended when.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use briquette_tcp::names;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGINT, SIGQUIT};
+
+use super::failure::{self, Blame, End, Ended, Failure};
+use super::output::{Log, Output, Pipes};
+use super::plan::{Plan, Start};
+use super::signals::{self, Listening};
+use super::{LaunchError, child};
+
+/// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
+/// what the launcher got too.
+const SAME: Duration = Duration::from_millis(300);
+/// Children are looked at this often even if nothing is heard of them.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The ranks of this machine, running. Those still alive when it is dropped are killed.
+#[derive(Debug)]
+pub(super) struct World<'a> {
+    output: &'a Output,
+    ranks: Vec<Running>,
+    began: Instant,
+    stage: Stage,
+    /// The signal that was passed on, and when it came.
+    stop: Option<(i32, Instant)>,
+}
+
+/// How a world came to its end.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Without a failure: the launcher's exit code.
+    Ended(u8),
+    /// With one. `again`: nobody asked for an end, so the world may be started again.
+    Failed { failure: Failure, again: bool },
+}
+
+/// A rank's process, which leads a process group of its own.
+#[derive(Debug)]
+struct Running {
+    rank: usize,
+    child: Child,
+    pipes: Pipes,
+    end: Option<(End, Duration)>,
+    /// The launcher ended it because of another rank.
+    told: bool,
+    /// The system may give its number to another process.
+    reaped: bool,
+}
+
+/// What is being done to the ranks that are left after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has failed.
+    Running,
+    /// They may end by themselves until then.
+    Grace(Instant),
+    /// They have got SIGTERM, and have until then.
+    Terminated(Instant),
+    /// They have got SIGKILL.
+    Killed,
+}
+
+impl<'a> World<'a> {
+    /// Starts the ranks. What they write goes to `output`, and each rank's to its log if there are any.
+    pub(super) fn start(
+        plan: &Plan,
+        start: &Start,
+        (output, logs): (&'a Output, &[Arc<Log>]),
+    ) -> Result<World<'a>, LaunchError> {
+        let mut world = World { output, ranks: vec![], began: Instant::now(), stage: Stage::Running, stop: None };
+        for (i, rank) in plan.ranks().enumerate() {
+            let environment = plan.environment(rank, start);
+            let log = logs.get(i).cloned();
+            if let Some(log) = &log {
+                let (world, restart) = (environment.world, environment.restart);
+                log.write(format!("[launch] rank {rank} of {world}, restart {restart}").as_bytes());
+            }
+            let (program, arguments) = plan.command();
+            let mut command = child::command(program, arguments);
+            // What a launcher around this one told it is not for its ranks.
+            for name in [names::TOKEN, names::TOKEN_FILE, names::TLS] {
+                command.env_remove(name);
+            }
+            command.envs(environment.variables());
+            // Keys pressed on the terminal are for the launcher, which passes on what they mean.
+            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let failed = |source| LaunchError::Start { rank, program: program.to_string_lossy().into_owned(), source };
+            let mut child = command.spawn().map_err(failed)?;
+            let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
+                unreachable!("both were asked for")
+            };
+            let pipes = output.read(rank, log, (out, err));
+            world.ranks.push(Running { rank, child, pipes, end: None, told: false, reaped: false });
+        }
+        Ok(world)
+    }
+
+    /// Waits until every rank has ended, passing on signals to stop, and ending all after one has failed.
+    pub(super) fn watch(&mut self, signals: &Listening, grace: Duration) -> Outcome {
+        while self.ranks.iter().any(|rank| rank.end.is_none()) {
+            let limit = match self.stage {
+                Stage::Grace(until) | Stage::Terminated(until) => until.saturating_duration_since(Instant::now()),
+                Stage::Running | Stage::Killed => LOOK,
+            };
+            if let Some(signal) = signals.wait(limit.min(LOOK)) {
+                self.asked_to_stop(signal);
+            }
+            self.look();
+            self.escalate(grace);
+        }
+        signals.while_idle(|| self.drain());
+        self.outcome()
+    }
+
+    fn living(&self) -> usize {
+        self.ranks.iter().filter(|rank| rank.end.is_none()).count()
+    }
+
+    /// Notes which ranks have ended.
+    fn look(&mut self) {
+        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+            rank.end = rank.ended().map(|end| (end, self.began.elapsed()));
+        }
+    }
+
+    /// Passes on the first signal; kills all at the second, and at SIGQUIT.
+    fn asked_to_stop(&mut self, signal: i32) {
+        let name = signals::name(signal);
+        match self.stop {
+            None if signal != SIGQUIT => {
+                self.stop = Some((signal, Instant::now()));
+                self.send(signal, false);
+                let shown = if signal == SIGINT { "Ctrl-C" } else { name };
+                self.output.say(format!("{shown} is passed on to {}; a second one kills them", ranks(self.living())));
+            }
+            Some((_, at)) if signal != SIGQUIT && at.elapsed() < SAME => {}
+            _ => {
+                self.stop.get_or_insert((signal, Instant::now()));
+                self.output.say(format!("{name}: {} killed", ranks(self.living())));
+                self.kill();
+            }
+        }
+    }
+
+    /// After a failure, moves on from one way of ending the others to the next when its time is over.
+    fn escalate(&mut self, grace: Duration) {
+        let (now, living) = (Instant::now(), self.living());
+        match self.stage {
+            _ if living == 0 => {}
+            Stage::Running => {
+                let failed = self.ranks.iter().find(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end)));
+                if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
+                    let time = humantime::format_duration(grace);
+                    self.output.say(format!("rank {rank} {end}; {time} for {} to end", ranks(living)));
+                    self.stage = Stage::Grace(now + grace);
+                }
+            }
+            Stage::Grace(until) if now >= until => {
+                self.output.say(format!("SIGTERM to {} that did not end", ranks(living)));
+                self.send(Signal::SIGTERM as i32, true);
+                self.stage = Stage::Terminated(now + grace);
+            }
+            Stage::Terminated(until) if now >= until => {
+                self.output.say(format!("SIGKILL to {} that did not end", ranks(living)));
+                self.kill();
+            }
+            Stage::Grace(_) | Stage::Terminated(_) | Stage::Killed => {}
+        }
+    }
+
+    /// Whether `end` is one that nobody asked for.
+    fn is_failure(&self, end: End) -> bool {
+        let asked = self.stop.is_some_and(|(signal, _)| end == End::Signal(signal) || end.stopped());
+        end.failed() && !asked
+    }
+
+    fn kill(&mut self) {
+        self.send(Signal::SIGKILL as i32, true);
+        self.stage = Stage::Killed;
+    }
+
+    /// Sends `signal` to every living rank's group. `told`: how they end is then not their own doing.
+    fn send(&mut self, signal: i32, told: bool) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+            rank.told |= told;
+            rank.signal(signal);
+        }
+    }
+
+    /// Reads what the ranks still have to say. What they started and left behind is killed if it keeps a pipe open.
+    fn drain(&self) {
+        let open: Vec<_> = self.ranks.iter().filter(|rank| !rank.pipes.drain()).collect();
+        open.iter().for_each(|rank| rank.signal(Signal::SIGKILL));
+        for rank in open {
+            rank.pipes.drain();
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let ended = self.ranks.iter().filter_map(|rank| {
+            let (end, at) = rank.end?;
+            Some(Ended { rank: rank.rank, end, at, told: rank.told, words: rank.pipes.words() })
+        });
+        let ended: Vec<Ended> = ended.collect();
+        let Some((signal, _)) = self.stop else {
+            return match failure::first(ended.iter()) {
+                None => Outcome::Ended(0),
+                // Somebody stopped the run elsewhere: through a launcher on another machine, or the rank's own process.
+                Some(first) if first.blame() == Blame::Stopped => {
+                    let code = first.end.exit_code();
+                    self.output.say(format!("rank {} was told to stop elsewhere (exit code {code})", first.rank));
+                    Outcome::Ended(code)
+                }
+                Some(first) => Outcome::Failed { failure: first.failure(), again: true },
+            };
+        };
+        match failure::first(ended.iter().filter(|e| self.is_failure(e.end))) {
+            Some(first) if first.blame() < Blame::Stopped => Outcome::Failed { failure: first.failure(), again: false },
+            _ if ended.iter().all(|e| !e.end.failed()) => Outcome::Ended(0),
+            _ => Outcome::Ended(signals::exit_code(signal)),
+        }
+    }
+}
+
+fn ranks(number: usize) -> String {
+    if number == 1 { "1 rank".into() } else { format!("{number} ranks") }
+}
+
+impl Drop for World<'_> {
+    /// Leaves nothing behind: kills what is left of each rank's group, and takes note of its end.
+    fn drop(&mut self) {
+        self.ranks.iter().for_each(|rank| rank.signal(Signal::SIGKILL));
+        for rank in &mut self.ranks {
+            // Fails only if it was reaped already.
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+impl Running {
+    /// Sends `signal` to the rank and all it started, as a terminal would.
+    fn signal(&self, signal: Signal) {
+        if !self.reaped
+            && let Ok(id) = i32::try_from(self.child.id())
+        {
+            // Nobody is left in the group: what was to be ended has ended.
+            let _ = killpg(Pid::from_raw(id), signal);
+        }
+    }
+
+    /// How it ended, if it has. On Linux it stays unreaped, so that its group's number stays its own and what it
+    /// started can be ended with it.
+    fn ended(&mut self) -> Option<End> {
+        #[cfg(target_os = "linux")]
+        {
+            use nix::sys::wait::{Id, WaitPidFlag as Flag, WaitStatus, waitid};
+            let id = Pid::from_raw(i32::try_from(self.child.id()).ok()?);
+            match waitid(Id::Pid(id), Flag::WEXITED | Flag::WNOHANG | Flag::WNOWAIT) {
+                Ok(WaitStatus::Exited(_, code)) => return Some(End::Exit(code)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => return Some(End::Signal(signal as i32)),
+                Ok(_) => return None,
+                // A signal that the library has no name for: the standard library knows its number.
+                Err(_) => {}
+            }
+        }
+        let status = self.child.try_wait().ok()??;
+        self.reaped = true;
+        Some(status.signal().map_or_else(|| End::Exit(status.code().unwrap_or(1)), End::Signal))
+    }
+}

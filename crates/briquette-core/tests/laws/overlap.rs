@@ -1,0 +1,59 @@
+//! Buckets that overlap: the bits, memories, bytes and decisions of buckets one after another.
+
+use briquette_core::config::{Config, Exchange, ReducerConfig};
+
+use crate::driver::{Outcome, Setup, long, short};
+use crate::failure::check_failures;
+use crate::{exchanges, same_bits};
+
+/// Every representative that can be cut, without overlap. PowerSGD takes all matrices at once.
+fn cut(bucket_values: usize) -> impl Iterator<Item = Exchange> {
+    exchanges()
+        .filter(|exchange| !matches!(exchange.reducer, ReducerConfig::PowerSgd { .. }))
+        .map(move |exchange| Exchange { bucket_values: Some(bucket_values), overlap: false, ..exchange })
+}
+
+fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
+    for (rank, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.len(), b.len());
+        for (step, (a, b)) in a.iter().zip(b).enumerate() {
+            assert!(same_bits(&a.average, &b.average), "{setup}, rank {rank}, step {step}: average");
+            assert!(same_bits(&a.sent, &b.sent), "{setup}, rank {rank}, step {step}: sent");
+            assert_eq!(a.state, b.state, "{setup}, rank {rank}, step {step}");
+            let books = |o: &Outcome| (o.reported, o.counted, o.factor);
+            assert_eq!(books(a), books(b), "{setup}, rank {rank}, step {step}");
+        }
+    }
+}
+
+#[test]
+fn overlap_changes_no_bit_no_memory_no_byte_and_no_decision() {
+    // Every slot by itself, a few buckets, and two.
+    for exchange in [1, 32, 60].into_iter().flat_map(cut) {
+        let alone = Config::EveryStep(exchange.clone());
+        let overlapped = Config::EveryStep(Exchange { overlap: true, ..exchange });
+        for world in [1, 2, 3, 5] {
+            let setup = Setup::short(&overlapped, world);
+            assert_same(&setup, &Setup::short(&alone, world).run(5), &setup.run(5));
+        }
+    }
+}
+
+#[test]
+fn overlap_changes_nothing_of_what_was_sent() {
+    for exchange in cut(32) {
+        for (layout, world) in [(short(), 3), (long(), 2)] {
+            let alone = Setup { config: exchange.clone(), layout, world };
+            let overlapped = Setup { config: Exchange { overlap: true, ..exchange.clone() }, ..alone.clone() };
+            assert_same(&overlapped, &alone.run(3), &overlapped.run(3));
+        }
+    }
+}
+
+#[test]
+fn law_4_holds_for_every_bucketed_representative_under_overlap() {
+    for exchange in exchanges().filter(|exchange| exchange.bucket_values.is_some() && !exchange.overlap) {
+        let config = Config::EveryStep(Exchange { overlap: true, ..exchange });
+        check_failures(&Setup::short(&config, 3), 1);
+    }
+}

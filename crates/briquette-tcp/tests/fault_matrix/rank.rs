@@ -1,0 +1,151 @@
+//! One rank: repeats one operation until it may end.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+use std::thread::sleep;
+use std::time::Duration;
+
+use briquette_core::Communicator;
+use briquette_core::error::CommError;
+use briquette_tcp::{Environment, TcpBuilder};
+
+use crate::Operation;
+
+/// What the ranks are told besides their place.
+pub(crate) const SETTINGS: &str = "FAULTS";
+
+/// Written by each rank before it joins, and when it is at work; followed by its number.
+pub(crate) const JOINING: &str = "joining-";
+pub(crate) const RUNNING: &str = "running-";
+/// Written by the harness: the ranks may end when they have gone on for a while.
+pub(crate) const GO: &str = "go";
+
+/// From the harness to a rank, in one variable: fields end in `;`.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) directory: PathBuf,
+    pub(crate) operation: Operation,
+    /// Ends without a word in the middle of it.
+    pub(crate) exits: bool,
+    pub(crate) deadline: Duration,
+    pub(crate) lost_after: Duration,
+    /// Where to listen, and what to tell the others instead.
+    pub(crate) listen: Option<(String, String)>,
+}
+
+impl Told {
+    pub(crate) fn to_text(&self) -> String {
+        let Told { directory, operation, exits, deadline, lost_after, listen } = self;
+        let (listen, advertise) = listen.clone().unwrap_or_default();
+        let operation = Operation::ALL.iter().position(|o| o == operation).unwrap();
+        let (deadline, lost_after) = (deadline.as_millis(), lost_after.as_millis());
+        format!("{};{operation};{exits};{deadline};{lost_after};{listen};{advertise}", directory.display())
+    }
+
+    fn from_text(text: &str) -> Told {
+        let fields: Vec<&str> = text.split(';').collect();
+        let millis = |field: &str| Duration::from_millis(field.parse().unwrap());
+        Told {
+            directory: fields[0].into(),
+            operation: Operation::ALL[fields[1].parse::<usize>().unwrap()],
+            exits: fields[2] == "true",
+            deadline: millis(fields[3]),
+            lost_after: millis(fields[4]),
+            listen: (!fields[5].is_empty()).then(|| (fields[5].to_owned(), fields[6].to_owned())),
+        }
+    }
+}
+
+pub(crate) fn run() {
+    let lookup = |name: &str| env::var(name).ok();
+    let Some(place) = Environment::read(lookup).unwrap() else { return };
+    let told = Told::from_text(&lookup(SETTINGS).unwrap());
+    let mut builder = TcpBuilder::from_environment(&place)
+        .unwrap()
+        .deadline(told.deadline)
+        .join_deadline(told.deadline)
+        .heartbeat(Duration::from_millis(100), told.lost_after);
+    if let Some((listen, advertise)) = &told.listen {
+        builder = builder.listen(listen).advertise(advertise);
+    }
+    if told.exits && told.operation == Operation::Rendezvous {
+        // Joining, it ends before the world is complete.
+        let mark = told.directory.join(GO);
+        std::thread::spawn(move || {
+            while !mark.exists() {
+                sleep(Duration::from_millis(1));
+            }
+            exit(9);
+        });
+    }
+    fs::write(told.directory.join(format!("{JOINING}{}", place.rank)), "").unwrap();
+    let mut comm = builder.join().unwrap_or_else(|error| fail(&error.to_string()));
+    if let Err(error) = work(&mut comm, &told) {
+        drop(comm);
+        fail(&error.to_string());
+    }
+}
+
+fn fail(error: &str) -> ! {
+    eprintln!("error: {error}");
+    exit(1);
+}
+
+/// The operation, over and over; after the word to go, forty times more.
+fn work(comm: &mut dyn Communicator, told: &Told) -> Result<(), CommError> {
+    let (rank, world) = (comm.rank(), comm.world());
+    let mut more = None;
+    for step in 0.. {
+        comm.begin_step(step);
+        comm.scope().operation = told.operation.name();
+        once(comm, told)?;
+        if step == 10 {
+            fs::write(told.directory.join(format!("{RUNNING}{rank}")), "").unwrap();
+        }
+        if told.exits && more.is_some() {
+            exit(9);
+        }
+        if step % 5 == 0 && more.is_none() {
+            let mut seen = [f64::from(told.directory.join(GO).exists())];
+            comm.all_reduce_sum_f64(&mut seen)?;
+            more = (seen[0] == world as f64).then_some(step + 40);
+        }
+        if more == Some(step) {
+            break;
+        }
+        sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+fn once(comm: &mut dyn Communicator, told: &Told) -> Result<(), CommError> {
+    let rank = comm.rank();
+    match told.operation {
+        Operation::AllGather => comm.all_gather(&vec![rank as u8; 2000], &mut Vec::new()),
+        Operation::AllReduce => {
+            let mut x = vec![1.0; 2000];
+            comm.all_reduce_sum(&mut x)?;
+            assert!(x.iter().all(|sum| *sum == comm.world() as f32));
+            Ok(())
+        }
+        Operation::Rendezvous | Operation::Barrier => comm.barrier(),
+        Operation::CheckpointSave => {
+            let file = told.directory.join(format!("rank-{rank}.bin"));
+            write_whole(&file, &[7; 2000]);
+            let mut sums = Vec::new();
+            comm.all_gather(&7_u32.to_le_bytes(), &mut sums)?;
+            if rank == 0 {
+                write_whole(&told.directory.join("manifest"), &sums.concat());
+            }
+            comm.barrier()
+        }
+    }
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, bytes).unwrap();
+    fs::rename(&partial, path).unwrap();
+}

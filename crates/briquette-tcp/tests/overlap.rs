@@ -1,0 +1,55 @@
+//! Buckets that overlap, over sockets: the bits of buckets one after another, and frames in their order, which every
+//! frame's header tells.
+
+mod common;
+
+use briquette_core::comm::{Communicator, run_ranks};
+use briquette_core::config::{Exchange, Feedback, ReducerConfig};
+use briquette_core::error::ReduceError;
+use briquette_core::reduce::{Facts, Round};
+use briquette_core::state::State;
+use briquette_core::{Key, Layout, Traffic};
+
+use common::world;
+
+/// Averages and what was sent, memory and bytes of three steps, in 40 buckets.
+fn steps(exchange: &Exchange, comm: &mut dyn Communicator) -> Result<(Vec<u32>, State, Traffic), ReduceError> {
+    let layout = Layout::new((0..40).map(|slot| (slot.to_string(), vec![100 + slot])));
+    let mut reducer = exchange.build_reducer(&layout, comm.world()).expect("settings that work");
+    let (mut bits, mut state, before) = (Vec::new(), State::default(), comm.traffic());
+    let (mut average, mut sent) = (vec![0.0; layout.len()], vec![0.0; layout.len()]);
+    for step in 0..3 {
+        comm.begin_step(step);
+        let value = |i: usize| (i as f32 * 0.37 + comm.rank() as f32 + step as f32).sin();
+        let input: Vec<f32> = (0..layout.len()).map(value).collect();
+        let (key, slots, facts) = (Key::new(3).step(step), layout.slots(), Facts { step, ..Facts::default() });
+        let (average, sent) = (&mut average[..], &mut sent[..]);
+        reducer.reduce(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
+        bits.extend(average.iter().chain(sent.iter()).map(|v| v.to_bits()));
+    }
+    reducer.save(&mut state);
+    Ok((bits, state, comm.traffic() - before))
+}
+
+/// What all ranks of a world find.
+fn run(ranks: usize, exchange: impl Fn(usize) -> Exchange + Sync) -> Vec<(Vec<u32>, State, Traffic)> {
+    let outcomes = run_ranks(world(ranks, |rank| rank), |mut comm| steps(&exchange(comm.rank()), &mut comm));
+    outcomes.into_iter().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn buckets_that_overlap_give_the_same_bits_as_buckets_one_after_another() {
+    let gather = |compressor: &str| ReducerConfig::gather(compressor.parse().unwrap());
+    let sparse = ReducerConfig::SparseAllReduce { factor: "8".parse().unwrap() };
+    for ranks in [2, 3] {
+        for reducer in [ReducerConfig::Dense, gather("topk:8x:q8"), gather("qsgd:4"), sparse.clone()] {
+            let feedback = if matches!(reducer, ReducerConfig::Dense) { Feedback::None } else { Feedback::Error };
+            let alone = Exchange { reducer, feedback, bucket_values: Some(1), ..Exchange::default() };
+            let overlap = |overlap| Exchange { overlap, ..alone.clone() };
+            let expected = run(ranks, |_| overlap(false));
+            assert!(run(ranks, |_| overlap(true)) == expected, "{alone:?}, {ranks} ranks");
+            // Who overlaps and who does not need not agree.
+            assert!(run(ranks, |rank| overlap(rank == 1)) == expected, "{alone:?}, {ranks} ranks, one overlaps");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Ranks that are processes over TCP: the bits of threads, and what is left when one is killed.
+//!
+//! They are started by `briquette launch`, which `cargo test --workspace` builds beside the trainers.
+#![cfg(unix)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::GRAVAC;
+use crate::common::{CIFAR, Runs, SMALL};
+
+/// The launcher; none, with a note, where it was not built.
+fn launcher() -> Option<PathBuf> {
+    let path = Path::new(CIFAR).with_file_name("briquette");
+    if !path.is_file() {
+        println!("skipped: no {}; `cargo test --workspace` builds it", path.display());
+    }
+    path.is_file().then_some(path)
+}
+
+/// Flags of a small run that processes can have, too: no network is simulated.
+fn small(ranks: usize, steps: u64) -> String {
+    let flags = SMALL.replace("--ranks 2", "").replace("--network 100mbit,1ms", "");
+    flags.replace("--steps 6", &format!("--steps {steps}")) + &format!(" --ranks {ranks}")
+}
+
+#[test]
+fn processes_over_tcp_train_to_the_bits_of_threads() {
+    let Some(launcher) = launcher() else { return };
+    for flags in [
+        "--reducer dense",
+        "--compressor topk:0.05 --feedback error --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
+        GRAVAC,
+    ] {
+        let runs = Runs::default();
+        let flags = format!("{} {flags}", small(4, 6));
+        runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
+        let launch = format!("launch --ranks 4 -- {CIFAR} {flags} --out processes");
+        let said = runs.run(launcher.to_str().unwrap(), &launch).succeeds().stdout;
+        assert!(said.contains("[rank 0]") && !said.contains("[rank 1]"), "one rank speaks: {said}");
+        assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text("processes", "metrics.jsonl"), "{flags}");
+        // The test loss depends on all weights and running statistics.
+        assert_eq!(runs.summary("threads"), runs.summary("processes"), "{flags}");
+    }
+}
+
+#[test]
+fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit() {
+    let Some(launcher) = launcher() else { return };
+    let runs = Runs::default();
+    let flags = format!("{} --epochs 500", small(2, 400));
+    let launch = format!("launch --ranks 2 -- {CIFAR} {flags} --out broken");
+    let mut running = runs.start(launcher.to_str().unwrap(), &launch);
+    let metrics = runs.path("broken/metrics.jsonl");
+    running.wait_until(|| records(&metrics) >= 3);
+    running.signal("INT");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let stopped = runs.summary("broken");
+    assert!(stopped.interrupted && runs.checkpoints("broken").last() == Some(&stopped.steps));
+
+    let steps = stopped.steps + 3;
+    let launch = format!("launch --ranks 2 -- {CIFAR} --resume broken --steps {steps} --plain");
+    runs.run(launcher.to_str().unwrap(), &launch).succeeds();
+    let whole = flags.replace("--steps 400", &format!("--steps {steps}"));
+    runs.run(CIFAR, &format!("{whole} --out whole")).succeeds();
+    assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
+}
+
+/// Twenty times, whatever the ranks are doing: starting, joining, computing, exchanging, saving.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_not() {
+    let Some(launcher) = launcher() else { return };
+    let runs = Runs::default();
+    let flags = format!("{} --epochs 500 --checkpoint-every 2 --eval-every 500 {GRAVAC}", small(2, 300));
+    let launch = format!("launch --ranks 2 --restart 20 -- {CIFAR} {flags} --out broken");
+    let mut running = runs.start(launcher.to_str().unwrap(), &launch).within(Duration::from_secs(500));
+    let (mut killed, mut earlier, mut steps) = (0, Vec::new(), Vec::new());
+    while killed < 20 {
+        let launcher = running.id();
+        let fresh = || {
+            let ranks = children(launcher);
+            if ranks.len() == 2 && ranks.iter().all(|rank| !earlier.contains(rank)) { Some(ranks) } else { None }
+        };
+        running.wait_until(|| fresh().is_some());
+        let ranks = fresh().expect("waited for");
+        // Long enough for a few checkpoints, and for none.
+        let moment = (f64::from(killed) * 0.618).fract();
+        sleep(Duration::from_secs_f64(2.0 * moment));
+        steps.push(records(&runs.path("broken/metrics.jsonl")));
+        let rank = ranks[killed as usize % 2].to_string();
+        assert!(Command::new("kill").args(["-s", "KILL", &rank]).status().unwrap().success(), "{steps:?}");
+        earlier.extend(ranks);
+        killed += 1;
+    }
+    let ended = running.end().succeeds();
+    assert_eq!(ended.stderr.matches("restarting (").count(), 20, "{}", ended.stderr);
+    println!("killed after {steps:?} steps");
+    runs.run(CIFAR, &format!("{flags} --out whole")).succeeds();
+    assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
+    // The test loss depends on all weights and running statistics.
+    assert_eq!(runs.summary("whole"), runs.summary("broken"));
+}
+
+/// The processes that a process has started.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Whole lines of a run's record.
+fn records(metrics: &Path) -> usize {
+    fs::read_to_string(metrics).map_or(0, |text| text.matches('\n').count())
+}

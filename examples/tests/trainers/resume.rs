@@ -1,0 +1,171 @@
+//! Runs that go on after a break: stopped, killed, interrupted.
+
+use std::fs;
+
+use briquette_examples::record::Summary;
+use briquette_examples::train::{Control, train};
+
+use crate::GRAVAC;
+use crate::common::{AG_NEWS, CIFAR, Fault, Running, Runs, SMALL, Toy, quiet, settings};
+
+/// A run of `steps` steps in `out`.
+fn run(runs: &Runs, out: &str, steps: u64, flags: &str) {
+    let small = SMALL.replace("--steps 6", &format!("--steps {steps}"));
+    runs.run(CIFAR, &format!("{small} --out {out} {flags}")).succeeds();
+}
+
+#[test]
+fn a_run_stopped_by_steps_and_resumed_equals_one_never_stopped() {
+    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC] {
+        let runs = Runs::default();
+        run(&runs, "whole", 6, flags);
+        run(&runs, "broken", 3, flags);
+        runs.run(CIFAR, "--resume broken --steps 6 --plain").succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        let (whole, broken) = (runs.summary("whole"), runs.summary("broken"));
+        // The pause averaged the running statistics of BatchNorm once more, which rounds.
+        assert!((whole.final_test_loss - broken.final_test_loss).abs() < 1e-4);
+        // And it was evaluated.
+        let Summary { final_test_loss, best_test_accuracy, .. } = whole;
+        assert_eq!(whole, Summary { final_test_loss, best_test_accuracy, ..broken });
+    }
+}
+
+#[test]
+fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
+    for flags in [
+        "--model lstm --compressor topk:0.05",
+        "--model lstm --reducer power-sgd:2",
+        "--model lstm --reducer shared-random-k:5x --controller schedule:from=2x",
+        "--model lstm --local-steps 2",
+    ] {
+        let runs = Runs::default();
+        let steps = |steps: u64| SMALL.replace("--steps 6", &format!("--steps {steps}"));
+        // Under Local SGD the end of a run, even of one that will go on, is an average: here it would be one anyway.
+        runs.run(AG_NEWS, &format!("{} --out whole {flags}", steps(7))).succeeds();
+        runs.run(AG_NEWS, &format!("{} --out broken {flags}", steps(4))).succeeds();
+        runs.run(AG_NEWS, "--resume broken --steps 7 --plain").succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        assert_eq!(runs.summary("whole"), runs.summary("broken"), "{flags}");
+    }
+}
+
+#[test]
+fn a_finished_run_resumed_stays_as_it_is() {
+    let runs = Runs::default();
+    run(&runs, "run", 3, "");
+    let (metrics, summary) = (runs.text("run", "metrics.jsonl"), runs.summary("run"));
+    runs.run(CIFAR, "--resume run --plain").succeeds();
+    assert_eq!((runs.text("run", "metrics.jsonl"), runs.summary("run")), (metrics, summary));
+}
+
+/// Starts a long run and waits for its fifth record.
+#[cfg(unix)]
+fn long_run(runs: &Runs, flags: &str) -> Running {
+    let small = SMALL.replace("--steps 6", "--epochs 500");
+    let mut running = runs.start(CIFAR, &format!("{small} --out broken {flags}"));
+    let metrics = runs.path("broken").join("metrics.jsonl");
+    running.wait_until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 5));
+    running
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_resumed_equals_one_never_killed() {
+    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC] {
+        let runs = Runs::default();
+        let flags = format!("--checkpoint-every 2 {flags}");
+        let running = long_run(&runs, &flags);
+        running.signal("KILL");
+        assert_eq!(running.end().code, None, "killed");
+        let kept = *runs.checkpoints("broken").last().expect("a checkpoint every other step");
+        // Half a record, as a kill may leave it.
+        let metrics = runs.path("broken").join("metrics.jsonl");
+        let text = fs::read_to_string(&metrics).unwrap();
+        fs::write(&metrics, text + "{\"step\":77,\"ep").unwrap();
+
+        let steps = kept + 3;
+        runs.run(CIFAR, &format!("--resume broken --steps {steps} --plain")).succeeds();
+        let small = SMALL.replace("--steps 6", &format!("--epochs 500 --steps {steps}"));
+        runs.run(CIFAR, &format!("{small} --out whole {flags}")).succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{flags}");
+        assert_eq!(runs.summary("whole"), runs.summary("broken"), "{flags}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_a_checkpoint_says_so_and_goes_on_to_the_bit() {
+    // A link that is slower than the steps, so that nothing about it may be forgotten.
+    for network in ["100mbit,1ms", "2mbit,30ms"] {
+        let runs = Runs::default();
+        let flags = format!("--ranks 3 --compressor topk:0.05 --clock fixed:1ms --network {network}");
+        let small = ["--ranks 2", "--clock fixed:50ms --network 100mbit,1ms"]
+            .iter()
+            .fold(SMALL.to_owned(), |s, part| s.replace(part, ""));
+        let long = small.replace("--steps 6", "--epochs 500 --eval-every 400");
+        let mut running = runs.start(CIFAR, &format!("{long} --out broken {flags}"));
+        let metrics = runs.path("broken").join("metrics.jsonl");
+        running.wait_until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3));
+        running.signal("INT");
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("stopping after this step") && ended.stdout.contains("continue with --resume broken")
+        );
+        let stopped = runs.summary("broken");
+        assert!(stopped.interrupted && stopped.final_test_accuracy.is_nan(), "nothing was evaluated");
+        assert_eq!(runs.checkpoints("broken").last(), Some(&stopped.steps));
+        assert_eq!(runs.metrics("broken").len() as u64, stopped.steps);
+
+        let steps = stopped.steps + 3;
+        runs.run(CIFAR, &format!("--resume broken --steps {steps} --plain")).succeeds();
+        let whole = long.replace("--epochs 500", &format!("--epochs 500 --steps {steps}"));
+        runs.run(CIFAR, &format!("{whole} --out whole {flags}")).succeeds();
+        assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"), "{network}");
+        let (whole, broken) = (runs.summary("whole"), runs.summary("broken"));
+        assert!(!broken.interrupted && (whole.final_test_loss - broken.final_test_loss).abs() < 1e-4);
+        assert_eq!(whole.bytes_sent, broken.bytes_sent);
+        assert_eq!(whole.simulated_seconds, broken.simulated_seconds);
+    }
+}
+
+#[test]
+fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resumed_run() {
+    // 24 samples: three steps an epoch. One rank, so that the wish is voiced in the step after the one it is made in.
+    for (epochs, stop_at, evaluations) in [(1, 1, 1), (2, 1, 2), (2, 4, 2)] {
+        let runs = Runs::default();
+        let toml = format!("ranks = 1\nbatch = 8\nreducer = \"dense\"\nepochs = {epochs}");
+        let settings = settings(&runs.path("run"), &toml);
+        let toy = Toy::new(24, Some(Fault::Stop(stop_at)));
+        let stopped = train(&settings, &toy, &Control { stop: toy.stop.clone(), ..quiet() }).unwrap();
+        assert!(stopped.interrupted && stopped.steps == stop_at + 2, "{stopped:?}");
+        let rest = Toy::new(24, None);
+        let done = train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
+        assert!(!done.interrupted && done.final_test_accuracy.is_finite() && done.final_test_loss.is_finite());
+        let scored = toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len();
+        assert_eq!(scored, evaluations, "once an epoch");
+        // What is finished is not evaluated again.
+        train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
+        assert_eq!(toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len(), evaluations);
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_for_the_one_before_and_said_aloud() {
+    let runs = Runs::default();
+    let flags = format!("--checkpoint-every 2 {GRAVAC}");
+    run(&runs, "whole", 6, &flags);
+    run(&runs, "broken", 4, &flags);
+    assert_eq!(runs.checkpoints("broken"), [2, 4]);
+    let file = runs.path("broken/checkpoints/step-00000004/rank-1.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let said = runs.run(CIFAR, "--resume broken --steps 6 --plain").succeeds().stderr;
+    for word in ["step-00000004", "rank-1.safetensors", "damaged", "going back to step 2"] {
+        assert!(said.contains(word), "no `{word}` in {said}");
+    }
+    assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
+}

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs a trainer as two ranks on two machines that are not there: network namespaces of this machine, joined by a link of
+# the given rate. Needs root, `ip` and `tc` (Debian: iproute2).
+#
+#   scripts/two-machines.sh RATE PROGRAM [FLAG...]        scripts/two-machines.sh 100mbit target/release/ag-news --steps 50
+#
+# `briquette` (the launcher) is looked for beside PROGRAM. Rank 0 runs on core 0, rank 1 on core 1 where there is one.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+rate=$1 program=$2
+shift 2
+launcher=$(dirname "$program")/briquette
+[ -x "$launcher" ] || { echo "error: no $launcher: cargo build --release builds it"; exit 1; }
+for tool in ip tc taskset; do
+    command -v $tool > /dev/null || { echo "error: $tool is missing (Debian: apt-get install iproute2 util-linux)"; exit 1; }
+done
+
+a=briquette-a-$$ b=briquette-b-$$
+work=$(mktemp -d)
+cleanup() {
+    ip netns del $a 2> /dev/null || true
+    ip netns del $b 2> /dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+if ! ip netns add $a 2> "$work/error"; then
+    echo "skipped: this machine makes no network namespaces ($(cat "$work/error"))"
+    exit 77
+fi
+ip netns add $b
+ip link add v0 netns $a type veth peer name v1 netns $b
+ip -n $a addr add 10.77.0.1/24 dev v0
+ip -n $b addr add 10.77.0.2/24 dev v1
+for end in "$a v0" "$b v1"; do
+    read -r space device <<< "$end"
+    ip -n "$space" link set lo up
+    ip -n "$space" link set "$device" up
+    # A bucket of 10 ms at 1 Gbit/s, and a queue that does not drop what one frame of a ring brings.
+    tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst 64kb latency 400ms
+done
+
+(umask 077; "$launcher" token > "$work/token")
+cores=$(nproc)
+start() {
+    ip netns exec "$1" taskset -c $(($2 % cores)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks 1 \
+        --port 29500 --token-file "$work/token" -- "$program" "${@:3}"
+}
+start $b 1 "$@" &
+other=$!
+status=0
+start $a 0 "$@" || status=$?
+wait $other || status=$?
+exit $status
