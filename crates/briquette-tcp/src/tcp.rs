@@ -17,7 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::control::Command;
 use crate::frame::{Kind, Tag};
 use crate::link::{Link, SocketBytes};
-use crate::reader::End;
+use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
 /// How long a rank whose link broke waits for word of why.
@@ -42,7 +42,7 @@ pub struct Tcp {
     /// This rank's own first error, which later calls repeat.
     failed: Option<CommError>,
     deadline: Duration,
-    queue: usize,
+    limits: Limits,
     clock: Option<Arc<dyn Clock + Sync>>,
 }
 
@@ -53,13 +53,13 @@ pub(crate) struct Parts {
     pub(crate) commands: UnboundedSender<Command>,
     pub(crate) control: JoinHandle<()>,
     pub(crate) deadline: Duration,
-    pub(crate) queue: usize,
+    pub(crate) limits: Limits,
     pub(crate) clock: Option<Arc<dyn Clock + Sync>>,
 }
 
 impl Tcp {
     pub(crate) fn new(parts: Parts) -> io::Result<Tcp> {
-        let Parts { mut links, shared, poll, commands, control, deadline, queue, clock } = parts;
+        let Parts { mut links, shared, poll, commands, control, deadline, limits, clock } = parts;
         for (rank, link) in links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -79,7 +79,7 @@ impl Tcp {
             traffic: Traffic::default(),
             failed: None,
             deadline,
-            queue,
+            limits,
             clock,
         })
     }
@@ -236,9 +236,14 @@ impl Communicator for Tcp {
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.check(to)?;
+        if frame.len() > self.limits.frame {
+            let (len, longest) = (frame.len(), self.limits.frame);
+            let cause = format!("a frame of {len} bytes for it; ranks take {longest} at most (`longest_frame`)");
+            return Err(self.lost(to, cause));
+        }
         let bytes = frame.len() as u64;
         if to == self.rank {
-            if self.own.len() >= self.queue {
+            if self.own.len() >= self.limits.queue {
                 return Err(self.overdue(to));
             }
             self.own.push_back(frame);
