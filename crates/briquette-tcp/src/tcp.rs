@@ -22,6 +22,8 @@ use crate::shared::{Shared, Stop};
 
 /// How long a rank whose link broke waits for word of why.
 const GRACE: Duration = Duration::from_millis(500);
+/// Letters of a reason that the others are told.
+const LONGEST_REASON: usize = 100_000;
 /// How long a rank that leaves waits for its control thread to say so.
 const LEAVING: Duration = Duration::from_secs(3);
 
@@ -295,7 +297,9 @@ impl Communicator for Tcp {
     }
 
     fn abort(&mut self, reason: &str) {
-        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: reason.to_owned() });
+        // As much of it as a control message takes, whatever the letters.
+        let reason = reason.chars().take(LONGEST_REASON).collect();
+        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason });
     }
 
     fn verdict(&self) -> Verdict {
