@@ -179,7 +179,7 @@ impl TcpBuilder {
         self
     }
 
-    /// Longest frame that is accepted, in bytes; 1 GiB if not set.
+    /// Longest frame that is sent or accepted, in bytes; 1 GiB if not set. The same on every rank.
     pub fn longest_frame(mut self, bytes: u32) -> TcpBuilder {
         self.limits.frame = bytes as usize;
         self
@@ -248,7 +248,7 @@ impl TcpBuilder {
             }
         };
         let links = streams.into_iter().map(|stream| stream.map(|stream| Link::new(stream, limits))).collect();
-        let parts = Parts { links, shared, poll, commands, control, deadline, queue: limits.queue, clock };
+        let parts = Parts { links, shared, poll, commands, control, deadline, limits, clock };
         Tcp::new(parts).map_err(system("watch sockets"))
     }
 

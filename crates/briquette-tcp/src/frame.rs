@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 2 | `bq` |
-//! | 1 | version, [`VERSION`] |
+//! | 1 | version, 1 |
 //! | 1 | kind: 0 data, 1 goodbye |
 //! | 4 | length of what follows the header |
 //! | 8 | number of the frame on this link and in this direction, from 0 |

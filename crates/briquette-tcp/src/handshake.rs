@@ -103,14 +103,16 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     let proof = token.prove(&[b"caller", binding, &ours, &theirs, &introduction]);
     write(stream, &introduction, &proof).await?;
     let (text, proof) = read(stream).await?;
-    let answer = parse(&text)?;
-    let proven = token.verify(&[b"listener", binding, &ours, &theirs, &introduction, &text], &proof);
-    match answer {
-        Answer::Welcome if proven => Ok(()),
-        Answer::Refused(reason) if proven => Err(HandshakeError::Refused(reason)),
+    if !token.verify(&[b"listener", binding, &ours, &theirs, &introduction, &text], &proof) {
         // Whoever refuses because of the token cannot prove to know ours. The words may be a stranger's: they are not shown.
-        Answer::Refused(_) => Err(HandshakeError::Refused(WRONG_TOKEN.to_owned())),
-        Answer::Welcome => Err(HandshakeError::Proof),
+        return Err(match parse(&text) {
+            Ok(Answer::Refused(_)) => HandshakeError::Refused(WRONG_TOKEN.to_owned()),
+            _ => HandshakeError::Proof,
+        });
+    }
+    match parse(&text)? {
+        Answer::Welcome => Ok(()),
+        Answer::Refused(reason) => Err(HandshakeError::Refused(reason)),
     }
 }
 

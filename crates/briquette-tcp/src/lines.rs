@@ -3,14 +3,16 @@
 //! A message is 4 bytes of length, 4 bytes of CRC-32, and JSON.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::secure::Secure;
 use crate::shared::Doing;
@@ -106,27 +108,7 @@ impl Lines {
     }
 
     pub(crate) async fn send(&mut self, rank: usize, message: &Message) {
-        self.send_until(rank, message, Instant::now() + WRITING).await;
-    }
-
-    async fn send_until(&mut self, rank: usize, message: &Message, until: Instant) {
-        let Some((writer, reading)) = self.writers.get_mut(&rank) else { return };
-        let written = async {
-            writer.write_all(&encode(message)?).await?;
-            writer.flush().await
-        };
-        match timeout_at(until, written).await {
-            Ok(Ok(())) => {}
-            // Its reader says what happened.
-            Ok(Err(_)) => self.remove(rank),
-            // A line that takes nothing is cut: half a message on it would spoil the next. Nobody hears of it from a side
-            // that is frozen, so it is said here.
-            Err(_) => {
-                reading.abort();
-                self.remove(rank);
-                self.cut.push_back(rank);
-            }
-        }
+        self.tell(message, |other| other == rank).await;
     }
 
     /// Ends all lines: says that nothing more will come, and waits for the other sides to say so, too. A line that is
@@ -147,17 +129,47 @@ impl Lines {
     }
 
     pub(crate) async fn tell_all(&mut self, message: &Message) {
-        self.tell_others(message, None).await;
+        self.tell(message, |_| true).await;
     }
 
     pub(crate) async fn tell_others(&mut self, message: &Message, but: Option<usize>) {
-        let ranks: Vec<usize> = self.writers.keys().copied().filter(|rank| Some(*rank) != but).collect();
-        // Together they may take as long as one: what goes at once goes even when the time is up.
-        let until = Instant::now() + WRITING;
-        for rank in ranks {
-            self.send_until(rank, message, until).await;
+        self.tell(message, |rank| Some(rank) != but).await;
+    }
+
+    /// Writes to several lines at the same time, so that all of them together may take as long as one.
+    async fn tell(&mut self, message: &Message, whom: impl Fn(usize) -> bool) {
+        // What cannot be encoded is a fault of this program's, and there is none such.
+        let Ok(bytes) = encode(message) else { return };
+        let lines = self.writers.iter_mut().filter(|(rank, _)| whom(**rank));
+        let mut writing: Vec<_> = lines.map(|(rank, (writer, _))| (*rank, Box::pin(write(writer, &bytes)))).collect();
+        let mut broken = Vec::new();
+        let all = poll_fn(|context| {
+            writing.retain_mut(|(rank, written)| {
+                let result = written.as_mut().poll(context);
+                broken.extend(matches!(result, Poll::Ready(Err(_))).then_some(*rank));
+                result.is_pending()
+            });
+            if writing.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        // Those that are left are seen below.
+        timeout(WRITING, all).await.unwrap_or_default();
+        let stuck: Vec<usize> = writing.into_iter().map(|(rank, _)| rank).collect();
+        // Their readers say what happened.
+        broken.into_iter().for_each(|rank| self.remove(rank));
+        // A line that takes nothing is cut: half a message on it would spoil the next. Nobody hears of it from a side that
+        // is frozen, so it is said here.
+        for rank in stuck {
+            if let Some((_, reading)) = self.writers.remove(&rank) {
+                reading.abort();
+                self.cut.push_back(rank);
+            }
         }
     }
+}
+
+async fn write(writer: &mut WriteHalf<Secure>, bytes: &[u8]) -> io::Result<()> {
+    writer.write_all(bytes).await?;
+    writer.flush().await
 }
 
 fn encode(message: &Message) -> io::Result<Vec<u8>> {
@@ -177,4 +189,83 @@ async fn read(reader: &mut ReadHalf<Secure>) -> io::Result<Message> {
         return Err(io::Error::other("a control message came damaged"));
     }
     Ok(serde_json::from_slice(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A line from rank 0 to rank 1, and its other end.
+    async fn line() -> (Lines, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut lines = Lines::new();
+        lines.add(1, Secure::Plain(listener.accept().await.unwrap().0));
+        (lines, far)
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+    }
+
+    #[test]
+    fn a_line_that_takes_nothing_ends_by_itself() {
+        run(async {
+            let (mut lines, far) = line().await;
+            let long = Message::Fail("?".repeat(LONGEST / 2));
+            // More than the system holds for a side that does not read.
+            for _ in 0..200 {
+                lines.send(1, &long).await;
+            }
+            assert!(!lines.has(1));
+            let (rank, event) = lines.next().await;
+            assert!(rank == 1 && matches!(&event, Event::Closed(cause) if cause.contains("took nothing")), "{event:?}");
+            drop(far);
+        });
+    }
+
+    #[test]
+    fn several_lines_that_take_nothing_cost_the_time_of_one() {
+        run(async {
+            let (mut lines, far) = line().await;
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut all = vec![far];
+            for rank in 2..13 {
+                all.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+                lines.add(rank, Secure::Plain(listener.accept().await.unwrap().0));
+            }
+            let long = Message::Fail("?".repeat(LONGEST / 2));
+            let begin = Instant::now();
+            while lines.has(1) || lines.has(12) {
+                lines.tell_all(&long).await;
+            }
+            // One after the other, they would take twelve times that.
+            assert!(begin.elapsed() < 8 * WRITING, "{:?}", begin.elapsed());
+        });
+    }
+
+    #[test]
+    fn closing_waits_for_the_other_side_but_not_for_ever() {
+        run(async {
+            let (mut lines, mut far) = line().await;
+            lines.send(1, &Message::Bye).await;
+            let begin = Instant::now();
+            // A heartbeat on its way is taken.
+            far.write_all(&encode(&Message::Ready).unwrap()).await.unwrap();
+            let ending = async {
+                let mut heard = Vec::new();
+                far.read_to_end(&mut heard).await.unwrap();
+                drop(far);
+                heard
+            };
+            let ((), heard) = tokio::join!(lines.close(), ending);
+            assert_eq!(heard, encode(&Message::Bye).unwrap());
+            let (lines, far) = line().await;
+            lines.close().await;
+            assert!(begin.elapsed() >= WRITING);
+            drop(far);
+        });
+    }
 }

@@ -22,7 +22,7 @@ use crate::stream::{Stream, Tls};
 const NAME: &str = "briquette";
 
 /// Certificates: the own authority's, and one signed by it with its key. Both sides of a connection must have one.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Certificates {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -69,6 +69,13 @@ impl Certificates {
         // Every connection is made once.
         server.send_tls13_tickets = 0;
         Ok(Certificates { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+/// Neither keys nor settings.
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Certificates(…)")
     }
 }
 
@@ -134,8 +141,17 @@ impl Secure {
     }
 }
 
-/// TLS errors in words that say what to do.
+/// What TLS does not like, in words that say what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Explained(String);
+
+/// TLS errors in words that say what to do. The kind stays: a side that hung up may be called again, one that dislikes the
+/// certificates will do so again.
 pub(crate) fn explained(error: io::Error) -> io::Error {
+    if error.get_ref().is_some_and(|inner| inner.is::<Explained>()) {
+        return error;
+    }
     let text = error.to_string();
     let hung_up = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&error.kind());
     let is_about = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -157,7 +173,7 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     } else {
         "TLS failed"
     };
-    io::Error::other(format!("{advice} ({text})"))
+    io::Error::new(error.kind(), Explained(format!("{advice} ({text})")))
 }
 
 impl AsyncRead for Secure {

@@ -17,11 +17,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::control::Command;
 use crate::frame::{Kind, Tag};
 use crate::link::{Link, SocketBytes};
-use crate::reader::End;
+use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
 /// How long a rank whose link broke waits for word of why.
 const GRACE: Duration = Duration::from_millis(500);
+/// Letters of a reason that the others are told.
+const LONGEST_REASON: usize = 100_000;
 /// How long a rank that leaves waits for its control thread to say so.
 const LEAVING: Duration = Duration::from_secs(3);
 
@@ -42,7 +44,7 @@ pub struct Tcp {
     /// This rank's own first error, which later calls repeat.
     failed: Option<CommError>,
     deadline: Duration,
-    queue: usize,
+    limits: Limits,
     clock: Option<Arc<dyn Clock + Sync>>,
     meter: Arc<Mutex<SocketBytes>>,
 }
@@ -65,13 +67,13 @@ pub(crate) struct Parts {
     pub(crate) commands: UnboundedSender<Command>,
     pub(crate) control: JoinHandle<()>,
     pub(crate) deadline: Duration,
-    pub(crate) queue: usize,
+    pub(crate) limits: Limits,
     pub(crate) clock: Option<Arc<dyn Clock + Sync>>,
 }
 
 impl Tcp {
     pub(crate) fn new(parts: Parts) -> io::Result<Tcp> {
-        let Parts { mut links, shared, poll, commands, control, deadline, queue, clock } = parts;
+        let Parts { mut links, shared, poll, commands, control, deadline, limits, clock } = parts;
         for (rank, link) in links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -91,7 +93,7 @@ impl Tcp {
             traffic: Traffic::default(),
             failed: None,
             deadline,
-            queue,
+            limits,
             clock,
             meter: Arc::default(),
         })
@@ -256,9 +258,14 @@ impl Communicator for Tcp {
 
     fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.check(to)?;
+        if frame.len() > self.limits.frame {
+            let (len, longest) = (frame.len(), self.limits.frame);
+            let cause = format!("a frame of {len} bytes for it; ranks take {longest} at most (`longest_frame`)");
+            return Err(self.lost(to, cause));
+        }
         let bytes = frame.len() as u64;
         if to == self.rank {
-            if self.own.len() >= self.queue {
+            if self.own.len() >= self.limits.queue {
                 return Err(self.overdue(to));
             }
             self.own.push_back(frame);
@@ -311,7 +318,9 @@ impl Communicator for Tcp {
     }
 
     fn abort(&mut self, reason: &str) {
-        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: reason.to_owned() });
+        // As much of it as a control message takes, whatever the letters.
+        let reason = reason.chars().take(LONGEST_REASON).collect();
+        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason });
     }
 
     fn verdict(&self) -> Verdict {

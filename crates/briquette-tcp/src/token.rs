@@ -5,6 +5,10 @@ use sha2::Sha256;
 
 /// A secret that all ranks of a world share. It is never sent: each side proves with HMAC-SHA-256 over numbers drawn by
 /// both that it knows it.
+///
+/// It keeps strangers out. Without [`Certificates`](crate::Certificates), what follows the handshake is neither hidden nor
+/// sealed: whoever can read and change what is on its way between ranks can take a connection over. Use both on a network
+/// that is not your own. A word that somebody could guess is no secret: `briquette token` makes one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 

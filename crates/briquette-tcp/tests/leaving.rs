@@ -56,6 +56,21 @@ fn flushes_and_computes(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) {
 }
 
 #[test]
+fn a_reason_of_any_length_is_passed_on() {
+    let reason = "\u{1}".repeat(3_000_000);
+    let results = run_ranks(world(3, |rank| rank), |mut comm: Tcp| {
+        if comm.rank() == 2 {
+            comm.abort(&reason);
+        }
+        comm.recv(2 * usize::from(comm.rank() == 0)).map(drop)
+    });
+    for result in results {
+        let CommError::Aborted { by: 2, reason, .. } = result.unwrap_err() else { panic!("rank 2 stopped them") };
+        assert!(reason.len() >= 1000);
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_is_heard_to_its_end() {
     sends_much(|rank| rank, leave, || ());
 }
