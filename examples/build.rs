@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked now, not when this was compiled: clones that share a target directory share this program.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let root = Path::new(&here).join("..");
     // Whatever may change the answers.
     for path in ["Cargo.lock", "Cargo.toml", "crates", "datasets/src", "examples/src", "examples/build.rs"] {
         println!("cargo::rerun-if-changed={}", root.join(path).display());
