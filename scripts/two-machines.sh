@@ -12,7 +12,7 @@ shift 2
 launcher=$(dirname "$program")/briquette
 [ -x "$launcher" ] || { echo "error: no $launcher: cargo build --release builds it"; exit 1; }
 for tool in ip tc taskset; do
-    command -v $tool > /dev/null || { echo "error: $tool is missing (Debian: apt-get install iproute2 util-linux)"; exit 1; }
+    command -v $tool > /dev/null || { echo "skipped: $tool is missing (Debian: apt-get install iproute2 util-linux)"; exit 77; }
 done
 
 a=briquette-a-$$ b=briquette-b-$$
@@ -35,8 +35,9 @@ for end in "$a v0" "$b v1"; do
     read -r space device <<< "$end"
     ip -n "$space" link set lo up
     ip -n "$space" link set "$device" up
-    # A bucket of 10 ms at 1 Gbit/s, and a queue that does not drop what one frame of a ring brings.
-    tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst 64kb latency 400ms
+    # A bucket so small that short messages take their time too, which gigabits do not allow; and a queue that drops nothing.
+    case $rate in *gbit) burst=1mb ;; *) burst=32kbit ;; esac
+    tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
 done
 
 (umask 077; "$launcher" token > "$work/token")

@@ -107,6 +107,27 @@ fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
 }
 
+/// Network namespaces, where this machine makes them.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
+    if launcher().is_none() {
+        return;
+    }
+    let runs = Runs::default();
+    let flags = format!("{} --compressor topk:0.05 --feedback error", small(2, 6));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
+    let ended = runs.run("bash", &format!("{script} 100mbit {CIFAR} {flags} --out machines"));
+    // No namespaces, or no tools for them.
+    if ended.code == Some(77) {
+        return println!("{}", ended.stdout);
+    }
+    ended.succeeds();
+    runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
+    assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text("machines", "metrics.jsonl"));
+    assert_eq!(runs.summary("threads"), runs.summary("machines"));
+}
+
 /// Twenty times, whatever the ranks are doing: starting, joining, computing, exchanging, saving.
 #[cfg(target_os = "linux")]
 #[test]
