@@ -220,7 +220,7 @@ impl Endpoint {
 
     fn lost(&mut self, other: usize, cause: String) -> CommError {
         let reason = format!("lost rank {other}: {cause}");
-        self.fail(CommError::Lost { rank: self.rank, other, during: self.scope, cause }, &reason)
+        self.fail(CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause }, &reason)
     }
 
     /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
@@ -232,7 +232,7 @@ impl Endpoint {
     fn overdue(&mut self, other: usize) -> CommError {
         let seconds = self.deadline.as_secs_f64();
         let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
-        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds }, &reason)
+        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen: None }, &reason)
     }
 
     /// Stops all ranks because of this one's `error`, which its own later calls repeat.
