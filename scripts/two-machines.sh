@@ -23,12 +23,13 @@ cleanup() {
     rm -rf "$work"
 }
 trap cleanup EXIT
-if ! ip netns add $a 2> "$work/error"; then
-    echo "skipped: this machine makes no network namespaces ($(cat "$work/error"))"
-    exit 77
-fi
-ip netns add $b
-ip link add v0 netns $a type veth peer name v1 netns $b
+# or_skip COMMAND...: what needs rights and parts of the system that not every machine has.
+or_skip() {
+    "$@" 2> "$work/error" || { echo "skipped: this machine cannot: $* ($(cat "$work/error"))"; exit 77; }
+}
+or_skip ip netns add $a
+or_skip ip netns add $b
+or_skip ip link add v0 netns $a type veth peer name v1 netns $b
 ip -n $a addr add 10.77.0.1/24 dev v0
 ip -n $b addr add 10.77.0.2/24 dev v1
 for end in "$a v0" "$b v1"; do
@@ -37,7 +38,7 @@ for end in "$a v0" "$b v1"; do
     ip -n "$space" link set "$device" up
     # A bucket so small that short messages take their time too, which gigabits do not allow; and a queue that drops nothing.
     case $rate in *gbit) burst=1mb ;; *) burst=32kbit ;; esac
-    tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
+    or_skip tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
 done
 
 (umask 077; "$launcher" token > "$work/token")

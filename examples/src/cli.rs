@@ -10,7 +10,7 @@ use briquette::Checkpoint;
 use briquette_tcp::Environment;
 use clap::Parser;
 
-use crate::record::Summary;
+use crate::record::{Summary, forget};
 use crate::settings::{Options, Settings};
 use crate::train::Control;
 
@@ -41,7 +41,14 @@ pub struct Cli {
 /// (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     show_warnings();
-    match launched(cli, defaults, run) {
+    let (cli, settings, control) = match prepare(cli, defaults) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("error: {}", causes(&error));
+            return ExitCode::from(REFUSED);
+        }
+    };
+    match launched(&cli, &settings, &control, run) {
         Ok(summary) if summary.interrupted => ExitCode::from(130),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -51,7 +58,11 @@ pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
     }
 }
 
-fn launched(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> Result<Summary> {
+/// What was asked for cannot be done, and nothing was begun: as for a wrong flag. A launcher need not try again.
+const REFUSED: u8 = 2;
+
+/// Everything that can be refused before anything is begun.
+fn prepare(cli: Cli, defaults: Options) -> Result<(Cli, Settings, Control)> {
     let place = Environment::read(|name| std::env::var(name).ok())?;
     let (cli, settings) = match &place {
         None => {
@@ -60,31 +71,44 @@ fn launched(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
         }
         Some(place) => resolve_as_rank(cli, defaults, place)?,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    // One rank speaks for all.
-    let quiet = place.as_ref().is_some_and(|place| place.rank != 0);
     let control = Control {
         plain: cli.plain || place.is_some(),
-        quiet,
+        // One rank speaks for all.
+        quiet: place.as_ref().is_some_and(|place| place.rank != 0),
         resume: cli.resume.is_some(),
         overwrite: cli.overwrite,
-        stop: Arc::clone(&stop),
+        stop: Arc::default(),
         place,
     };
     control.check_out(&settings.out)?;
-    catch_interrupts(stop, quiet)?;
-    if !quiet {
-        println!("{}", toml::to_string(&settings)?);
+    Ok((cli, settings, control))
+}
+
+fn launched(
+    cli: &Cli,
+    settings: &Settings,
+    control: &Control,
+    run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
+) -> Result<Summary> {
+    let first = control.place.as_ref().is_some_and(|place| place.rank == 0 && place.restart == 0);
+    if cli.overwrite && first {
+        // At once, so that an attempt that begins nothing does not leave the earlier run to be continued.
+        forget(&settings.out).with_context(|| format!("--overwrite: cannot empty {}", settings.out.display()))?;
     }
-    let summary = run(&settings, &control)?;
-    if !quiet {
-        report(&settings, &summary);
+    catch_interrupts(Arc::clone(&control.stop), control.quiet)?;
+    if !control.quiet {
+        println!("{}", toml::to_string(settings)?);
+    }
+    let summary = run(settings, control)?;
+    if !control.quiet {
+        report(settings, &summary);
     }
     Ok(summary)
 }
 
 /// For a process that a launcher started as one rank of many: the world's size is the launcher's, and a world that was
-/// started again continues from its newest checkpoint.
+/// started again continues from its newest checkpoint. (What is there is this run's own: the first attempt ends with
+/// [`REFUSED`] where another run is, and the launcher does not start it again.)
 fn resolve_as_rank(mut cli: Cli, defaults: Options, place: &Environment) -> Result<(Cli, Settings)> {
     if let Some(ranks) = cli.options.ranks.filter(|ranks| *ranks != place.world) {
         bail!("--ranks {ranks}: this process was launched as one of {}; leave --ranks away", place.world);
@@ -97,7 +121,7 @@ fn resolve_as_rank(mut cli: Cli, defaults: Options, place: &Environment) -> Resu
     if place.restart == 0 || cli.resume.is_some() {
         return Ok((cli, settings));
     }
-    if Checkpoint::latest(&settings.out.join("checkpoints")).is_err() {
+    if !Checkpoint::any(&settings.out.join("checkpoints")) {
         // Ended before the first checkpoint: what the attempt before left is of no use.
         return Ok((Cli { overwrite: true, ..cli }, settings));
     }

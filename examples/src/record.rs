@@ -231,7 +231,7 @@ fn keep_before(path: &Path, step: u64) -> io::Result<File> {
 }
 
 /// Removes what an earlier run in this directory would say about the one that begins.
-fn forget(directory: &Path) -> io::Result<()> {
+pub(crate) fn forget(directory: &Path) -> io::Result<()> {
     if !directory.join("config.toml").is_file() {
         return Ok(());
     }

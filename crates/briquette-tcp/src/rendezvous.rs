@@ -218,7 +218,8 @@ impl Gathering {
             Role::Join { .. } => format!("rank {rank} has joined already, and the world is complete"),
             Role::Data { session: other } if other != session => "that call is for another run".to_owned(),
             Role::Data { .. } if to != own => format!("that call is for rank {to}, and this is rank {own}"),
-            Role::Data { .. } if rank <= own || rank >= world || links[rank].is_some() => {
+            // Whoever calls again has lost the link that was made.
+            Role::Data { .. } if rank <= own || rank >= world => {
                 format!("rank {own} does not expect a call from rank {rank}")
             }
             Role::Data { .. } => return links[rank] = caller.welcome().await.ok(),

@@ -94,7 +94,8 @@ fn names(error: &CommError, rank: usize) {
 
 /// A second more than anything should take, on a machine with other work.
 fn within(limit: Duration) -> Duration {
-    limit + Duration::from_secs(1)
+    // A second by the crate's own promise; the rest is for a machine that does other things as well.
+    limit + Duration::from_secs(5)
 }
 
 /// A rank that is frozen, with all its sockets.

@@ -100,6 +100,11 @@ impl Checkpoint {
         Err(newest.unwrap_or_else(|| fail(directory, none)))
     }
 
+    /// Whether there are complete checkpoints in `directory`, damaged or not.
+    pub fn any(directory: &Path) -> bool {
+        !complete(directory).is_empty()
+    }
+
     /// The complete checkpoint at `path`.
     pub(crate) fn open(path: PathBuf) -> Result<Checkpoint, Error> {
         let text = fs::read_to_string(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;

@@ -6,8 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use briquette::core::Communicator;
 use briquette::core::comm::run_ranks;
@@ -107,6 +106,23 @@ fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
 }
 
+#[test]
+fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_again() {
+    let Some(launcher) = launcher() else { return };
+    let runs = Runs::default();
+    runs.cifar("run", "").succeeds();
+    let before = runs.contents("run");
+    let launch = format!("launch --ranks 2 --restart 3 -- {CIFAR} {} --out run", small(2, 6));
+    let ended = runs.run(launcher.to_str().unwrap(), &launch);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("there is a run already") && !ended.stderr.contains("restarting"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(runs.contents("run"), before);
+}
+
 /// Network namespaces, where this machine makes them.
 #[cfg(target_os = "linux")]
 #[test]
@@ -133,6 +149,9 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
 #[test]
 fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_not() {
     let Some(launcher) = launcher() else { return };
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
     let runs = Runs::default();
     let flags = format!("{} --epochs 500 --checkpoint-every 2 --eval-every 500 {GRAVAC}", small(2, 300));
     let launch = format!("launch --ranks 2 --restart 20 -- {CIFAR} {flags} --out broken");
@@ -146,10 +165,12 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
         };
         running.wait_until(|| fresh().is_some());
         let ranks = fresh().expect("waited for");
-        // Long enough for a few checkpoints, and for none.
-        let moment = (f64::from(killed) * 0.618).fract();
-        sleep(Duration::from_secs_f64(2.0 * moment));
-        steps.push(records(&runs.path("broken/metrics.jsonl")));
+        // So many steps further than ever before; at once, in every fourth life, and before long in a slow one.
+        let metrics = runs.path("broken/metrics.jsonl");
+        let (before, begin) = (records(&metrics), Instant::now());
+        let further = if killed % 4 == 0 { 0 } else { killed as usize * 7 % 12 };
+        running.wait_until(|| records(&metrics) >= before + further || begin.elapsed() > Duration::from_secs(8));
+        steps.push(records(&metrics));
         let rank = ranks[killed as usize % 2].to_string();
         assert!(Command::new("kill").args(["-s", "KILL", &rank]).status().unwrap().success(), "{steps:?}");
         earlier.extend(ranks);

@@ -77,6 +77,11 @@ impl End {
         }
     }
 
+    /// Whether this is how programs end that were asked for what cannot be done: another attempt would be asked the same.
+    pub(super) fn refused(self) -> bool {
+        self == End::Exit(2)
+    }
+
     /// Whether this is how programs end that were asked to stop: an exit code of 128 + SIGHUP, SIGINT or SIGTERM.
     pub(super) fn stopped(self) -> bool {
         matches!(self, End::Exit(129 | 130 | 143))

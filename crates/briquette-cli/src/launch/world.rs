@@ -38,7 +38,7 @@ pub(super) struct World<'a> {
 pub(super) enum Outcome {
     /// Without a failure: the launcher's exit code.
     Ended(u8),
-    /// With one. `again`: nobody asked for an end, so the world may be started again.
+    /// With one. `again`: nobody asked for an end, and another attempt may end otherwise.
     Failed { failure: Failure, again: bool },
 }
 
@@ -220,7 +220,7 @@ impl<'a> World<'a> {
                     self.output.say(format!("rank {} was told to stop elsewhere (exit code {code})", first.rank));
                     Outcome::Ended(code)
                 }
-                Some(first) => Outcome::Failed { failure: first.failure(), again: true },
+                Some(first) => Outcome::Failed { failure: first.failure(), again: !first.end.refused() },
             };
         };
         match failure::first(ended.iter().filter(|e| self.is_failure(e.end))) {

@@ -154,6 +154,15 @@ fn a_world_that_fails_every_time_is_given_up() {
 }
 
 #[test]
+fn a_program_that_refuses_what_was_asked_is_not_started_again() {
+    let place = Place::new("echo start >> starts; echo 'error: there is a run already' >&2; exit 2");
+    let left = place.launch("--ranks 1 --restart 2");
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert_eq!(place.read("starts"), "start\n");
+    assert!(left.err.contains("there is a run already"), "{left:?}");
+}
+
+#[test]
 fn a_run_that_was_stopped_elsewhere_is_not_started_again() {
     let place = Place::new("echo start >> starts-$RANK; exit 130");
     let left = place.launch("--ranks 2 --restart 2");

@@ -94,9 +94,6 @@ impl Operation {
     }
 }
 
-/// Worlds at the same time: they mostly wait.
-const AT_ONCE: usize = 8;
-
 #[test]
 fn every_fault_during_every_operation_ends_as_documented() {
     let mut cases = Vec::new();
@@ -108,7 +105,8 @@ fn every_fault_during_every_operation_ends_as_documented() {
     let queue: Mutex<VecDeque<(usize, Case)>> = Mutex::new(cases.iter().copied().enumerate().collect());
     let seen: Mutex<Vec<(usize, Seen)>> = Mutex::default();
     thread::scope(|threads| {
-        for _ in 0..AT_ONCE {
+        // Worlds at the same time: they mostly wait.
+        for _ in 0..(3 * thread::available_parallelism().map_or(1, usize::from)).min(16) {
             threads.spawn(|| {
                 loop {
                     let next = queue.lock().unwrap().pop_front();

@@ -126,3 +126,23 @@ fn between_averages_replicas_differ_and_move_no_bytes_and_after_one_they_agree()
         }
     }
 }
+
+#[test]
+fn ranks_may_have_learning_rates_of_their_own_where_parameters_are_averaged_only() {
+    let step = |config: Config| {
+        outcomes(2, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+            let model = optim.join(Mlp::new(5))?;
+            let (x, y) = batch(&[(data(0, rank), 4)]);
+            let gradients = grads(&model, &model.error(x, y));
+            Ok(optim.step(0.1 * (rank + 1) as f64, model, gradients).map(|model| bits(&model))?)
+        })
+    };
+    let averaged = step(periodic(1));
+    assert!(averaged[0].is_ok() && averaged[0].as_ref().ok() == averaged[1].as_ref().ok(), "{averaged:?}");
+    for refused in step(Config::dense()) {
+        let text = refused.expect_err("an average of gradients has one learning rate").to_string();
+        assert!(text.contains("learning rate") && text.contains("0.1") && text.contains("0.2"), "{text}");
+    }
+}
