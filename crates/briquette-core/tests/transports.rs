@@ -1,6 +1,6 @@
 //! Core's transports are held to the facts that hold for every transport.
 
-use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Simulated};
+use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Simulated, Stepped};
 use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
 use briquette_testkit::transport_suite;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ fn measured() -> Compute {
     Compute::Measured(Arc::new(Noon))
 }
 
+fn stepped(world: Vec<Local>) -> Vec<Stepped<Local>> {
+    world.into_iter().map(|comm| Stepped::new(comm, Duration::from_millis(50))).collect()
+}
+
 fn faulty(world: Vec<Local>) -> Vec<Faulty<Local>> {
     world.into_iter().map(Faulty::never).collect()
 }
@@ -43,6 +47,7 @@ transport_suite!(local, Threads(|ranks| patient(ranks).build()));
 transport_suite!(boxed, Threads(|ranks| patient(ranks).build().into_iter().map(Box::new).collect::<Vec<_>>()));
 transport_suite!(simulated_with_fixed_compute, Threads(|ranks| simulated(patient(ranks), fixed())));
 transport_suite!(simulated_with_measured_compute, Threads(|ranks| simulated(patient(ranks), measured())));
+transport_suite!(stepped, Threads(|ranks| stepped(patient(ranks).build())));
 transport_suite!(faulty_without_a_fault, Threads(|ranks| faulty(patient(ranks).build())));
 
 #[test]
