@@ -164,7 +164,7 @@ const BEFORE: u64 = 20_000;
 #[test]
 fn a_flipped_bit_in_a_frame_is_named() {
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let flip = Harm { flip: Some(Flip { direction, offset: BEFORE * 10 }), ..Harm::none() };
+        let flip = Harm { flip: Some(Flip { direction, offset: BEFORE }), ..Harm::none() };
         let world = world(|rank| rank);
         world.between.set(flip);
         let errors = fails(world, |_, _, _| (), PATIENT);
@@ -178,7 +178,7 @@ fn a_flipped_bit_in_a_frame_is_named() {
 #[test]
 fn a_flipped_bit_under_tls_is_noticed() {
     let certificates = certificates();
-    let flip = Harm::flip(Direction::ToServer, BEFORE * 10);
+    let flip = Harm::flip(Direction::ToServer, BEFORE);
     let world = world(|rank| rank.certificates(certificates.clone()).checksums(false));
     world.between.set(flip);
     for error in fails(world, |_, _, _| (), 3 * PATIENT) {
