@@ -1,5 +1,6 @@
 //! Experiments and benches; see `src/bin` and `benches`.
 
+pub mod backends;
 pub mod methods;
 pub mod overhead;
 pub mod paired;

@@ -1,13 +1,16 @@
 //! Ranks that are processes of the program itself, and their times.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use briquette::core::Communicator;
+use briquette_cli::measure::median;
 use briquette_tcp::Environment;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Ends its process however the parent ends.
@@ -55,6 +58,17 @@ pub fn run<T: DeserializeOwned>(environments: &[Environment]) -> Result<Vec<T>> 
     Ok(rows?)
 }
 
+/// Writes rows as CSV where a file was asked for.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_csv<T: Serialize>(path: Option<&Path>, rows: &[T]) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut csv = csv::Writer::from_path(path).with_context(|| format!("cannot write --csv {}", path.display()))?;
+    rows.iter().try_for_each(|row| csv.serialize(row))?;
+    Ok(csv.flush()?)
+}
+
 /// To `count` cores of rank `rank`'s own, modulo those this process may use; how many those are.
 ///
 /// # Errors
@@ -82,13 +96,4 @@ pub fn slowest(comm: &mut dyn Communicator, mine: &[Duration]) -> Result<f64> {
     let ranks: Vec<Vec<f64>> = parts.iter().map(of_rank).collect();
     let each = (0..mine.len()).map(|i| ranks.iter().map(|times| times[i]).fold(0.0, f64::max));
     Ok(median(each.collect()))
-}
-
-/// The one in the middle; of an even number of values, the upper of the two.
-///
-/// # Panics
-/// When there are none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

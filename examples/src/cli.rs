@@ -25,8 +25,8 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Continue the run in this directory from its newest checkpoint. Its config.toml counts; only --epochs, --steps,
-    /// --data, --eval-every and --checkpoint-every may be given anew, and the number of steps may change under --schedule
-    /// constant only: others are stretched over the run
+    /// --data, --backend, --device, --eval-every and --checkpoint-every may be given anew (another backend rounds differently),
+    /// and the number of steps may change under --schedule constant only: others are stretched over the run
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// Replace the run that is in the directory of --out, checkpoints and all
@@ -41,6 +41,10 @@ pub struct Cli {
 /// (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     show_warnings();
+    if cli.options.backend.as_deref() == Some("list") {
+        println!("{}", crate::backend::list());
+        return ExitCode::SUCCESS;
+    }
     let (cli, settings, control) = match prepare(cli, defaults) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -81,7 +85,17 @@ fn prepare(cli: Cli, defaults: Options) -> Result<(Cli, Settings, Control)> {
         place,
     };
     control.check_out(&settings.out)?;
+    check_devices(&settings, &control)?;
     Ok((cli, settings, control))
+}
+
+/// The devices that this process's ranks will want can be had.
+fn check_devices(settings: &Settings, control: &Control) -> Result<()> {
+    let ranks = control.place.as_ref().map_or(0..settings.ranks, |place| place.rank..place.rank + 1);
+    for rank in ranks {
+        crate::backend::device(settings, rank, control.local_rank(rank))?;
+    }
+    Ok(())
 }
 
 fn launched(
@@ -155,9 +169,9 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
     Options { out: Some(directory.clone()), ..cli.options.clone().or(saved) }.resolve()
 }
 
-/// What a run may take anew when it is continued: nothing that changes what a step computes. (Where `epochs` and `steps`
-/// would, by way of the schedule, the checkpoint knows: see [`crate::train`].)
-const MAY_CHANGE: [&str; 5] = ["epochs", "steps", "data", "eval-every", "checkpoint-every"];
+/// What a run may take anew when it is continued: nothing that changes what a step computes, but for how a device rounds.
+/// (Where `epochs` and `steps` would, by way of the schedule, the checkpoint knows: see [`crate::train`].)
+const MAY_CHANGE: [&str; 7] = ["epochs", "steps", "data", "backend", "device", "eval-every", "checkpoint-every"];
 
 fn refuse_changes(directory: &Path, saved: &Options, given: &Options) -> Result<()> {
     let (saved, given) = (toml::Table::try_from(saved)?, toml::Table::try_from(given)?);

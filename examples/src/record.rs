@@ -30,9 +30,17 @@ pub struct StepRecord {
     pub compute_seconds: f64,
     pub compress_seconds: f64,
     pub exchange_seconds: f64,
-    /// What the three above are.
+    /// Parts of the compress seconds: gradients from the device, the average to it.
+    #[serde(default)]
+    pub read_seconds: f64,
+    #[serde(default)]
+    pub write_seconds: f64,
+    /// What the seconds above are.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
+    /// How far parameters had drifted apart, where they were re-broadcast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<f64>,
     /// Seconds on the simulated clock since the run began; absent when time is not simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_seconds: Option<f64>,
@@ -88,6 +96,9 @@ impl StepRecord {
             compute_seconds: report.compute_seconds,
             compress_seconds: report.compress_seconds,
             exchange_seconds: report.exchange_seconds,
+            read_seconds: report.read_seconds,
+            write_seconds: report.write_seconds,
+            drift: report.drift,
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
             reason: report.exchange.reason.clone(),

@@ -97,8 +97,13 @@ options! {
     network: String,
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
     clock: ClockSpec,
-    /// Where the model runs: flex
+    /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
+    /// for ranks in turn; `list` shows what there is
     backend: String,
+    /// The device's number in `--backend list`; the ranks of a machine share its GPUs out if absent
+    device: usize,
+    /// Steps between taking rank 0's parameters on every rank, 0 for never; 100 if absent where ranks round differently
+    rebroadcast: u64,
     /// Image augmentation: none, flip, or crop-flip
     augment: AugmentSpec,
     /// Split the data unevenly over ranks by class: concentration of a Dirichlet distribution, smaller is more uneven
@@ -191,6 +196,10 @@ pub struct Settings {
     pub clock: ClockSpec,
     pub backend: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rebroadcast: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub augment: Option<AugmentSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub non_iid: Option<f64>,
@@ -261,6 +270,8 @@ impl Options {
             network: self.network.unwrap_or_else(|| "unlimited".into()),
             clock: self.clock.unwrap_or(ClockSpec::Wall),
             backend: self.backend.unwrap_or_else(|| "flex".into()),
+            device: self.device,
+            rebroadcast: self.rebroadcast,
             augment: self.augment,
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
@@ -301,7 +312,7 @@ impl Settings {
             bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());
         }
         self.network()?;
-        crate::backend::device(&self.backend)?;
+        crate::backend::backends(self)?;
         self.check_exchange()
     }
 

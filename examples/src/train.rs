@@ -46,6 +46,11 @@ pub struct Control {
 }
 
 impl Control {
+    /// A rank's number among those of its machine.
+    pub(crate) fn local_rank(&self, rank: usize) -> usize {
+        self.place.as_ref().map_or(rank, |place| place.local_rank)
+    }
+
     /// Whether a run may begin, or go on, in this directory.
     ///
     /// # Errors
@@ -194,10 +199,13 @@ impl<T: Task> Run<'_, T> {
     fn rank(&self, comm: Box<dyn Communicator>) -> Result<Summary> {
         let settings = self.settings;
         let rank = comm.rank();
-        let device = crate::backend::device(&settings.backend)?.autodiff();
+        let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let config = settings.config(self.steps_per_epoch)?;
         let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
             .with_local_weight_decay(settings.weight_decay);
+        if let Some(steps) = settings.rebroadcast {
+            optim = optim.with_rebroadcast(steps);
+        }
         let mut model = optim.join(self.task.build(&device))?;
         let mut totals = Totals::default();
         if let Some(checkpoint) = &self.checkpoint {

@@ -100,7 +100,14 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--network fast", &["--network", "fast", "unlimited", "100mbit,1ms"]);
     refused_flags("--clock sun", &["--clock", "`sun`", "wall, fixed:50ms"]);
     refused_flags("--clock fixed:-1s", &["--clock", "`fixed:-1s`", "wall, fixed:50ms"]);
-    refused_flags("--backend abacus", &["unknown --backend `abacus`; this build has: flex"]);
+    refused_flags(
+        "--backend abacus",
+        &["--backend", "unknown backend `abacus`", "flex, ndarray, tch, wgpu", "this build has"],
+    );
+    refused_flags("--device 7", &["--device", "`flex` has no device 7", "0 (Flex(Cpu))"]);
+    refused_flags("--ranks 1 --backend flex,flex", &["--backend flex,flex", "2 backends for --ranks 1"]);
+    #[cfg(not(feature = "metal"))]
+    refused_flags("--backend metal", &["`metal` is not in this build", "`--features metal`"]);
     refused_flags("--schedule exponential", &["--schedule", "'exponential'", "constant, cosine, one-cycle"]);
     refused_flags("--optimizer rmsprop", &["--optimizer", "'rmsprop'", "sgd, adam"]);
     refused_flags("--feedback all", &["--feedback", "'all'", "error, error-inside, diana[:ALPHA], ef21, none"]);

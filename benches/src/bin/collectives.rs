@@ -14,9 +14,10 @@ use anyhow::{Context, Result, ensure};
 use briquette::core::Communicator;
 use briquette::core::comm::all_reduce_traffic;
 use briquette_benches::methods::Method;
-use briquette_benches::ranks::{here, median, pin, run, slowest};
+use briquette_benches::ranks::{here, pin, run, slowest, write_csv};
 use briquette_benches::raw::RawRing;
 use briquette_benches::trainer::machine;
+use briquette_cli::measure::median;
 use briquette_tcp::{Environment, TcpBuilder};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
@@ -89,12 +90,7 @@ fn launch(arguments: &Arguments) -> Result<()> {
         }
     }
     print(&rows);
-    if let Some(path) = &arguments.csv {
-        let mut csv = csv::Writer::from_path(path)?;
-        rows.iter().try_for_each(|row| csv.serialize(row))?;
-        csv.flush()?;
-    }
-    Ok(())
+    write_csv(arguments.csv.as_deref(), &rows)
 }
 
 fn tcp(ranks: usize) -> Result<Vec<Row>> {

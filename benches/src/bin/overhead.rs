@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::overhead::{BiLstm, ResNet8, compare};
+use briquette_benches::overhead::{BILSTM, RESNET8, compare};
 use clap::Parser;
 
 /// What a world of one costs over plain Burn: median step times, taken in turns, and their ratio
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     }
     for name in ["resnet8", "bilstm"] {
         let (plain, wrapped, ratio) =
-            if name == "resnet8" { compare(ResNet8, cli.steps) } else { compare(BiLstm, cli.steps) };
+            if name == "resnet8" { compare(RESNET8, cli.steps) } else { compare(BILSTM, cli.steps) };
         println!("{name:8} plain {:.1} ms, wrapped {:.1} ms, ratio {ratio:.4}", plain * 1e3, wrapped * 1e3);
         if let Some(csv) = &mut csv {
             csv.write_record([

@@ -18,9 +18,10 @@ use briquette::core::config::{CompressorConfig, Exchange, Feedback, ReducerConfi
 use briquette::core::reduce::{Facts, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::{Communicator, Key, Layout};
-use briquette_benches::ranks::{here, median, pin, run, slowest};
+use briquette_benches::ranks::{here, pin, run, slowest, write_csv};
 use briquette_benches::trainer::machine;
 use briquette_benches::vectors::Source;
+use briquette_cli::measure::median;
 use briquette_tcp::{Environment, Tcp, TcpBuilder};
 use briquette_testkit::proxy::{Harm, Proxy};
 use clap::Parser;
@@ -100,12 +101,7 @@ fn launch(arguments: &Arguments) -> Result<()> {
         rows.extend(ranks.into_iter().map(|row| Row { mbit, latency_us, ..row }));
     }
     print(&rows);
-    if let Some(path) = &arguments.csv {
-        let mut csv = csv::Writer::from_path(path)?;
-        rows.iter().try_for_each(|row| csv.serialize(row))?;
-        csv.flush()?;
-    }
-    Ok(())
+    write_csv(arguments.csv.as_deref(), &rows)
 }
 
 /// One rank's part; rank 0 prints.

@@ -33,6 +33,8 @@ pub struct SlotReport {
 pub struct ExchangeSeconds {
     /// Probing, encoding, decoding, as far as no exchange went on meanwhile.
     pub compress: f64,
+    /// Of these, before anything was sent: probing and encoding. Under buckets, before the first one was.
+    pub encode: f64,
     /// Waiting for other ranks and moving bytes.
     pub exchange: f64,
 }

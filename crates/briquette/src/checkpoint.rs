@@ -11,22 +11,26 @@
 //! another size is an explicit [`WorldChange`].
 
 mod books;
+mod directory;
 mod file;
 mod ids;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use briquette_core::state::State;
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use safetensors::tensor::SafeTensors;
-use serde::{Deserialize, Serialize};
 
 use self::books::Books;
+pub use self::directory::Checkpoint;
+use self::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old};
 pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
+use crate::backend::panic_text;
 use crate::error::{Error, StepError};
 use crate::flat::Part;
 use crate::optimizer::{DistributedOptimizer, keeping};
@@ -45,121 +49,8 @@ pub enum WorldChange {
     SpreadResiduals,
 }
 
-/// What makes a checkpoint complete.
-const MANIFEST: &str = "manifest.json";
-
-/// Checkpoints kept when a new one is complete.
-const KEEP: usize = 2;
-
-/// Written when every rank's file is in place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Manifest {
-    step: u64,
-    world: usize,
-    /// CRC-32 of each rank's file.
-    checksums: Vec<u32>,
-    /// What the training loop wants to know before it loads.
-    notes: BTreeMap<String, String>,
-}
-
-/// The newest complete checkpoint under a directory.
-#[derive(Debug, Clone)]
-pub struct Checkpoint {
-    path: PathBuf,
-    manifest: Manifest,
-}
-
 pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
     Error::Checkpoint { path: path.to_owned(), problem: problem.to_string() }
-}
-
-impl Checkpoint {
-    /// Finds the newest complete checkpoint in `directory` of which every rank's file is as it was saved. One that is
-    /// damaged is passed over for the one before, with a warning. Every rank finds the same, as each reads all files.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] when there is none: what is wrong with the newest, if there are any.
-    pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
-        let mut newest = None;
-        for path in complete(directory).into_iter().rev() {
-            let whole = |checkpoint: Checkpoint| {
-                (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop)).map(|()| checkpoint)
-            };
-            match (Checkpoint::open(path).and_then(whole), &newest) {
-                (Ok(checkpoint), None) => return Ok(checkpoint),
-                (Ok(checkpoint), Some(problem)) => {
-                    tracing::warn!("{problem}; going back to step {}", checkpoint.step());
-                    return Ok(checkpoint);
-                }
-                (Err(problem), _) => {
-                    newest.get_or_insert(problem);
-                }
-            }
-        }
-        let none = "no complete checkpoint here (one has a manifest.json); give the directory of a run";
-        Err(newest.unwrap_or_else(|| fail(directory, none)))
-    }
-
-    /// Whether there are complete checkpoints in `directory`, damaged or not.
-    pub fn any(directory: &Path) -> bool {
-        !complete(directory).is_empty()
-    }
-
-    /// The complete checkpoint at `path`.
-    pub(crate) fn open(path: PathBuf) -> Result<Checkpoint, Error> {
-        let text = fs::read_to_string(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
-        let manifest = serde_json::from_str(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
-        Ok(Checkpoint { path, manifest })
-    }
-
-    /// The step to continue with.
-    pub fn step(&self) -> u64 {
-        self.manifest.step
-    }
-
-    /// Ranks that saved.
-    pub fn world(&self) -> usize {
-        self.manifest.world
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// A note left at saving.
-    pub fn note(&self, name: &str) -> Option<&str> {
-        self.manifest.notes.get(name).map(String::as_str)
-    }
-
-    fn read(&self, rank: usize) -> Result<Vec<u8>, Error> {
-        let path = self.path.join(file_name(rank));
-        let bytes = fs::read(&path).map_err(|e| fail(&path, e))?;
-        if Some(&crc32fast::hash(&bytes)) != self.manifest.checksums.get(rank) {
-            return Err(fail(&path, "damaged: its checksum is not the manifest's"));
-        }
-        Ok(bytes)
-    }
-}
-
-/// Checkpoints, complete ones and others, oldest first.
-fn found(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries
-        .map(|e| e.path())
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("step-")))
-        .collect();
-    paths.sort();
-    paths.into_iter()
-}
-
-/// Those that are complete.
-fn complete(directory: &Path) -> Vec<PathBuf> {
-    found(directory).filter(|p| p.join(MANIFEST).is_file()).collect()
-}
-
-fn file_name(rank: usize) -> String {
-    format!("rank-{rank}.safetensors")
 }
 
 impl DistributedOptimizer {
@@ -215,12 +106,25 @@ impl DistributedOptimizer {
     /// named). On an error the optimizer has not changed; the module is gone with the error.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
         let mut saved = self.sync.read_checkpoint(checkpoint, change)?;
-        let (module, optimizer) = saved.load(module)?;
+        let (module, record) = saved.load(module)?;
+        let inner = with_record(&self.inner, record)?;
         self.sync.restore(&saved.state)?;
-        let empty = ModuleOptimizer::clone(&self.inner);
-        self.inner = empty.load_record(optimizer);
+        self.inner = inner;
         Ok(module)
     }
+}
+
+/// An optimizer with saved state. Burn puts that on the default device of the build first, whatever the module is on, and
+/// panics where that device cannot be had.
+fn with_record(optimizer: &ModuleOptimizer, record: OptimizerRecord) -> Result<ModuleOptimizer, Error> {
+    let empty = optimizer.clone();
+    catch_unwind(AssertUnwindSafe(|| empty.load_record(record))).map_err(|panic| {
+        let said = panic_text(&*panic);
+        Error::Device(format!(
+            "Burn loads an optimizer's state by way of this build's default device, which cannot be used here ({said}); set \
+             BURN_DEVICE to a backend that can, such as BURN_DEVICE=flex"
+        ))
+    })
 }
 
 impl Synchronizer {
@@ -312,10 +216,10 @@ impl Synchronizer {
                 "saved by {saved} ranks, this world has {world}: resume with {saved}, or choose what becomes of the residuals \
                  (DropResiduals or SpreadResiduals)"
             );
-            return Err(fail(&checkpoint.path, problem));
+            return Err(fail(checkpoint.path(), problem));
         }
         let source = if saved == world { rank } else { rank % saved };
-        let path = checkpoint.path.join(file_name(source));
+        let path = checkpoint.path().join(file_name(source));
         let bytes = checkpoint.read(source)?;
         let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(&path, e))?;
         self.check_metadata(&bytes, &path, saved == world)?;
@@ -357,32 +261,13 @@ impl Synchronizer {
     }
 }
 
-/// Every rank does; one of them is first.
-fn forget_manifest(path: &Path) -> std::io::Result<()> {
-    let manifest = path.join(MANIFEST);
-    match fs::remove_file(&manifest) {
-        Err(error) if manifest.is_file() => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Leaves the newest [`KEEP`] complete checkpoints, and nothing that is older than they are.
-fn remove_old(directory: &Path) {
-    let Some(oldest_kept) = complete(directory).into_iter().rev().take(KEEP).next_back() else { return };
-    for path in found(directory).take_while(|path| *path < oldest_kept) {
-        if let Err(error) = fs::remove_dir_all(&path) {
-            tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());
-        }
-    }
-}
-
 /// Residuals of a world of another size: zero, or the mean over the ranks that saved. Memories too, and their mean, so that
 /// the one stays the mean of the others.
 fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
     let world = checkpoint.world();
     let mut others = Vec::new();
     for rank in (0..world).filter(|_| change == WorldChange::SpreadResiduals) {
-        let path = checkpoint.path.join(file_name(rank));
+        let path = checkpoint.path().join(file_name(rank));
         let bytes = checkpoint.read(rank)?;
         let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(&path, e))?;
         others.push(read_state(&file).map_err(|e| fail(&path, e))?);

@@ -60,9 +60,19 @@ pub enum Error {
         /// Trainable tensors now.
         got: usize,
     },
-    /// The device failed to read a tensor.
-    #[error("reading from the device failed: {0}")]
+    /// The device failed.
+    #[error("the device failed: {0}")]
     Device(String),
+    /// A parameter's type is none that the device computes in.
+    #[error("{slot} is {dtype}, which {device} cannot compute in: cast the module to f32")]
+    DType {
+        /// The tensor's path.
+        slot: String,
+        /// Its type.
+        dtype: String,
+        /// The device.
+        device: String,
+    },
     /// A checkpoint cannot be used.
     #[error("checkpoint {path}: {problem}")]
     Checkpoint {

@@ -4,13 +4,15 @@
 //! float tensor (BatchNorm's running statistics, frozen layers) a buffer. Both are known by their path, never by
 //! [`ParamId`], which is random in every process.
 
+mod transfer;
+
 use briquette_core::{Layout, Slot};
-#[cfg(feature = "flex")]
-use burn::backend::DispatchDevice;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use self::transfer::{Pieces, as_f32};
+use crate::backend::{describe, in_host_memory};
 use crate::error::Error;
 
 /// What a module holds.
@@ -30,10 +32,15 @@ pub(crate) enum Part {
 }
 
 impl Inventory {
-    pub(crate) fn of<M: Module>(module: &M) -> Inventory {
+    /// # Errors
+    /// [`Error::DType`] where a device cannot compute in a tensor's type: some would give garbage.
+    pub(crate) fn of<M: Module>(module: &M) -> Result<Inventory, Error> {
         let mut walk = Survey::default();
         module.visit(&mut walk);
-        Inventory { layout: Layout::new(walk.trainable), buffers: Layout::new(walk.buffers) }
+        match walk.refused {
+            Some(error) => Err(error),
+            None => Ok(Inventory { layout: Layout::new(walk.trainable), buffers: Layout::new(walk.buffers) }),
+        }
     }
 
     fn part(&self, part: Part) -> &Layout {
@@ -50,6 +57,7 @@ struct Survey {
     path: Vec<String>,
     trainable: Vec<(String, Vec<usize>)>,
     buffers: Vec<(String, Vec<usize>)>,
+    refused: Option<Error>,
 }
 
 impl ModuleVisitor for Survey {
@@ -61,49 +69,15 @@ impl ModuleVisitor for Survey {
     }
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        let entry = (self.path.join("."), value.dims().to_vec());
+        let path = self.path.join(".");
+        let (dtype, device) = (value.dtype(), value.device());
+        if !device.supports_dtype(dtype) {
+            let (slot, device) = (path.clone(), describe(&device));
+            self.refused.get_or_insert(Error::DType { slot, dtype: format!("{dtype:?}"), device });
+        }
+        let entry = (path, value.dims().to_vec());
         if value.is_require_grad() { self.trainable.push(entry) } else { self.buffers.push(entry) }
     }
-}
-
-/// Collects what a walk finds, then reads it: where tensors live in this process's memory one by one, since each gives
-/// its memory away, and from a device as one concatenation and one transfer.
-#[derive(Default)]
-struct Pieces {
-    tensors: Vec<Tensor<1>>,
-}
-
-impl Pieces {
-    fn push<const D: usize>(&mut self, tensor: Tensor<D>) {
-        let len = tensor.shape().num_elements();
-        let flat = tensor.reshape([len]);
-        // `cat` refuses mixed types.
-        let flat = if flat.dtype() == DType::F32 { flat } else { flat.cast(DType::F32) };
-        self.tensors.push(flat);
-    }
-
-    /// The values in the order of the walk, in one block or several.
-    fn read(self) -> Result<Vec<TensorData>, Error> {
-        let Some(first) = self.tensors.first() else { return Ok(Vec::new()) };
-        let tensors = if in_host_memory(&first.device()) { self.tensors } else { vec![Tensor::cat(self.tensors, 0)] };
-        let read = |tensor: Tensor<1>| tensor.try_into_data().map_err(|e| Error::Device(format!("{e:?}")));
-        tensors.into_iter().map(read).collect()
-    }
-}
-
-/// Whether a tensor's data can be taken without a copy.
-fn in_host_memory(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    return matches!(device.as_dispatch(), DispatchDevice::Flex(_));
-    #[cfg(not(feature = "flex"))]
-    return {
-        let _ = device;
-        false
-    };
-}
-
-fn as_f32(data: &TensorData) -> Result<&[f32], Error> {
-    data.as_slice().map_err(|e| Error::Device(format!("{e:?}")))
 }
 
 /// Gradients on the host, and what is needed to put an average back.
@@ -195,19 +169,29 @@ impl Gradients {
         if self.present.len() != layout.slots().len() {
             return Err(Error::Layout { expected: layout.slots().len(), got: self.present.len() });
         }
-        self.blocks = pieces.read()?;
         self.flat.resize(layout.len(), 0.0);
-        let mut place = (0, 0);
-        for ((slot, target), present) in layout.slots().iter().zip(&mut self.targets).zip(&self.present) {
-            let out = &mut self.flat[slot.range()];
-            if !present {
-                out.fill(0.0);
-                continue;
+        self.blocks.clear();
+        let Gradients { flat, present, targets, blocks } = self;
+        let mut rest = layout.slots().iter().zip(targets).zip(&*present);
+        pieces.read(|block| {
+            let (values, mut offset) = (as_f32(&block)?, 0);
+            // To the end of the block: slots without a gradient are not in it.
+            while offset < values.len()
+                && let Some(((slot, target), present)) = rest.next()
+            {
+                let out = &mut flat[slot.range()];
+                if *present {
+                    out.copy_from_slice(&values[offset..][..slot.len()]);
+                    target.place = Some((blocks.len(), offset));
+                    offset += slot.len();
+                } else {
+                    out.fill(0.0);
+                }
             }
-            out.copy_from_slice(&as_f32(&self.blocks[place.0])?[place.1..][..slot.len()]);
-            target.place = Some(place);
-            place = if self.blocks.len() == 1 { (0, place.1 + slot.len()) } else { (place.0 + 1, 0) };
-        }
+            blocks.push(block);
+            Ok(())
+        })?;
+        rest.for_each(|((slot, _), _)| flat[slot.range()].fill(0.0));
         Ok(())
     }
 
@@ -216,7 +200,7 @@ impl Gradients {
     pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
         for (slot, target) in layout.slots().iter().zip(&self.targets) {
             if let Some((block, offset)) = target.place {
-                let values = self.blocks[block].as_mut_slice::<f32>().map_err(|e| Error::Device(format!("{e:?}")))?;
+                let values = self.blocks[block].as_mut_slice::<f32>().map_err(|e| Error::Device(e.to_string()))?;
                 values[offset..][..slot.len()].copy_from_slice(&self.flat[slot.range()]);
             }
         }
@@ -304,10 +288,10 @@ impl Read<'_> {
     fn walk<M: Module>(mut self, module: &M, out: &mut Vec<f32>) -> Result<(), Error> {
         module.visit(&mut self);
         out.clear();
-        for block in self.pieces.read()? {
+        self.pieces.read(|block| {
             out.extend_from_slice(as_f32(&block)?);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -364,6 +348,13 @@ fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
         new = new.with_gradient_checkpointing_strategy(strategy);
     }
     new.set_require_grad(old.is_require_grad())
+}
+
+/// Waits until a device has computed what was asked of it, so that its seconds are not taken for those of reading.
+pub(crate) fn settle<M: Module>(module: &M) -> Result<(), Error> {
+    let devices = module.devices();
+    let mut devices = devices.iter().filter(|device| !in_host_memory(device));
+    devices.try_for_each(|device| device.sync()).map_err(|error| Error::Device(error.to_string()))
 }
 
 /// Applies pending BatchNorm updates of this thread, so that running statistics can be read and written.

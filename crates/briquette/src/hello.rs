@@ -10,23 +10,31 @@ use crate::flat::Inventory;
 /// fixed order. Text, so that a mismatch can be shown.
 pub(crate) type Identity = Vec<(&'static str, String)>;
 
-pub(crate) fn identity(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Identity {
+pub(crate) fn identity(
+    inventory: &Inventory,
+    config: &Config,
+    seed: u64,
+    local_weight_decay: f64,
+    rebroadcast: Option<u64>,
+) -> Identity {
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
     vec![
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("configuration", serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"))),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
+        ("re-broadcast", rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"))),
         ("layout", layout(&inventory.layout)),
         ("buffers", layout(&inventory.buffers)),
     ]
 }
 
-/// Fails on every rank that sees another one differ.
-pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity) -> Result<(), Error> {
+/// Fails on every rank that sees another one differ. Whether the world is mixed: ranks may [round](super::rounding) each in
+/// their own way.
+pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity, rounding: &str) -> Result<bool, Error> {
     comm.scope().operation = "join";
-    let this = comm.rank();
-    let text = mine.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n");
+    let (this, mut mixed) = (comm.rank(), false);
+    let text = mine.iter().map(|(_, value)| value.as_str()).chain([rounding]).collect::<Vec<_>>().join("\n");
     let mut frames = Vec::new();
     comm.all_gather(text.as_bytes(), &mut frames)?;
     for (rank, frame) in frames.iter().enumerate().filter(|(rank, _)| *rank != this) {
@@ -39,6 +47,7 @@ pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity) -> Result<()
                 return Err(Error::Mismatch { this, rank, field, ours, theirs });
             }
         }
+        mixed |= theirs.next() != Some(rounding);
     }
-    Ok(())
+    Ok(mixed)
 }

@@ -48,6 +48,7 @@
 //!
 //! What commonly goes wrong is in `docs/footguns.md`, what is assumed in `docs/assumptions.md`.
 
+mod backend;
 mod checkpoint;
 mod clock;
 mod compressed;
@@ -63,6 +64,7 @@ mod synchronizer;
 pub use briquette_core as core;
 pub use briquette_core::config::Config;
 
+pub use backend::{Backend, BackendError, Found};
 pub use checkpoint::{Checkpoint, WorldChange};
 pub use clock::WallClock;
 pub use compressed::{Compressed, CompressedState};
@@ -71,4 +73,4 @@ pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
 pub use step_report::StepReport;
-pub use synchronizer::Synchronizer;
+pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

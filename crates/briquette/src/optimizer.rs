@@ -67,6 +67,13 @@ impl DistributedOptimizer {
         self
     }
 
+    /// See [`Synchronizer::with_rebroadcast`].
+    #[must_use]
+    pub fn with_rebroadcast(mut self, steps: u64) -> Self {
+        self.sync = self.sync.with_rebroadcast(steps);
+        self
+    }
+
     /// See [`Synchronizer::join`]: call it once, before the first step.
     ///
     /// # Errors

@@ -22,10 +22,17 @@ pub struct StepReport {
     pub compute_seconds: f64,
     /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
     pub compress_seconds: f64,
+    /// Of these, seconds reading gradients from the device.
+    pub read_seconds: f64,
+    /// Of these, seconds handing the average to the device, which may go on taking it while this rank does.
+    pub write_seconds: f64,
     /// Seconds in communication, this rank's: step header and waiting for the slowest rank included.
     pub exchange_seconds: f64,
     /// The communicator's clock when the step's exchange ended, or would have begun where nothing was due.
     pub clock: f64,
+    /// How far ranks had drifted apart, where parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any
+    /// rank, w₀ being rank 0's parameters.
+    pub drift: Option<f64>,
 }
 
 impl StepReport {

@@ -1,6 +1,8 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
 mod average;
+mod join;
+mod mixed;
 mod told;
 
 use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
@@ -15,8 +17,10 @@ use burn::optim::GradientsParams;
 
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
-use crate::hello::{self, Identity};
+use crate::hello::Identity;
 use crate::step_report::StepReport;
+
+pub use self::mixed::REBROADCAST_STEPS;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
@@ -29,6 +33,8 @@ pub struct Synchronizer {
     pub(crate) facts: Option<Facts>,
     pub(crate) previous: Option<Previous>,
     weight_decay: f64,
+    /// Nothing where the world decides.
+    rebroadcast: Option<u64>,
     gradients: Gradients,
     loss: WeightedMean,
     learning_rate: Option<f64>,
@@ -46,6 +52,8 @@ pub(crate) struct Joined {
     pub(crate) inventory: Inventory,
     pub(crate) strategy: Box<dyn SyncStrategy>,
     pub(crate) identity: Identity,
+    /// Steps between re-broadcasts; 0 for none.
+    rebroadcast: u64,
 }
 
 /// Loss and samples recorded since the last exchange; several times under gradient accumulation.
@@ -80,6 +88,7 @@ impl Synchronizer {
             facts: None,
             previous: None,
             weight_decay: 0.0,
+            rebroadcast: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
             learning_rate: None,
@@ -147,43 +156,6 @@ impl Synchronizer {
         &mut *self.comm
     }
 
-    /// Makes this rank one of the world: compares version, configuration, seed, local weight decay and layout with every
-    /// rank, then gives the module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups
-    /// keep matching.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
-    pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        flat::drain(&module);
-        let inventory = Inventory::of(&module);
-        let built = self.config.build(&inventory.layout, self.world());
-        // The other ranks may have built theirs, and would wait for this one.
-        let strategy = built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        let identity = hello::identity(&inventory, &self.config, self.seed, self.weight_decay);
-        hello::compare(&mut *self.comm, &identity)?;
-        let mut module = module;
-        for part in [Part::Trainable, Part::Buffers] {
-            module = self.broadcast(module, part, &inventory)?;
-        }
-        self.joined = Some(Joined { inventory, strategy, identity });
-        self.last_end = self.comm.now();
-        self.computing();
-        Ok(module)
-    }
-
-    fn broadcast<M: Module>(&mut self, module: M, part: Part, inventory: &Inventory) -> Result<M, Error> {
-        let mut values = Vec::new();
-        flat::read_values(&module, part, &mut values)?;
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.comm.broadcast(0, &mut bytes)?;
-        let expected = values.len() * 4;
-        if bytes.len() != expected {
-            return Err(self.mismatch(0, "bytes of parameters", expected, bytes.len()));
-        }
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
-        Ok(flat::write_values(module, part, &values, inventory))
-    }
-
     fn mismatch(&self, rank: usize, field: &'static str, ours: impl ToString, theirs: impl ToString) -> Error {
         Error::Mismatch { this: self.rank(), rank, field, ours: ours.to_string(), theirs: theirs.to_string() }
     }
@@ -211,6 +183,7 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let grads = if due == Due::Gradients {
+            flat::settle(module)?;
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
             let result = self.exchange_gradients(module, grads, &mut gradients);
@@ -234,11 +207,16 @@ impl Synchronizer {
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
         let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        let begin = self.comm.now();
         gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
+        let read_seconds = self.comm.now() - begin;
         let Gradients { flat, present, .. } = gradients;
         self.exchange(flat, present, true)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
-        gradients.restore(module, layout)
+        let begin = self.comm.now();
+        let restored = gradients.restore(module, layout);
+        (self.report.read_seconds, self.report.write_seconds) = (read_seconds, self.comm.now() - begin);
+        restored
     }
 
     /// The header, then the strategy's exchange of `vector`.
@@ -296,7 +274,7 @@ impl Synchronizer {
         }
         let module = match due {
             Due::Parameters => self.exchange_parameters(module)?,
-            Due::Gradients => module,
+            Due::Gradients => self.rebroadcast(module)?,
             Due::Nothing => {
                 self.skip_exchange();
                 module
@@ -361,7 +339,7 @@ impl Synchronizer {
             Ok(_) => {
                 let traffic = self.comm.traffic() - self.start.traffic;
                 // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
-                let ExchangeSeconds { compress, exchange } = self.report.exchange.seconds.unwrap_or_default();
+                let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
                 let (compress_seconds, exchange_seconds) = (compress, exchange);
                 self.previous = Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
                 self.report.traffic = traffic;

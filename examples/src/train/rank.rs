@@ -96,7 +96,9 @@ impl<T: Task> Rank<'_, T> {
         if !indices.is_empty() {
             let place = Place { rank: self.rank, epoch, step };
             let loss = run.task.loss(&model, indices, place, &self.device);
-            self.optim.record_loss(f64::from(loss.clone().into_scalar::<f32>()));
+            // Where a device fails, it says so here: what it was asked to compute is waited for.
+            let value: f32 = loss.clone().try_into_scalar().map_err(|error| Error::Device(error.to_string()))?;
+            self.optim.record_loss(f64::from(value));
             grads = GradientsParams::from_grads(loss.backward(), &model);
         }
         self.optim.record_samples(indices.len());

@@ -269,7 +269,7 @@ fn help_names_every_flag_and_shows_an_example() {
     for (program, example) in [(CIFAR, "cifar --dataset generated"), (AG_NEWS, "ag-news --dataset generated")] {
         let help = runs.run(program, "--help").succeeds().stdout;
         let flags = "dataset data model ranks epochs steps batch lr momentum weight-decay schedule seed reducer \
-                     momentum-correction compressor feedback controller network clock backend out resume train-limit \
+                     momentum-correction compressor feedback controller network clock backend device rebroadcast out resume train-limit \
                      test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every overwrite";
         for flag in names(flags) {
             assert!(

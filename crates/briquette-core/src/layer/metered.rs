@@ -61,13 +61,14 @@ impl<R: Reducer> Reducer for Metered<R> {
             self.own_sent.resize(input.len(), 0.0);
             sent = Some(&mut self.own_sent);
         }
-        let mut timed = Timed { inside: 0.0, comm };
+        let mut timed = Timed { inside: 0.0, first: None, comm };
         let start = timed.now();
         let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
         let exchanged = self.inner.reduce(inner, &mut timed)?;
         self.traffic = exchanged.traffic;
-        let exchange = timed.inside;
-        self.seconds = ExchangeSeconds { compress: (timed.now() - start - exchange).max(0.0), exchange };
+        let (end, exchange) = (timed.now(), timed.inside);
+        let encode = (timed.first.unwrap_or(end) - start).max(0.0);
+        self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
         if let Some(sent) = sent.filter(|_| self.gains) {
             (self.gain, self.slots) = measure(input, sent, slots, std::mem::take(&mut self.slots));
         } else {
@@ -104,12 +105,15 @@ fn measure(input: &[f32], sent: &[f32], slots: &[Slot], mut out: Vec<SlotReport>
 /// A communicator that knows how long it was busy.
 struct Timed<'a> {
     inside: f64,
+    /// When it was first used.
+    first: Option<f64>,
     comm: &'a mut dyn Communicator,
 }
 
 impl Timed<'_> {
     fn timed<T>(&mut self, call: impl FnOnce(&mut dyn Communicator) -> T) -> T {
         let start = self.comm.now();
+        self.first.get_or_insert(start);
         let out = call(self.comm);
         self.inside += self.comm.now() - start;
         out

@@ -8,6 +8,7 @@ mod common;
 mod compressed;
 mod failures;
 mod joining;
+mod mixed;
 mod periodic;
 mod replicas;
 mod resume;

@@ -1,0 +1,105 @@
+//! Worlds whose ranks compute on different devices.
+//!
+//! Every rank applies the same bits of an average, but an optimizer's multiplications and roots round in each device's own
+//! way, so replicas drift apart by about a rounding a step. Re-broadcasting rank 0's parameters now and then keeps that from
+//! adding up. Optimizer states and BatchNorm's statistics stay each rank's own.
+
+use briquette_core::Traffic;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::Synchronizer;
+use crate::error::Error;
+use crate::flat::{self, Part};
+
+/// Steps between re-broadcasts where ranks round differently and nobody said otherwise. Parameters of rank 0 then cost a
+/// hundredth of what dense gradients would.
+pub const REBROADCAST_STEPS: u64 = 100;
+
+impl Synchronizer {
+    /// Has every rank take rank 0's parameters every so many steps of exchanged gradients; 0 for never. Unless told, a world
+    /// whose devices round differently does so every [`REBROADCAST_STEPS`] steps, and any other world never: [`join`](
+    /// Self::join) has every rank do an optimizer's arithmetic and compares the bits. The same on every rank.
+    #[must_use]
+    pub fn with_rebroadcast(mut self, steps: u64) -> Self {
+        self.rebroadcast = Some(steps);
+        self
+    }
+
+    /// Steps between re-broadcasts in the world that was joined; 0 for none.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`].
+    pub fn rebroadcast_steps(&self) -> Result<u64, Error> {
+        self.joined.as_ref().map(|j| j.rebroadcast).ok_or(Error::NotJoined { rank: self.rank() })
+    }
+
+    /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.
+    pub(super) fn rebroadcast<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        let every = self.joined.as_ref().map_or(0, |joined| joined.rebroadcast);
+        if every == 0 || !(self.step + 1).is_multiple_of(every) {
+            return Ok(module);
+        }
+        let (begin, traffic) = (self.comm.now(), self.comm.traffic());
+        match (self.rank_0s_parameters(&module), &self.joined) {
+            (Ok((values, drift)), Some(joined)) => {
+                let module = flat::write_values(module, Part::Trainable, &values, &joined.inventory);
+                self.count(begin, traffic, drift);
+                Ok(module)
+            }
+            (Ok(_), None) => Ok(module),
+            (Err(error), _) => {
+                self.comm.abort(&error.to_string());
+                Err((module, error))
+            }
+        }
+    }
+
+    /// Rank 0's parameters, and the largest distance of any rank's from them.
+    fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<(Vec<f32>, f64), Error> {
+        self.comm.scope().operation = "re-broadcast of parameters";
+        let mut mine = Vec::new();
+        flat::read_values(module, Part::Trainable, &mut mine)?;
+        let mut first = mine.clone();
+        self.broadcast(&mut first)?;
+        let square = |sum: f64, v: f64| sum + v * v;
+        let norm = first.iter().map(|v| f64::from(*v)).fold(0.0, square);
+        let apart = mine.iter().zip(&first).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, square);
+        let drift = if apart == 0.0 { 0.0 } else { (apart / norm).sqrt() };
+        let mut drifts = Vec::new();
+        self.comm.all_gather(&drift.to_le_bytes(), &mut drifts)?;
+        let theirs = drifts.iter().filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)));
+        Ok((first, theirs.fold(drift, f64::max)))
+    }
+
+    /// Adds to the books of the step.
+    fn count(&mut self, begin: f64, before: Traffic, drift: f64) {
+        let now = self.comm.now();
+        self.report.drift = Some(drift);
+        self.report.traffic += self.comm.traffic() - before;
+        self.report.exchange_seconds += now - begin;
+        self.report.clock = now;
+        self.last_end = now;
+    }
+}
+
+/// The bits of an optimizer's arithmetic on a module's device, as text: ranks whose texts differ will drift apart.
+pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
+    let Some(device) = module.devices().into_iter().next() else { return Ok(String::new()) };
+    let result = arithmetic(&device.without_autodiff()).try_into_data();
+    let result = result.map_err(|error| Error::Device(error.to_string()))?;
+    Ok(format!("{:08x}", crc32fast::hash(result.as_bytes())))
+}
+
+/// What momentum and Adam do, to values that need rounding.
+fn arithmetic(device: &Device) -> Tensor<1> {
+    let values = |from: f32, by: f32| {
+        let values: Vec<f32> = (0..1024).map(|i| from + by * i as f32).collect();
+        Tensor::<1>::from_data(TensorData::new(values, [1024]), device)
+    };
+    let (weight, grad) = (values(0.3, 0.001_37), values(-1.7, 0.003_1));
+    let velocity = values(0.11, -0.000_7).mul_scalar(0.9) + grad.clone().mul_scalar(0.1);
+    let second = grad.clone().mul(grad).mul_scalar(0.001);
+    let adam = velocity.clone().div_scalar(0.19).div(second.div_scalar(0.001_999).sqrt().add_scalar(1e-8));
+    Tensor::cat(vec![weight.clone() - velocity.mul_scalar(0.1), weight - adam.mul_scalar(0.003)], 0)
+}

@@ -1,0 +1,166 @@
+//! What holds for every model on every backend.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use briquette::core::Communicator;
+use briquette::core::comm::{Local, run_ranks};
+use briquette::core::config::Config;
+use briquette::{Backend, Checkpoint, DistributedOptimizer, Error, WorldChange};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::Device;
+
+use crate::models::{Model, bits, distance, values};
+
+/// Runs every rank of a world of threads and fails with the first error.
+pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Local) -> Result<T, Error> + Sync) -> Vec<T> {
+    let comms = Local::builder(world).deadline(Duration::from_secs(120)).build();
+    let results = run_ranks(comms, body).into_iter().enumerate();
+    results.map(|(rank, result)| result.unwrap_or_else(|error| panic!("rank {rank}: {error}"))).collect()
+}
+
+pub(crate) fn adam() -> ModuleOptimizer {
+    AdamConfig::new().init()
+}
+
+/// Momentum correction over top-k with 8-bit values: as much state as there is.
+fn compressed() -> Config {
+    let config = r#"{"strategy": "every-step", "feedback": {"momentum": {"clip": 2.0}},
+                     "reducer": {"kind": "gather", "compressor": "topk:8x:q8"}}"#;
+    serde_json::from_str(config).expect("a valid configuration")
+}
+
+/// The data of one rank's step.
+pub(crate) fn data(step: u64, rank: usize) -> u64 {
+    step * 101 + rank as u64 + 1
+}
+
+pub(crate) fn flex() -> Device {
+    Backend::Flex.device(0).expect("flex is in every build of the tests").autodiff()
+}
+
+/// The one process sums its losses over three batches, as BatchNorm's statistics are each rank's own.
+pub(crate) fn three_dense_ranks_equal_one_process<M: Model>(device: &Device) {
+    let replicas = ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(adam(), comm, Config::dense(), 1);
+        let mut model = optim.join(M::new(if rank == 0 { 5 } else { 77 }, device))?;
+        for step in 0..4 {
+            let gradients = model.gradients(data(step, rank), 4, device);
+            model = optim.step(0.01, model, gradients)?;
+        }
+        Ok(values(&optim.synchronizer_mut().average_buffers(model)?))
+    });
+    let (mut model, mut optim) = (M::new(5, device), adam());
+    let start = values(&model);
+    for step in 0..4 {
+        let losses = [0, 1, 2].map(|rank| model.loss(data(step, rank), 4, device));
+        let [a, b, c] = losses;
+        let gradients = GradientsParams::from_grads(((a + b + c) / 3.0).backward(), &model);
+        model = optim.step(0.01, model, gradients);
+    }
+    // BatchNorm's running statistics: three updates in a row in one process, an average of three elsewhere.
+    let trainable = trainable_only(&model, &values(&model));
+    assert!(distance(&trainable, &trainable_only(&model, &start)) > 0.01, "nothing was trained");
+    for replica in &replicas {
+        let off = distance(&trainable_only(&model, replica), &trainable);
+        assert!(off <= 1e-4, "{off}");
+    }
+}
+
+/// The values of trainable parameters, out of all.
+fn trainable_only<M: Model>(module: &M, all: &[f32]) -> Vec<f32> {
+    struct Pick<'a>(&'a [f32], Vec<f32>);
+    impl burn::module::ModuleVisitor for Pick<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<burn::Tensor<D>>) {
+            let value = param.val();
+            let (mine, rest) = self.0.split_at(value.shape().num_elements());
+            self.0 = rest;
+            if value.is_require_grad() {
+                self.1.extend(mine);
+            }
+        }
+    }
+    let mut pick = Pick(all, Vec::new());
+    module.visit(&mut pick);
+    pick.1
+}
+
+pub(crate) fn compressed_replicas_are_identical<M: Model>(device: &Device) {
+    let replicas = ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, compressed(), 1);
+        let mut model = optim.join(M::new(rank as u64, device))?;
+        for step in 0..6 {
+            let gradients = model.gradients(data(step, rank), 4, device);
+            model = optim.step(0.05, model, gradients)?;
+        }
+        Ok(values(&optim.synchronizer_mut().average_buffers(model)?))
+    });
+    assert!(distance(&replicas[0], &values(&M::new(0, device))) > 1e-3, "nothing was trained");
+    assert_eq!(bits(&replicas[0]), bits(&replicas[1]));
+}
+
+const HALF: u64 = 3;
+
+/// Two ranks under Adam and compression, from the checkpoint in `from`, up to step `until`; saves at `HALF` into `to`.
+fn run<M: Model>(device: &Device, from: Option<&Path>, to: Option<&Path>, until: u64) -> Vec<Vec<f32>> {
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(adam(), comm, Config::top_k(0.2)?, 3);
+        let mut model = optim.join(M::new(if from.is_some() { 999 } else { 5 }, device))?;
+        if let Some(directory) = from {
+            model = optim.load(model, &Checkpoint::latest(directory)?, WorldChange::Refuse)?;
+        }
+        for step in optim.synchronizer().step()..until {
+            let gradients = model.gradients(data(step, rank), 4, device);
+            model = optim.step(0.01, model, gradients)?;
+            if let Some(directory) = to.filter(|_| step + 1 == HALF) {
+                model = optim.save(model, directory, &BTreeMap::new())?;
+            }
+        }
+        Ok(values(&model))
+    })
+}
+
+pub(crate) fn resuming_changes_nothing<M: Model>(device: &Device) {
+    let directory = tempfile::tempdir().unwrap();
+    let whole = run::<M>(device, None, Some(directory.path()), 2 * HALF);
+    let resumed = run::<M>(device, Some(directory.path()), None, 2 * HALF);
+    for rank in 0..2 {
+        assert!(bits(&whole[rank]) == bits(&resumed[rank]), "rank {rank}: {}", distance(&whole[rank], &resumed[rank]));
+    }
+}
+
+/// To the bit at the step that was saved; to rounding in what follows.
+pub(crate) fn checkpoints_travel_between_backends<M: Model>(device: &Device) {
+    let flex = flex();
+    for (there, here) in [(device, &flex), (&flex, device)] {
+        let directory = tempfile::tempdir().unwrap();
+        let saved = run::<M>(there, None, Some(directory.path()), HALF);
+        let loaded = run::<M>(here, Some(directory.path()), None, HALF);
+        assert!(saved.iter().zip(&loaded).all(|(a, b)| bits(a) == bits(b)), "the state itself");
+        // Top-k may choose another of two values that are all but equal: one step, and not to the last digit.
+        let went_on = run::<M>(there, Some(directory.path()), None, HALF + 1);
+        let elsewhere = run::<M>(here, Some(directory.path()), None, HALF + 1);
+        assert!(distance(&went_on[0], &loaded[0]) > 1e-4, "nothing was trained");
+        let off = distance(&went_on[0], &elsewhere[0]);
+        assert!(off <= 1e-4, "{off}");
+    }
+}
+
+pub(crate) fn gradients_are_those_of_flex<M: Model>(device: &Device) {
+    let of = |device: &Device| {
+        let world = Local::builder(1).build().into_iter();
+        let comm = world.last().expect("a world of one");
+        let mut optim = DistributedOptimizer::new(adam(), comm, Config::dense(), 1);
+        let model = optim.join(M::new(5, device)).unwrap();
+        let gradients = model.gradients(9, 8, device);
+        optim.synchronizer().flat_gradient(&model, &gradients).unwrap()
+    };
+    let (here, there) = (of(device), of(&flex()));
+    let largest = there.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
+    let off = distance(&here, &there) / largest;
+    assert!(off <= 1e-4, "{off} of the largest value");
+}

@@ -1,0 +1,86 @@
+//! One suite for every backend: whatever a model computes on, the glue keeps its laws. Backends are those of this build;
+//! one that finds nothing to run on here is skipped, and says so.
+
+mod facts;
+mod mixed;
+mod models;
+mod types;
+
+use std::io::Write;
+
+use briquette::{Backend, BackendError};
+use burn::tensor::Device;
+
+/// The first device of a backend, with autodiff; none where this machine has none.
+fn device(backend: Backend) -> Option<Device> {
+    match backend.device(0) {
+        Ok(device) => Some(device.autodiff()),
+        Err(error @ (BackendError::NotCompiled { .. } | BackendError::NoDevice { .. })) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+macro_rules! suite {
+    ($($name:ident: $backend:expr),* $(,)?) => { $(
+        mod $name {
+            use crate::models::{Lstm, Mlp, ResNet};
+            use crate::{facts, mixed, types};
+
+            suite!(@facts $backend, mlp: Mlp, resnet: ResNet, lstm: Lstm);
+            suite!(@tests $backend,
+                types::half_precision_is_handled_or_refused,
+                types::mixed_types_share_one_exchange,
+                mixed::ranks_on_two_backends_agree,
+                mixed::rounding_is_compared_on_joining,
+            );
+        }
+    )* };
+    (@facts $backend:expr, $($model:ident: $type:ty),*) => { $(
+        mod $model {
+            use super::*;
+
+            suite!(@tests $backend,
+                facts::three_dense_ranks_equal_one_process::<$type>,
+                facts::compressed_replicas_are_identical::<$type>,
+                facts::resuming_changes_nothing::<$type>,
+                facts::checkpoints_travel_between_backends::<$type>,
+                facts::gradients_are_those_of_flex::<$type>,
+            );
+        }
+    )* };
+    (@tests $backend:expr, $($module:ident :: $fact:ident $(::<$type:ty>)?),* $(,)?) => { $(
+        #[test]
+        fn $fact() {
+            if let Some(device) = crate::device($backend) {
+                $module::$fact$(::<$type>)?(&device);
+            }
+        }
+    )* };
+}
+
+suite! {
+    flex: briquette::Backend::Flex,
+    ndarray: briquette::Backend::NdArray,
+    tch: briquette::Backend::Tch,
+    wgpu: briquette::Backend::Wgpu,
+    vulkan: briquette::Backend::Vulkan,
+    metal: briquette::Backend::Metal,
+    cuda: briquette::Backend::Cuda,
+}
+
+#[test]
+fn this_build_says_what_it_ran_on() {
+    // Not captured: whoever reads the log wants to know.
+    let mut log = std::io::stderr();
+    for backend in Backend::ALL {
+        let line = match backend.devices() {
+            Ok(found) => format!("ran on {backend}: {}", found[0].name),
+            Err(error) => format!("did not run on {backend}: {error}"),
+        };
+        writeln!(log, "{line}").expect("standard error is open");
+    }
+    assert!(Backend::Flex.devices().is_ok(), "flex is what the others are compared with");
+}
