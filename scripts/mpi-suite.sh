@@ -7,9 +7,17 @@
 # its own.
 set -euo pipefail
 cd "$(dirname "$0")/../crates/briquette-mpi"
+mpirun=${MPIRUN:-mpirun --oversubscribe}
+missing=
+for program in "${MPICC:-mpicc}" "${mpirun%% *}"; do
+    command -v "$program" >/dev/null || missing+=" $program"
+done
+if [ -n "$missing" ]; then
+    echo "there is no MPI here; missing:$missing. scripts/mpi.sh installs one" >&2
+    exit 1
+fi
 cargo build --examples --locked
 target=$(cargo metadata --format-version 1 --no-deps --locked | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-mpirun=${MPIRUN:-mpirun --oversubscribe}
 if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then
     mpirun="$mpirun --allow-run-as-root"
 fi

@@ -23,6 +23,9 @@ use crate::token::Token;
 /// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
 const ENDING: Duration = Duration::from_secs(3);
 
+/// What to do about a token that is none.
+const SHOULD_HOLD: &str = "it should hold the secret that all ranks share";
+
 /// A rank's settings; every one but rank, world and rank 0's address has a default.
 #[must_use = "call `join`"]
 pub struct TcpBuilder {
@@ -103,16 +106,16 @@ impl TcpBuilder {
         let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}"));
         if let Some(token) = token.as_ref().map(Token::new) {
             if token.is_empty() {
-                let problem = format!("{} is blank; it should hold the secret that all ranks share", names::TOKEN);
+                let problem = format!("{} is blank; {SHOULD_HOLD}", names::TOKEN);
                 return Err(JoinError::Settings(problem));
             }
             builder = builder.token(token);
         } else if let Some(path) = token_file {
-            let problem = |e: std::io::Error| format!("{e}; it should hold the secret that all ranks share");
+            let problem = |e: std::io::Error| format!("{e}; {SHOULD_HOLD}");
             let fail = |problem| JoinError::File { path: path.clone(), problem };
             let token = Token::new(std::fs::read_to_string(path).map_err(|e| fail(problem(e)))?);
             if token.is_empty() {
-                return Err(fail("it is empty; it should hold the secret that all ranks share".to_owned()));
+                return Err(fail(format!("it is empty; {SHOULD_HOLD}")));
             }
             builder = builder.token(token);
         }

@@ -68,13 +68,9 @@ impl From<Scope> for Tag {
 
 impl std::fmt::Display for Tag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = String::from_utf8_lossy(&self.operation);
-        let text = text.trim_end_matches('\0');
-        f.write_str(if text.is_empty() { "idle" } else { text })?;
-        if self.bucket != NO_BUCKET {
-            write!(f, " of bucket {}", self.bucket)?;
-        }
-        write!(f, " at step {}", self.step)
+        let operation = String::from_utf8_lossy(&self.operation);
+        let bucket = (self.bucket != NO_BUCKET).then_some(self.bucket as usize);
+        Scope::show(f, operation.trim_end_matches('\0'), self.step, bucket)
     }
 }
 

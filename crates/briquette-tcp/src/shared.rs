@@ -31,11 +31,7 @@ impl Doing {
 
 impl std::fmt::Display for Doing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let operation = if self.operation.is_empty() { "idle" } else { &self.operation };
-        match self.bucket {
-            Some(bucket) => write!(f, "{operation} of bucket {bucket} at step {}", self.step),
-            None => write!(f, "{operation} at step {}", self.step),
-        }
+        Scope::show(f, &self.operation, self.step, self.bucket)
     }
 }
 

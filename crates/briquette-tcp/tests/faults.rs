@@ -148,6 +148,20 @@ fn a_link_that_is_reset_names_the_other_end() {
     }
 }
 
+/// The reason may be on its way: from a rank that stopped the run, say. Only the least time that it takes is looked at, so
+/// that a slow machine changes nothing.
+#[test]
+fn a_broken_link_is_not_reported_before_there_was_time_for_a_better_reason() {
+    let mut begin = None;
+    let cut = |_: &Proxy, _: &Proxy, between: &Proxy| {
+        begin = Some(Instant::now());
+        between.cut();
+    };
+    fails(world(|rank| rank), cut, within(Duration::from_secs(1)));
+    let took = begin.unwrap().elapsed();
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+}
+
 #[test]
 fn a_rank_whose_connections_are_all_reset_is_named() {
     let cut = |_: &Proxy, second: &Proxy, between: &Proxy| {

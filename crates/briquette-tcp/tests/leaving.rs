@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use briquette_core::Communicator;
 use briquette_core::comm::run_ranks;
 use briquette_core::error::CommError;
 use briquette_tcp::{Tcp, TcpBuilder};
+use briquette_testkit::proxy::{Harm, Proxy};
 
 use common::{PATIENT, certificates, world};
 
@@ -90,4 +92,26 @@ fn what_is_flushed_arrives_while_the_sender_computes() {
 fn what_is_flushed_arrives_while_the_sender_computes_under_tls() {
     let certificates = certificates();
     flushes_and_computes(|rank| rank.certificates(certificates.clone()));
+}
+
+/// A program that ends right after leaving would take its goodbye with it. Only the least time that it takes is looked at, so
+/// that a slow machine changes nothing.
+#[test]
+fn a_rank_that_leaves_waits_a_second_for_its_goodbye_to_be_taken() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let master = listener.local_addr().unwrap();
+    let relay = Proxy::to(master).unwrap();
+    let rank = |rank: usize, master: SocketAddr| {
+        TcpBuilder::new(rank, 2, master.to_string()).deadline(PATIENT).join_deadline(PATIENT)
+    };
+    let (stays, leaves) = thread::scope(|threads| {
+        let zero = threads.spawn(|| rank(0, master).listener(listener).join().unwrap());
+        let one = rank(1, relay.address()).join().unwrap();
+        (zero.join().unwrap(), one)
+    });
+    relay.set(Harm::frozen());
+    let begin = Instant::now();
+    drop(leaves);
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    drop(stays);
 }

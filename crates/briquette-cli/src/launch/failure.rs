@@ -154,6 +154,9 @@ impl fmt::Display for Failure {
 
 #[cfg(test)]
 mod tests {
+    use briquette_core::comm::Scope;
+    use briquette_core::error::{CommError, ReduceError, SyncError};
+
     use super::*;
 
     fn ended(rank: usize, end: End, after: f64, error: &str) -> Ended {
@@ -212,6 +215,40 @@ mod tests {
         assert!(!blames_another(2, STOPPED), "the rank that stopped the run says so of itself");
         assert!(!blames_another(0, "3 values lost during rounding"));
         assert!(!blames_another(0, "rank of the matrix lost during compression"));
+    }
+
+    /// What core's own errors say, as rank 0 writes them: a change of their words must not go unnoticed here.
+    #[test]
+    fn of_all_communication_errors_lost_and_stopped_ones_blame_another() {
+        let (rank, during) = (0, Scope { operation: "all_gather", step: 7, bucket: Some(1) });
+        let lost = |other: usize, address: Option<&str>| {
+            let (address, cause) = (address.map(str::to_owned), "connection closed".to_owned());
+            CommError::Lost { rank, other, address, during, cause }
+        };
+        let stopped = |by: usize| CommError::Aborted { by, during, reason: "the loss is not finite".to_owned() };
+        let overdue =
+            |last_seen: Option<String>| CommError::Deadline { rank, other: 2, during, seconds: 4.0, last_seen };
+        let seen = Some("rank 2 was heard of 0.1 s ago, its last exchange was idle at step 0".to_owned());
+        let theirs = "broadcast at step 7".to_owned();
+        for (error, blames) in [
+            (lost(2, Some("10.0.0.3:40112")), true),
+            (lost(12, Some("[fe80::1]:40112")), true),
+            (lost(2, None), true),
+            (stopped(2), true),
+            // What a rank hears of itself is its own.
+            (stopped(0), false),
+            // Nobody knows whether the other rank will fail too.
+            (overdue(None), false),
+            (overdue(seen), false),
+            (CommError::OutOfStep { rank, other: 2, during, theirs }, false),
+            (CommError::Size { rank, other: 2, during, expected: 4, got: 8 }, false),
+        ] {
+            let synced = SyncError::Reduce { step: 7, source: ReduceError::Comm(error.clone()) };
+            for text in [error.to_string(), synced.to_string()] {
+                let blame = ended(0, End::Exit(1), 0.0, &text).blame();
+                assert_eq!(blame, if blames { Blame::Another } else { Blame::Own }, "{text}");
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub use simulated::{Compute, Simulated};
 pub use stepped::Stepped;
 pub use unfinished::Unfinished;
 
+use std::fmt;
+
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -44,19 +46,27 @@ pub struct Scope {
     pub bucket: Option<usize>,
 }
 
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let operation = if self.operation.is_empty() { "idle" } else { self.operation };
-        match self.bucket {
-            Some(bucket) => write!(f, "{operation} of bucket {bucket} at step {}", self.step),
-            None => write!(f, "{operation} at step {}", self.step),
-        }
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Scope::show(f, self.operation, self.step, self.bucket)
     }
 }
 
 impl Scope {
     /// What a rank does between exchanges.
     pub const COMPUTE: &str = "compute";
+
+    /// Writes what a rank does as scopes are shown, for what came from another rank: its operation is no `&'static str`.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    pub fn show(f: &mut fmt::Formatter<'_>, operation: &str, step: u64, bucket: Option<usize>) -> fmt::Result {
+        f.write_str(if operation.is_empty() { "idle" } else { operation })?;
+        if let Some(bucket) = bucket {
+            write!(f, " of bucket {bucket}")?;
+        }
+        write!(f, " at step {step}")
+    }
 }
 
 /// Why a world stopped, as soon as it did; outlives the endpoint it was asked of.

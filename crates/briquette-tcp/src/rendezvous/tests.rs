@@ -6,15 +6,25 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use briquette_core::Communicator;
+use briquette_core::comm::Scope;
 
 use super::VERSION;
 use crate::builder::TcpBuilder;
+use crate::frame::{Header, Kind};
 use crate::handshake::{self, HandshakeError, Introduction, Role};
+use crate::lines::{Event, Lines, Message};
+use crate::secure::Secure;
 use crate::token::Token;
 
 const SOON: Duration = Duration::from_millis(1500);
 /// What a rank may take beyond that.
 const BEYOND: Duration = Duration::from_secs(8);
+
+/// Longer than anything takes that goes well.
+const PATIENT: Duration = Duration::from_secs(20);
 
 /// An introduction of rank 2 of 3.
 fn rank_2() -> Introduction {
@@ -28,6 +38,10 @@ async fn introduce(master: SocketAddr, introduction: &Introduction) -> Result<Tc
     Ok(stream)
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 /// Ranks 0 and 1 of 3 and an impostor in the place of the last: what the two say in the end.
 fn with_impostor<F: Future<Output = ()>>(impostor: impl FnOnce(SocketAddr) -> F) -> [String; 2] {
     let begin = Instant::now();
@@ -37,7 +51,7 @@ fn with_impostor<F: Future<Output = ()>>(impostor: impl FnOnce(SocketAddr) -> F)
     let texts = thread::scope(|threads| {
         let first = rank(0).listener(listener);
         let ranks = [first, rank(1)].map(|rank| threads.spawn(|| rank.join().unwrap_err().to_string()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = runtime();
         // Rank 1 should be there by then; where it is late, it hears the same.
         thread::sleep(SOON / 5);
         runtime.block_on(impostor(master));
@@ -105,4 +119,71 @@ fn a_rank_that_talks_nonsense_is_named() {
         let _ = stream.read_to_end(&mut Vec::new()).await;
     });
     assert!(texts.iter().all(|text| text.contains("rank 2") && text.contains("4294967295 bytes")), "{texts:?}");
+}
+
+/// Whoever calls again has lost the link that was made: the new one counts.
+#[test]
+fn a_second_link_of_a_rank_takes_the_place_of_the_first() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let master = listener.local_addr().unwrap();
+    let rank = |rank: usize| TcpBuilder::new(rank, 3, master.to_string()).join_deadline(PATIENT).deadline(PATIENT);
+    let frames = thread::scope(|threads| {
+        let first = rank(0).listener(listener);
+        let ranks = [first, rank(1)].map(|rank| threads.spawn(|| rank.join().unwrap().recv(2)));
+        let runtime = runtime();
+        // Held until both have their frames.
+        let _links = runtime.block_on(links_made_twice(master));
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    assert_eq!(frames, [Ok(vec![7]), Ok(vec![7])]);
+}
+
+/// Rank 2 makes each of its links twice, gives up the first one, and sends a frame over the second.
+async fn links_made_twice(master: SocketAddr) -> (Lines, Vec<TcpStream>) {
+    let mut lines = Lines::new();
+    lines.add(0, Secure::Plain(introduce(master, &rank_2()).await.unwrap()));
+    let (_, Event::Said(Message::Roster { session, addresses })) = lines.next().await else { panic!("no roster") };
+    let mut links = Vec::new();
+    for (to, address) in addresses.iter().enumerate().take(2) {
+        let call = Introduction { to, role: Role::Data { session: session.clone() }, ..rank_2() };
+        drop(introduce(address.parse().unwrap(), &call).await.unwrap());
+        links.push(introduce(address.parse().unwrap(), &call).await.unwrap());
+    }
+    lines.send(0, &Message::Ready).await;
+    let (body, tag) = ([7], Scope::default().into());
+    let header = Header { kind: Kind::Data, len: 1, number: 0, tag, checksum: crc32fast::hash(&body) };
+    for link in &mut links {
+        link.write_all(&[&header.encode()[..], &body].concat()).await.unwrap();
+    }
+    (lines, links)
+}
+
+/// Only the least time that it takes is looked at, so that a slow machine changes nothing.
+#[test]
+fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let master = listener.local_addr().unwrap().to_string();
+    let joining = TcpBuilder::new(1, 2, master.clone()).join_deadline(PATIENT);
+    let joining = thread::spawn(|| (joining.join().unwrap_err().to_string(), Instant::now()));
+    // The line stays open until the end: one that closes is an answer, too.
+    let runtime = runtime();
+    let (_lines, refused) = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let call = async || {
+            let (stream, _) = timeout(PATIENT, listener.accept()).await.unwrap().unwrap();
+            handshake::listen(stream, &Token::default(), &[]).await.unwrap()
+        };
+        let mut lines = Lines::new();
+        lines.add(1, Secure::Plain(call().await.welcome().await.unwrap()));
+        let addresses = vec![master, "127.0.0.1:1".to_owned()];
+        lines.send(1, &Message::Roster { session: "a run".to_owned(), addresses }).await;
+        let link = call().await;
+        let refused = Instant::now();
+        link.refuse("not today").await.unwrap();
+        (lines, refused)
+    });
+    let (text, failed) = joining.join().unwrap();
+    assert!(text.contains("rank 1 could not reach rank 0") && text.contains("not today"), "{text}");
+    assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
 }
