@@ -1,4 +1,4 @@
-//! What a run's summary says of the build: the revision of the sources, and the version of Burn.
+//! What a run's summary says of the build: the revision of the sources, and the version of Burn. And where libtorch is.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +17,15 @@ fn main() {
     println!("cargo::rustc-env=BRIQUETTE_GIT_REVISION={}", revision(&root));
     let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
     println!("cargo::rustc-env=BRIQUETTE_BURN_VERSION={}", locked(&lock, "burn").unwrap_or("unknown"));
+    find_libtorch();
+}
+
+/// Programs find the libtorch they were built with, also where LD_LIBRARY_PATH is not set.
+fn find_libtorch() {
+    println!("cargo::rerun-if-env-changed=LIBTORCH");
+    if let Some(libtorch) = std::env::var("LIBTORCH").ok().filter(|_| cfg!(unix)) {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
+    }
 }
 
 /// The last commit; results, documents and untracked files do not make it dirty.

@@ -1,5 +1,6 @@
 //! What the trainers' command lines share.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,6 +10,10 @@ use anyhow::{Context, Result, bail};
 use briquette::Checkpoint;
 use briquette_tcp::Environment;
 use clap::Parser;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 use crate::record::{Summary, forget};
 use crate::settings::{Options, Settings};
@@ -145,11 +150,13 @@ fn resolve_as_rank(mut cli: Cli, defaults: Options, place: &Environment) -> Resu
     Ok((cli, settings))
 }
 
-/// Warnings of the libraries on standard error.
+/// Warnings of the libraries on standard error, but for what graphics drivers say when they are asked whether they are there.
 pub fn show_warnings() {
-    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
+    let filter = Targets::new().with_default(LevelFilter::WARN).with_target("wgpu_hal", LevelFilter::OFF);
+    let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // Fails only where there is a subscriber already, which then has them.
-    let _ = subscriber.without_time().with_target(false).try_init();
+    let _ =
+        tracing_subscriber::registry().with(stderr.without_time().with_target(false).with_filter(filter)).try_init();
 }
 
 fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {

@@ -14,6 +14,18 @@ use burn::backend::DispatchDevice;
 use burn::tensor::{Device, Tensor};
 
 /// A backend of Burn, by the name of its Cargo feature.
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use briquette::Backend;
+///
+/// let device = Backend::Flex.device(0)?.autodiff();
+/// assert_eq!(Backend::Flex.devices()?.len(), 1);
+/// let error = "abacus".parse::<Backend>().unwrap_err().to_string();
+/// assert!(error.starts_with("unknown backend `abacus`; there are flex, ndarray, tch, wgpu"));
+/// # let _ = device; }
+/// # Ok::<(), briquette::BackendError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {

@@ -86,6 +86,21 @@ pub enum Error {
     State(#[from] StateError),
 }
 
+impl Error {
+    /// Of what a device said: the first cause alone, as devices list everything that was not computed after it, and what to
+    /// do where its memory ran out.
+    pub fn device(said: impl ToString) -> Error {
+        let said = said.to_string();
+        let cause =
+            said.rsplit("Caused by:").next().and_then(|last| last.lines().map(str::trim).find(|l| !l.is_empty()));
+        let cause = cause.unwrap_or(&said);
+        let memory = ["alloc", "out of memory", "OutOfMemory"].iter().any(|word| said.contains(word));
+        let advice =
+            if memory { "; its memory ran out: take a smaller batch, or fewer ranks on one device" } else { "" };
+        Error::Device(format!("{cause}{advice}"))
+    }
+}
+
 /// A failed [`step`](crate::DistributedOptimizer::step) or [`save`](crate::DistributedOptimizer::save), with the model.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
@@ -102,5 +117,23 @@ pub struct StepError<M: std::fmt::Debug> {
 impl<M: std::fmt::Debug> From<StepError<M>> for Error {
     fn from(error: StepError<M>) -> Error {
         error.source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_devices_list_of_what_failed_becomes_its_cause() {
+        let said = "An error happened\nCaused by:\n  Several failures\n  skipped `X`\nCaused by:\n  An IO error happened\n\
+                    Caused by:\n  can't allocate buffer of size: 268435456\nNo backtrace available\n";
+        let text = Error::device(said).to_string();
+        assert_eq!(
+            text,
+            "the device failed: can't allocate buffer of size: 268435456; its memory ran out: take a smaller batch, or fewer \
+             ranks on one device"
+        );
+        assert_eq!(Error::device("lost").to_string(), "the device failed: lost");
     }
 }

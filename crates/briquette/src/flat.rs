@@ -200,7 +200,7 @@ impl Gradients {
     pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
         for (slot, target) in layout.slots().iter().zip(&self.targets) {
             if let Some((block, offset)) = target.place {
-                let values = self.blocks[block].as_mut_slice::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+                let values = self.blocks[block].as_mut_slice::<f32>().map_err(Error::device)?;
                 values[offset..][..slot.len()].copy_from_slice(&self.flat[slot.range()]);
             }
         }
@@ -354,7 +354,7 @@ fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
 pub(crate) fn settle<M: Module>(module: &M) -> Result<(), Error> {
     let devices = module.devices();
     let mut devices = devices.iter().filter(|device| !in_host_memory(device));
-    devices.try_for_each(|device| device.sync()).map_err(|error| Error::Device(error.to_string()))
+    devices.try_for_each(|device| device.sync()).map_err(Error::device)
 }
 
 /// Applies pending BatchNorm updates of this thread, so that running statistics can be read and written.

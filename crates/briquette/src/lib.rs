@@ -29,6 +29,8 @@
 //! - `DataParallel` (feature `train`): a strategy for Burn's own `SupervisedTraining`.
 //! - [`Compressed`]: compression with error feedback inside one process, to try what it costs.
 //! - [`Checkpoint`], [`WorldChange`]: saving and resuming, to the bit in a world of the same size.
+//! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
+//!   [world of several](Synchronizer::with_rebroadcast).
 //! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for communicators, as core reads none.
 //!
 //! # What to use when

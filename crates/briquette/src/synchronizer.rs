@@ -183,10 +183,10 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let grads = if due == Due::Gradients {
-            flat::settle(module)?;
+            let settled = flat::settle(module);
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            let result = self.exchange_gradients(module, grads, &mut gradients);
+            let result = settled.and_then(|()| self.exchange_gradients(module, grads, &mut gradients));
             self.gradients = gradients;
             self.end(result)?
         } else {
@@ -352,7 +352,10 @@ impl Synchronizer {
             )) => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
-        result
+        result.map_err(|error| match error {
+            Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step)),
+            error => error,
+        })
     }
 
     /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated

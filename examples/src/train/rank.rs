@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use briquette::core::error::SyncError;
 use briquette::core::sync::{Due, StopFlags};
 use briquette::{DistributedOptimizer, Error, StepError};
@@ -97,7 +97,8 @@ impl<T: Task> Rank<'_, T> {
             let place = Place { rank: self.rank, epoch, step };
             let loss = run.task.loss(&model, indices, place, &self.device);
             // Where a device fails, it says so here: what it was asked to compute is waited for.
-            let value: f32 = loss.clone().try_into_scalar().map_err(|error| Error::Device(error.to_string()))?;
+            let failed = |error| anyhow!("rank {} at step {step}: {}", self.rank, Error::device(error));
+            let value: f32 = loss.clone().try_into_scalar().map_err(failed)?;
             self.optim.record_loss(f64::from(value));
             grads = GradientsParams::from_grads(loss.backward(), &model);
         }

@@ -1,6 +1,7 @@
 //! The trainers as programs and as a library: what a run writes, and that it replays; `resume` has breaks, `processes`
 //! worlds over TCP. One program, because each links all of Burn.
 
+mod backends;
 #[path = "../common/mod.rs"]
 mod common;
 mod processes;
@@ -39,7 +40,7 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
         "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds seconds_are simulated_seconds",
+         exchange_seconds read_seconds write_seconds seconds_are simulated_seconds",
     );
     let metrics = runs.text("run", "metrics.jsonl");
     for (number, line) in metrics.lines().enumerate() {

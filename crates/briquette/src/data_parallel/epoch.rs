@@ -100,7 +100,7 @@ impl<M: LearnerModel> Run<M> {
             samples += self.own.samples.as_ref().map_or(1, |samples| samples(&batch));
             let output = self.learner.train_step(batch);
             if let Some(loss) = self.own.loss {
-                let loss = loss(&output.item).map_err(|e| Error::Device(format!("{e:?}")))?;
+                let loss = loss(&output.item).map_err(Error::device)?;
                 self.own.sync.record_loss(loss);
             }
             match accumulation {

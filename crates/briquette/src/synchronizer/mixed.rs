@@ -87,7 +87,7 @@ impl Synchronizer {
 pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
     let Some(device) = module.devices().into_iter().next() else { return Ok(String::new()) };
     let result = arithmetic(&device.without_autodiff()).try_into_data();
-    let result = result.map_err(|error| Error::Device(error.to_string()))?;
+    let result = result.map_err(Error::device)?;
     Ok(format!("{:08x}", crc32fast::hash(result.as_bytes())))
 }
 

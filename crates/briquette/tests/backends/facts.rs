@@ -8,10 +8,11 @@ use briquette::core::Communicator;
 use briquette::core::comm::{Local, run_ranks};
 use briquette::core::config::Config;
 use briquette::{Backend, Checkpoint, DistributedOptimizer, Error, WorldChange};
+use burn::module::{Module, Param};
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
-use crate::models::{Model, bits, distance, values};
+use crate::models::{Model, Numbers, bits, distance, values};
 
 /// Runs every rank of a world of threads and fails with the first error.
 pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Local) -> Result<T, Error> + Sync) -> Vec<T> {
@@ -73,7 +74,7 @@ pub(crate) fn three_dense_ranks_equal_one_process<M: Model>(device: &Device) {
 fn trainable_only<M: Model>(module: &M, all: &[f32]) -> Vec<f32> {
     struct Pick<'a>(&'a [f32], Vec<f32>);
     impl burn::module::ModuleVisitor for Pick<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<burn::Tensor<D>>) {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             let (mine, rest) = self.0.split_at(value.shape().num_elements());
             self.0 = rest;
@@ -163,4 +164,44 @@ pub(crate) fn gradients_are_those_of_flex<M: Model>(device: &Device) {
     let largest = there.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
     let off = distance(&here, &there) / largest;
     assert!(off <= 1e-4, "{off} of the largest value");
+}
+
+/// Three vectors, of which a rank's loss may leave some out.
+#[derive(Module, Debug)]
+struct Three {
+    first: Param<Tensor<1>>,
+    unused: Param<Tensor<1>>,
+    last: Param<Tensor<1>>,
+}
+
+/// Rank 0 has gradients for the first and the last, rank 1 for the last, nobody for the one between.
+pub(crate) fn slots_without_a_gradient_stay_out_of_the_way(device: &Device) {
+    let step = |device: &Device| {
+        ranks(2, |comm| {
+            let rank = comm.rank();
+            let mut numbers = Numbers::new(3);
+            let mut param = |len: usize| Param::from_tensor(numbers.tensor([len], device).require_grad());
+            let module = Three { first: param(5), unused: param(300), last: param(7) };
+            let start = values(&module);
+            // Adam steps whatever has a gradient, and nothing else.
+            let mut optim = DistributedOptimizer::new(adam(), comm, Config::dense(), 1);
+            let module = optim.join(module)?;
+            let mut loss = module.last.val().square().sum();
+            if rank == 0 {
+                loss = loss + module.first.val().square().sum();
+            }
+            let gradients = GradientsParams::from_grads(loss.backward(), &module);
+            let module = optim.step(0.1, module, gradients)?;
+            Ok((start, values(&module)))
+        })
+    };
+    let here = step(device);
+    let (start, end) = &here[0];
+    assert_eq!(bits(end), bits(&here[1].1), "replicas");
+    assert_eq!(bits(&start[5..305]), bits(&end[5..305]), "what nobody has a gradient for");
+    assert!(
+        start[..5].iter().zip(&end[..5]).all(|(a, b)| a != b)
+            && start[305..].iter().zip(&end[305..]).all(|(a, b)| a != b)
+    );
+    assert!(distance(end, &step(&flex())[0].1) <= 1e-6);
 }

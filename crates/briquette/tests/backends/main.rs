@@ -31,6 +31,7 @@ macro_rules! suite {
 
             suite!(@facts $backend, mlp: Mlp, resnet: ResNet, lstm: Lstm);
             suite!(@tests $backend,
+                facts::slots_without_a_gradient_stay_out_of_the_way,
                 types::half_precision_is_handled_or_refused,
                 types::mixed_types_share_one_exchange,
                 mixed::ranks_on_two_backends_agree,
