@@ -7,14 +7,16 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 csv=${1:-benches/results/$(date +%F)-gpu.csv}
 
-command -v nvidia-smi > /dev/null || { echo "gpu.sh: no nvidia-smi: is NVIDIA's driver installed?" >&2; exit 1; }
-note=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1)
+note="no nvidia-smi"
+if command -v nvidia-smi > /dev/null; then
+    note=$(nvidia-smi --id=0 --query-gpu=name,driver_version,memory.total --format=csv,noheader)
+fi
 features=cuda,vulkan
 backends=cuda,vulkan
 if [ -n "${LIBTORCH:-}" ] || [ -n "${LIBTORCH_USE_PYTORCH:-}" ]; then
     features+=,tch
     backends+=,tch
 fi
-cargo build --release -p briquette-benches --features "$features"
-"${CARGO_TARGET_DIR:-target}/release/backends" --backend "$backends" --model resnet18,vgg16 --batch 128 --steps "${STEPS:-50}" --ranks 4 \
-    --note "$note" --csv "$csv"
+# By way of cargo, which knows where libtorch was found. What is no GPU leaves rows that say so.
+cargo run --release -p briquette-benches --features "$features" --bin backends -- --gpu --backend "$backends" \
+    --model resnet18,vgg16 --batch 128 --steps "${STEPS:-50}" --ranks 4 --note "$note" --csv "$csv"

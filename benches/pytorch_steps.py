@@ -105,7 +105,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 for PyTorch's own choice")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU; 0 for PyTorch's own choice")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

@@ -22,8 +22,11 @@ fn main() {
 
 /// Programs find the libtorch they were built with, also where LD_LIBRARY_PATH is not set.
 fn find_libtorch() {
+    if std::env::var("CARGO_FEATURE_TCH").is_err() || cfg!(not(unix)) {
+        return;
+    }
     println!("cargo::rerun-if-env-changed=LIBTORCH");
-    if let Some(libtorch) = std::env::var("LIBTORCH").ok().filter(|_| cfg!(unix)) {
+    if let Ok(libtorch) = std::env::var("LIBTORCH") {
         println!("cargo::rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
     }
 }

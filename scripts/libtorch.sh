@@ -29,7 +29,10 @@ torch=$dir/torch
 lib=$torch/lib
 
 # Whether everything that was taken is there, and as it was.
-verified() { [ -f "$torch/SHA256SUMS" ] && [ "$(cat "$torch/build-version" 2> /dev/null)" = "$version" ] && (cd "$torch" && sha256sum --quiet --check SHA256SUMS); }
+verified() {
+    [ -f "$torch/SHA256SUMS" ] && [ "$(cat "$torch/build-version" 2> /dev/null)" = "$version" ] \
+        && (cd "$torch" && sha256sum --quiet --check SHA256SUMS >&2)
+}
 
 # stub LIBRARY PREFIX: a stand-in for a CUDA library that libtorch_cpu.so names, with the symbols it wants from it. They are
 # versioned, so the stand-in's must be too.
@@ -56,7 +59,7 @@ else
     echo "fetching torch $version from PyPI (900 MB)" >&2
     # The hash pins what is taken, wherever the index is.
     echo "torch==$version --hash=sha256:51de31219c97c51cf4bf2be94d622e3deb5dcc526c6dc00e97c17eaec0fc1d67" > "$work/requirements"
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+    python3 -m pip download >&2 --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
         --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 \
         --dest "$work" --requirement "$work/requirements" || fail "PyPI gave no torch $version: see pip's message above"
     echo "unpacking its CPU libraries and headers" >&2
@@ -76,18 +79,17 @@ PYTHON
     # The wheel's own libtorch.so asks for the CUDA half.
     echo "" | cc -shared -fPIC -x c - -o "$lib/libtorch.so" -Wl,-soname,libtorch.so -Wl,--no-as-needed -L"$lib" -l:libtorch_cpu.so \
         -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
+    known=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)
     needed=$(readelf -d "$lib/libtorch_cpu.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
     for name in $needed; do
-        [ -e "$lib/$name" ] || ldconfig -p | grep -qF "$name " || fail "libtorch_cpu.so needs $name, which neither the wheel nor this machine has"
+        [ -e "$lib/$name" ] || grep -qF "$name " <<< "$known" || fail "libtorch_cpu.so needs $name, which neither the wheel nor this machine has"
     done
     printf '%s' "$version" > "$work/torch/build-version"
-    (cd "$work/torch" && sha256sum build-version lib/* > SHA256SUMS)
+    (cd "$work/torch" && find build-version lib include -type f -print0 | sort -z | xargs -0 sha256sum > SHA256SUMS)
     mv "$work/torch" "$torch"
     verified || fail "what was unpacked to $torch does not verify: remove it and run this again"
     echo "libtorch $version is in $torch ($(du -sm "$torch" | cut -f1) MB)" >&2
 fi
 echo "build and run with these two, or \`eval\` this script's output:" >&2
-cat << TEXT
-export LIBTORCH=$torch
-export LD_LIBRARY_PATH=$torch/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
-TEXT
+printf 'export LIBTORCH=%q\n' "$torch"
+printf 'export LD_LIBRARY_PATH=%q"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n' "$torch/lib"

@@ -3,7 +3,8 @@
 # machine has a Vulkan driver already.
 set -euo pipefail
 
-if compgen -G '/usr/share/vulkan/icd.d/*.json' > /dev/null && ldconfig -p | grep -q 'libvulkan\.so\.1'; then
+libraries=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2> /dev/null || true)
+if compgen -G '/usr/share/vulkan/icd.d/*.json' > /dev/null && grep -q 'libvulkan\.so\.1' <<< "$libraries"; then
     echo "Vulkan drivers are there: $(basename -a /usr/share/vulkan/icd.d/*.json | tr '\n' ' ')"
     exit 0
 fi

@@ -108,11 +108,26 @@ impl Parts {
     }
 }
 
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan<C> {
+    /// The model with its batch.
+    pub case: C,
+    /// Where.
+    pub device: Device,
+    /// Steps measured.
+    pub steps: usize,
+    /// What all rows have in common.
+    pub base: Row,
+}
+
 /// One rank: plain Burn and every exchange in turns, so that all see the same machine.
 ///
 /// # Errors
 /// When an exchange cannot be configured, or computes something else than plain Burn.
-pub fn alone<C: Case>(case: &C, device: &Device, steps: usize, base: &Row) -> Result<Vec<Row>> {
+pub fn alone<C: Case>(plan: &Plan<C>) -> Result<Vec<Row>> {
+    let Plan { case, device, steps, base } = plan;
+    let steps = *steps;
     let mut all: Vec<Box<dyn Steps>> = vec![Box::new(Plain::new(case.clone(), device))];
     for exchange in &Exchange::ALL[1..] {
         let comm = Local::builder(1).clock(Arc::new(WallClock::start())).build().remove(0);
@@ -152,14 +167,9 @@ const WARM_UP: usize = 3;
 ///
 /// # Errors
 /// When a rank fails.
-pub fn together<C: Case + Sync>(
-    case: &C,
-    device: &Device,
-    ranks: usize,
-    steps: usize,
-    exchange: Exchange,
-    base: &Row,
-) -> Result<Row> {
+pub fn together<C: Case + Sync>(plan: &Plan<C>, ranks: usize, exchange: Exchange) -> Result<Row> {
+    let Plan { case, device, steps, base } = plan;
+    let steps = *steps;
     let config = exchange.config()?;
     let comms = Local::builder(ranks).clock(Arc::new(WallClock::start())).build();
     let results = run_ranks(comms, |comm| {

@@ -17,10 +17,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 pub trait Case: Clone {
     /// The model.
     type Model: Module + std::fmt::Debug + 'static;
+    /// Samples and labels on the device.
+    type Batch: std::fmt::Debug;
     /// Model and optimizer.
     fn build(&self, device: &Device) -> (Self::Model, ModuleOptimizer);
-    /// The loss on the fixed batch.
-    fn loss(&self, model: &Self::Model, device: &Device) -> Tensor<1>;
+    /// The one batch there is.
+    fn batch(&self, device: &Device) -> Self::Batch;
+    /// The loss on the batch.
+    fn loss(&self, model: &Self::Model, batch: &Self::Batch) -> Tensor<1>;
     /// A learning rate.
     fn lr(&self) -> f64;
 }
@@ -39,16 +43,19 @@ pub const RESNET8: Image = Image { kind: ImageModelKind::ResNet8, batch: 32 };
 
 impl Case for Image {
     type Model = ImageModel;
+    type Batch = (Tensor<4>, Tensor<1, Int>);
     fn build(&self, device: &Device) -> (ImageModel, ModuleOptimizer) {
         let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
         let optim = SgdConfig::new().with_momentum(Some(momentum)).init();
         (self.kind.build(10, Key::new(1), device), optim)
     }
-    fn loss(&self, model: &ImageModel, device: &Device) -> Tensor<1> {
+    fn batch(&self, device: &Device) -> Self::Batch {
         let shape = [self.batch, 3, 32, 32];
         let pixels: Vec<f32> = (0..shape.iter().product()).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-        let images = Tensor::from_data(TensorData::new(pixels, shape), device);
-        cross_entropy(model.forward(images), self.batch, 10, device)
+        (Tensor::from_data(TensorData::new(pixels, shape), device), labels(self.batch, 10, device))
+    }
+    fn loss(&self, model: &ImageModel, (images, labels): &Self::Batch) -> Tensor<1> {
+        cross_entropy(model.forward(images.clone()), labels)
     }
     fn lr(&self) -> f64 {
         0.01
@@ -67,23 +74,29 @@ pub const BILSTM: Text = Text { batch: 32 };
 
 impl Case for Text {
     type Model = TextModel;
+    type Batch = (Tensor<2, Int>, Tensor<1, Int>);
     fn build(&self, device: &Device) -> (TextModel, ModuleOptimizer) {
         (TextModelKind::BiLstm.build(&TextConfig::default(), Key::new(1), device), AdamConfig::new().init())
     }
-    fn loss(&self, model: &TextModel, device: &Device) -> Tensor<1> {
+    fn batch(&self, device: &Device) -> Self::Batch {
         let tokens: Vec<i64> = (0..self.batch as i64 * 48).map(|i| (i * 7919) % 20_000 + 2).collect();
-        let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [self.batch, 48]), device);
-        cross_entropy(model.forward(tokens), self.batch, 4, device)
+        (Tensor::from_data(TensorData::new(tokens, [self.batch, 48]), device), labels(self.batch, 4, device))
+    }
+    fn loss(&self, model: &TextModel, (tokens, labels): &Self::Batch) -> Tensor<1> {
+        cross_entropy(model.forward(tokens.clone()), labels)
     }
     fn lr(&self) -> f64 {
         1e-4
     }
 }
 
-fn cross_entropy(logits: Tensor<2>, batch: usize, classes: i64, device: &Device) -> Tensor<1> {
+fn labels(batch: usize, classes: i64, device: &Device) -> Tensor<1, Int> {
     let labels: Vec<i64> = (0..batch as i64).map(|i| i % classes).collect();
-    let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [batch]), device);
-    CrossEntropyLossConfig::new().init(device).forward(logits, labels)
+    Tensor::from_data(TensorData::new(labels, [batch]), device)
+}
+
+fn cross_entropy(logits: Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
+    CrossEntropyLossConfig::new().init(&labels.device()).forward(logits, labels.clone())
 }
 
 /// Something that trains step by step.
@@ -97,15 +110,17 @@ pub trait Steps {
 }
 
 /// Plain Burn.
-#[derive(Debug)]
-pub struct Plain<C: Case>(C, Option<C::Model>, ModuleOptimizerDebug, Device);
+pub struct Plain<C: Case> {
+    case: C,
+    model: Option<C::Model>,
+    optim: ModuleOptimizer,
+    batch: C::Batch,
+}
 
-/// Burn's optimizer does not implement `Debug`.
-struct ModuleOptimizerDebug(ModuleOptimizer);
-
-impl std::fmt::Debug for ModuleOptimizerDebug {
+// Burn's optimizer has no `Debug`.
+impl<C: Case> std::fmt::Debug for Plain<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ModuleOptimizer")
+        f.debug_struct("Plain").field("model", &self.model).finish_non_exhaustive()
     }
 }
 
@@ -114,25 +129,29 @@ impl<C: Case> Plain<C> {
     pub fn new(case: C, device: &Device) -> Self {
         let device = device.clone().autodiff();
         let (model, optim) = case.build(&device);
-        Plain(case, Some(model), ModuleOptimizerDebug(optim), device)
+        Plain { model: Some(model), optim, batch: case.batch(&device), case }
     }
 }
 
 impl<C: Case> Steps for Plain<C> {
     fn step(&mut self) -> f32 {
-        let model = self.1.take().expect("a step gives the model back");
-        let loss = self.0.loss(&model, &self.3);
-        let value = loss.clone().into_scalar::<f32>();
+        let model = self.model.take().expect("a step gives the model back");
+        let loss = self.case.loss(&model, &self.batch);
         let grads = GradientsParams::from_grads(loss.backward(), &model);
-        self.1 = Some(self.2.0.step(self.0.lr(), model, grads));
-        self.3.sync().expect("the device works");
-        value
+        self.model = Some(self.optim.step(self.case.lr(), model, grads));
+        loss.device().sync().expect("the device works");
+        loss.into_scalar()
     }
 }
 
-/// The same as one rank of a world.
+/// The same as one rank of a world. Controllers would want the loss before the exchange; nobody does here.
 #[derive(Debug)]
-pub struct Wrapped<C: Case>(C, Option<C::Model>, DistributedOptimizer, Device);
+pub struct Wrapped<C: Case> {
+    case: C,
+    model: Option<C::Model>,
+    optim: DistributedOptimizer,
+    batch: C::Batch,
+}
 
 impl<C: Case> Wrapped<C> {
     /// Joined and ready for the first step.
@@ -141,7 +160,7 @@ impl<C: Case> Wrapped<C> {
         let (model, optim) = case.build(&device);
         let mut optim = DistributedOptimizer::new(optim, comm, config, 1);
         let model = optim.join(model).expect("ranks of one configuration");
-        Wrapped(case, Some(model), optim, device)
+        Wrapped { model: Some(model), optim, batch: case.batch(&device), case }
     }
 
     /// A world of one that exchanges everything.
@@ -151,19 +170,17 @@ impl<C: Case> Wrapped<C> {
 }
 
 impl<C: Case> Steps for Wrapped<C> {
-    fn report(&self) -> Option<&StepReport> {
-        Some(self.2.report())
+    fn step(&mut self) -> f32 {
+        let model = self.model.take().expect("a step gives the model back");
+        let loss = self.case.loss(&model, &self.batch);
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        self.model = Some(self.optim.step(self.case.lr(), model, grads).expect("no rank fails"));
+        loss.device().sync().expect("the device works");
+        loss.into_scalar()
     }
 
-    fn step(&mut self) -> f32 {
-        let model = self.1.take().expect("a step gives the model back");
-        let loss = self.0.loss(&model, &self.3);
-        let value = loss.clone().into_scalar::<f32>();
-        self.2.record_loss(f64::from(value));
-        let grads = GradientsParams::from_grads(loss.backward(), &model);
-        self.1 = Some(self.2.step(self.0.lr(), model, grads).expect("no rank fails"));
-        self.3.sync().expect("the device works");
-        value
+    fn report(&self) -> Option<&StepReport> {
+        Some(self.optim.report())
     }
 }
 

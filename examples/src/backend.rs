@@ -1,11 +1,16 @@
 //! Where a run's ranks compute: `--backend` and `--device`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use briquette::{Backend, BackendError};
 use burn::tensor::Device;
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
 use crate::settings::Settings;
+
+/// What trainers run on unless told: the first backend of this build.
+pub fn default() -> &'static str {
+    Backend::ALL.into_iter().find(|backend| backend.is_compiled()).unwrap_or(Backend::Flex).name()
+}
 
 /// What `--backend` says: one backend for all ranks, or one for each in turn.
 ///
@@ -30,11 +35,26 @@ pub fn backends(settings: &Settings) -> Result<Vec<Backend>> {
 pub fn device(settings: &Settings, rank: usize, local_rank: usize) -> Result<Device> {
     let backends = backends(settings)?;
     let backend = backends[rank % backends.len()];
-    let device = match settings.device {
-        Some(index) => backend.device(index).context("--device"),
-        None => backend.device_for(local_rank).context("--backend"),
+    let device = match numbers(settings)? {
+        Some(numbers) => backend.device(numbers[rank % numbers.len()]).context("--device"),
+        None => backend.device_for(before(&backends, rank, local_rank)).context("--backend"),
     };
     device.with_context(|| format!("rank {rank}"))
+}
+
+/// What `--device` says: one number for all ranks, or one for each in turn.
+fn numbers(settings: &Settings) -> Result<Option<Vec<usize>>> {
+    let Some(text) = &settings.device else { return Ok(None) };
+    let numbers = text.split(',').map(|number| number.trim().parse()).collect::<Result<Vec<usize>, _>>();
+    numbers
+        .map(Some)
+        .map_err(|_| anyhow!("--device {text}: it is a number of `--backend list`, or several with commas"))
+}
+
+/// How many ranks before this one have the same backend on the same machine: GPUs are shared out among these.
+fn before(backends: &[Backend], rank: usize, local_rank: usize) -> usize {
+    let of = |rank: usize| backends[rank % backends.len()];
+    (rank - local_rank.min(rank)..rank).filter(|other| of(*other) == of(rank)).count()
 }
 
 /// What `--backend list` prints: what this build has and what it finds, and how to get the rest.
@@ -59,4 +79,18 @@ pub fn list() -> String {
         }
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_gpus_are_shared_out_among_the_ranks_of_their_backend() {
+        let mixed = [Backend::Cuda, Backend::Flex];
+        let places: Vec<_> = (0..6).map(|rank| before(&mixed, rank, rank)).collect();
+        assert_eq!(places, [0, 0, 1, 1, 2, 2]);
+        // The second machine of two with three ranks each begins again: ranks 3, 4, 5 are flex, cuda, flex.
+        assert_eq!([3, 4, 5].map(|rank| before(&mixed, rank, rank - 3)), [0, 0, 1]);
+    }
 }

@@ -100,8 +100,9 @@ options! {
     /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
     /// for ranks in turn; `list` shows what there is
     backend: String,
-    /// The device's number in `--backend list`; the ranks of a machine share its GPUs out if absent
-    device: usize,
+    /// The device's number in `--backend list`, or several with commas for ranks in turn; the ranks of a machine share its GPUs
+    /// out if absent
+    device: String,
     /// Steps between taking rank 0's parameters on every rank, 0 for never; 100 if absent where ranks round differently
     rebroadcast: u64,
     /// Image augmentation: none, flip, or crop-flip
@@ -196,7 +197,7 @@ pub struct Settings {
     pub clock: ClockSpec,
     pub backend: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<usize>,
+    pub device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rebroadcast: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -269,7 +270,7 @@ impl Options {
             threads: self.threads,
             network: self.network.unwrap_or_else(|| "unlimited".into()),
             clock: self.clock.unwrap_or(ClockSpec::Wall),
-            backend: self.backend.unwrap_or_else(|| "flex".into()),
+            backend: self.backend.unwrap_or_else(|| crate::backend::default().into()),
             device: self.device,
             rebroadcast: self.rebroadcast,
             augment: self.augment,

@@ -105,6 +105,8 @@ fn unknown_values_of_flags_list_the_valid_ones() {
         &["--backend", "unknown backend `abacus`", "flex, ndarray, tch, wgpu", "this build has"],
     );
     refused_flags("--device 7", &["--device", "`flex` has no device 7", "0 (Flex(Cpu))"]);
+    refused_flags("--device first", &["--device first", "`--backend list`"]);
+    refused_flags("--local-steps 2 --rebroadcast 5", &["--rebroadcast", "--local-steps", "leave it away"]);
     refused_flags("--ranks 1 --backend flex,flex", &["--backend flex,flex", "2 backends for --ranks 1"]);
     #[cfg(not(feature = "metal"))]
     refused_flags("--backend metal", &["`metal` is not in this build", "`--features metal`"]);

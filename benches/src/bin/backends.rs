@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use briquette::Backend;
-use briquette_benches::backends::{Exchange, Row, alone, together};
+use briquette_benches::backends::{Exchange, Plan, Row, alone, together};
 use briquette_benches::overhead::{Case, Image, Text};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
 use briquette_examples::record::BURN_VERSION;
-use burn::tensor::Device;
 use clap::Parser;
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
@@ -38,6 +37,9 @@ struct Cli {
     /// The device's number among those of its backend
     #[arg(long, default_value_t = 0)]
     device: usize,
+    /// Measure GPUs only; a backend that would run on a CPU counts as not measured
+    #[arg(long)]
+    gpu: bool,
     /// What else a reader should know: driver, build profile
     #[arg(long, default_value = "")]
     note: String,
@@ -74,28 +76,41 @@ fn measure(cli: &Cli, backend: Backend, model: &str) -> Result<Vec<Row>> {
         note: notes.join("; "),
         ..Row::default()
     };
-    let device = match backend.device(cli.device) {
-        Ok(device) => device,
-        Err(error) => {
-            base.note = format!("not measured: {error}");
-            let row = |exchange: Exchange| Row { exchange: exchange.name().into(), ranks: 1, ..base.clone() };
-            return Ok(Exchange::ALL.into_iter().map(row).collect());
+    let found = backend.device(cli.device).and_then(|device| Ok((device, backend.devices()?.swap_remove(cli.device))));
+    let device = match found {
+        Ok((_, found)) if cli.gpu && found.is_cpu => return Ok(not_measured(cli, &base, "no GPU here")),
+        Ok((device, found)) => {
+            base.device = found.name;
+            device
         }
+        Err(error) => return Ok(not_measured(cli, &base, &error.to_string())),
     };
-    base.device = backend.devices()?[cli.device].name.clone();
     match model {
-        "bilstm" => rows_of(cli, &Text { batch: cli.batch }, &device, &base),
+        "bilstm" => rows_of(cli.ranks, &Plan { case: Text { batch: cli.batch }, device, steps: cli.steps, base }),
         _ => match model.parse() {
-            Ok(kind) => rows_of(cli, &Image { kind, batch: cli.batch }, &device, &base),
+            Ok(kind) => {
+                let case = Image { kind, batch: cli.batch };
+                rows_of(cli.ranks, &Plan { case, device, steps: cli.steps, base })
+            }
             Err(error) => bail!("--model: {error}, bilstm"),
         },
     }
 }
 
-fn rows_of<C: Case + Sync>(cli: &Cli, case: &C, device: &Device, base: &Row) -> Result<Vec<Row>> {
-    let mut rows = alone(case, device, cli.steps, base)?;
-    for exchange in Exchange::ALL.into_iter().filter(|e| *e != Exchange::Plain && cli.ranks > 1) {
-        rows.push(together(case, device, cli.ranks, cli.steps, exchange, base)?);
+/// The rows there would be.
+fn not_measured(cli: &Cli, base: &Row, why: &str) -> Vec<Row> {
+    let note = format!("not measured: {why}");
+    let row =
+        |exchange: Exchange, ranks| Row { exchange: exchange.name().into(), ranks, note: note.clone(), ..base.clone() };
+    let alone = Exchange::ALL.into_iter().map(|exchange| row(exchange, 1));
+    let together = Exchange::ALL.into_iter().skip(1).filter(|_| cli.ranks > 1).map(|exchange| row(exchange, cli.ranks));
+    alone.chain(together).collect()
+}
+
+fn rows_of<C: Case + Sync>(ranks: usize, plan: &Plan<C>) -> Result<Vec<Row>> {
+    let mut rows = alone(plan)?;
+    for exchange in Exchange::ALL.into_iter().filter(|e| *e != Exchange::Plain && ranks > 1) {
+        rows.push(together(plan, ranks, exchange)?);
     }
     Ok(rows)
 }
@@ -124,7 +139,8 @@ fn print(rows: &[Row]) {
         cells.push(number(row.samples_per_second, 0));
         cells.push(row.overhead_percent.map_or(String::new(), |percent| format!("{percent:+.1} %")));
         let parts = [row.read_ms, row.encode_ms, row.exchange_ms, row.decode_ms, row.write_ms];
-        cells.extend(parts.map(|part| number(part, 2)));
+        // Of a step, as the milliseconds are in the CSV.
+        cells.extend(parts.map(|part| number(part.zip(row.ms_per_step).map(|(part, step)| 100.0 * part / step), 1)));
         table.add_row(cells);
     }
     println!("{table}");

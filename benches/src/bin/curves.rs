@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use briquette_examples::record::StepRecord;
 use clap::Parser;
+use clap::builder::TypedValueParser;
 use plotters::prelude::*;
 
 /// Loss curves of several runs beside the first one's
@@ -17,6 +18,9 @@ struct Cli {
     /// Runs as NAME=DIR, DIR being a trainer's --out; the first is what the others are compared with
     #[arg(required = true, value_parser = named)]
     run: Vec<(String, PathBuf)>,
+    /// Compare so many first steps
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..).map(|n| n as usize))]
+    steps: usize,
     /// Fail where a loss is further than this from the first run's, relatively
     #[arg(long)]
     within: Option<f64>,
@@ -43,7 +47,8 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let curves = cli.run.iter().map(|(name, run)| Ok((name.clone(), losses(run)?))).collect::<Result<Vec<Curve>>>()?;
     let steps = curves.iter().map(|(_, losses)| losses.len()).min().unwrap_or_default();
-    ensure!(steps > 0, "a run has no losses");
+    ensure!(steps >= cli.steps, "a run has {steps} losses only, --steps asks for {}", cli.steps);
+    let steps = cli.steps;
     let (base, others) = curves.split_first().expect("at least one run is required");
     let mut worst = 0.0_f64;
     for (name, losses) in others {
@@ -94,7 +99,7 @@ fn draw(path: &Path, title: &str, curves: &[Curve], steps: usize) -> Result<(), 
         .x_label_area_size(36)
         .y_label_area_size(48)
         .build_cartesian_2d(0..steps, low - margin..high + margin)?;
-    chart.configure_mesh().x_desc("step").y_desc("loss").draw()?;
+    chart.configure_mesh().max_light_lines(0).x_desc("step").y_desc("loss").draw()?;
     for (index, (name, losses)) in curves.iter().enumerate() {
         let color = Palette99::pick(index).to_rgba();
         // The first is drawn widest: what lies upon it shows both.

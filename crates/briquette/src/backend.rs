@@ -36,7 +36,8 @@ pub enum Backend {
     /// libtorch on the CPU, or on CUDA where libtorch has it. Gone in Burn 0.23: use [`Flex`](Backend::Flex) or
     /// [`Cuda`](Backend::Cuda).
     Tch,
-    /// Any GPU through WGSL, and software adapters such as lavapipe.
+    /// Any GPU through WGSL, and software adapters such as lavapipe. A build with `vulkan` takes SPIR-V here too where the
+    /// adapter allows it: keep `vulkan` out of builds for software adapters.
     Wgpu,
     /// GPUs through Vulkan and SPIR-V.
     Vulkan,

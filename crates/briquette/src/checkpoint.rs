@@ -22,7 +22,7 @@ use std::path::Path;
 
 use briquette_core::state::State;
 use burn::module::Module;
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::optim::ModuleOptimizer;
 use safetensors::tensor::SafeTensors;
 
 use self::books::Books;
@@ -107,18 +107,18 @@ impl DistributedOptimizer {
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
         let mut saved = self.sync.read_checkpoint(checkpoint, change)?;
         let (module, record) = saved.load(module)?;
-        let inner = with_record(&self.inner, record)?;
+        let empty = ModuleOptimizer::clone(&self.inner);
+        let inner = by_the_default_device(|| empty.load_record(record))?;
         self.sync.restore(&saved.state)?;
         self.inner = inner;
         Ok(module)
     }
 }
 
-/// An optimizer with saved state. Burn puts that on the default device of the build first, whatever the module is on, and
-/// panics where that device cannot be had.
-fn with_record(optimizer: &ModuleOptimizer, record: OptimizerRecord) -> Result<ModuleOptimizer, Error> {
-    let empty = optimizer.clone();
-    catch_unwind(AssertUnwindSafe(|| empty.load_record(record))).map_err(|panic| {
+/// Loads an optimizer's state. Burn puts that on the default device of the build first, whatever the module is on, and panics
+/// where that device cannot be had.
+pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(load)).map_err(|panic| {
         let said = panic_text(&*panic);
         Error::Device(format!(
             "Burn loads an optimizer's state by way of this build's default device, which cannot be used here ({said}); set \

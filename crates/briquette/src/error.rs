@@ -87,14 +87,21 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of what a device said: the first cause alone, as devices list everything that was not computed after it, and what to
-    /// do where its memory ran out.
+    /// Of what a device said: the innermost cause alone, as devices list everything that was not computed after it, and what
+    /// to do where its memory ran out.
     pub fn device(said: impl ToString) -> Error {
         let said = said.to_string();
+        // Frames of a backtrace speak of allocation whatever failed.
+        let said =
+            ["No backtrace", "Backtrace", "\nAsked at"].iter().fold(&said[..], |text, end| match text.find(end) {
+                Some(at) if at > 0 => &text[..at],
+                _ => text,
+            });
         let cause =
             said.rsplit("Caused by:").next().and_then(|last| last.lines().map(str::trim).find(|l| !l.is_empty()));
-        let cause = cause.unwrap_or(&said);
-        let memory = ["alloc", "out of memory", "OutOfMemory"].iter().any(|word| said.contains(word));
+        let cause = cause.unwrap_or(said);
+        let short = ["allocate buffer", "out of memory", "out-of-memory", "out_of_memory", "outofmemory"];
+        let memory = short.iter().any(|word| said.to_lowercase().contains(word));
         let advice =
             if memory { "; its memory ran out: take a smaller batch, or fewer ranks on one device" } else { "" };
         Error::Device(format!("{cause}{advice}"))
@@ -135,5 +142,7 @@ mod tests {
              ranks on one device"
         );
         assert_eq!(Error::device("lost").to_string(), "the device failed: lost");
+        let traced = "a kernel did not compile\nBacktrace\n  0: alloc::boxed::Box::new\n  1: allocate buffer";
+        assert_eq!(Error::device(traced).to_string(), "the device failed: a kernel did not compile");
     }
 }

@@ -4,7 +4,11 @@
 //! float tensor (BatchNorm's running statistics, frozen layers) a buffer. Both are known by their path, never by
 //! [`ParamId`], which is random in every process.
 
+#[cfg(all(test, feature = "flex"))]
+mod tests;
 mod transfer;
+
+use std::collections::BTreeSet;
 
 use briquette_core::{Layout, Slot};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -87,6 +91,8 @@ pub(crate) struct Gradients {
     pub(crate) flat: Vec<f32>,
     /// Which slots had one.
     pub(crate) present: Vec<bool>,
+    /// Values read at a time; what the device wants if absent.
+    bucket: Option<usize>,
     targets: Vec<Target>,
     /// What was read. An average goes back in the same memory: a fresh block of a model's size costs more in page faults
     /// than filling it does.
@@ -163,7 +169,8 @@ impl Gradients {
     ) -> Result<(), Error> {
         self.present.clear();
         self.targets.clear();
-        let mut walk = Collect { grads, out: self, pieces: Pieces::default(), weight_decay };
+        let pieces = Pieces::in_buckets_of(self.bucket);
+        let mut walk = Collect { grads, out: self, pieces, weight_decay };
         module.visit(&mut walk);
         let pieces = walk.pieces;
         if self.present.len() != layout.slots().len() {
@@ -171,7 +178,7 @@ impl Gradients {
         }
         self.flat.resize(layout.len(), 0.0);
         self.blocks.clear();
-        let Gradients { flat, present, targets, blocks } = self;
+        let Gradients { flat, present, targets, blocks, .. } = self;
         let mut rest = layout.slots().iter().zip(targets).zip(&*present);
         pieces.read(|block| {
             let (values, mut offset) = (as_f32(&block)?, 0);
@@ -180,7 +187,8 @@ impl Gradients {
                 && let Some(((slot, target), present)) = rest.next()
             {
                 let out = &mut flat[slot.range()];
-                if *present {
+                // A tensor without values is a view of nothing, and is made anew.
+                if *present && slot.len() > 0 {
                     out.copy_from_slice(&values[offset..][..slot.len()]);
                     target.place = Some((blocks.len(), offset));
                     offset += slot.len();
@@ -348,6 +356,19 @@ fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
         new = new.with_gradient_checkpointing_strategy(strategy);
     }
     new.set_require_grad(old.is_require_grad())
+}
+
+/// The types of a module's float tensors, each once, in order.
+pub(crate) fn types<M: Module>(module: &M) -> String {
+    struct Types(BTreeSet<String>);
+    impl ModuleVisitor for Types {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.insert(format!("{:?}", param.val().dtype()));
+        }
+    }
+    let mut walk = Types(BTreeSet::new());
+    module.visit(&mut walk);
+    walk.0.into_iter().collect::<Vec<_>>().join(" ")
 }
 
 /// Waits until a device has computed what was asked of it, so that its seconds are not taken for those of reading.

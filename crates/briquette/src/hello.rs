@@ -10,28 +10,25 @@ use crate::flat::Inventory;
 /// fixed order. Text, so that a mismatch can be shown.
 pub(crate) type Identity = Vec<(&'static str, String)>;
 
-pub(crate) fn identity(
-    inventory: &Inventory,
-    config: &Config,
-    seed: u64,
-    local_weight_decay: f64,
-    rebroadcast: Option<u64>,
-) -> Identity {
+pub(crate) fn identity(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Identity {
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
     vec![
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("configuration", serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"))),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
-        ("re-broadcast", rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"))),
         ("layout", layout(&inventory.layout)),
         ("buffers", layout(&inventory.buffers)),
     ]
 }
 
-/// Fails on every rank that sees another one differ. Whether the world is mixed: ranks may [round](super::rounding) each in
-/// their own way.
-pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity, rounding: &str) -> Result<bool, Error> {
+/// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: `rounding` says how this
+/// rank's devices round, and no two need to do it alike.
+pub(crate) fn compare(
+    comm: &mut dyn Communicator,
+    mine: &[(&'static str, String)],
+    rounding: &str,
+) -> Result<bool, Error> {
     comm.scope().operation = "join";
     let (this, mut mixed) = (comm.rank(), false);
     let text = mine.iter().map(|(_, value)| value.as_str()).chain([rounding]).collect::<Vec<_>>().join("\n");
@@ -50,4 +47,25 @@ pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity, rounding: &s
         mixed |= theirs.next() != Some(rounding);
     }
     Ok(mixed)
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette_core::comm::Local;
+
+    use super::*;
+
+    #[test]
+    fn one_rank_that_rounds_differently_makes_the_world_mixed_for_all() {
+        let mixed = |texts: [&'static str; 3]| {
+            let told = Local::run(3, |mut comm| {
+                let text = texts[comm.rank()];
+                Ok(compare(&mut comm, &[("seed", "7".to_owned())], text).unwrap())
+            });
+            told.into_iter().collect::<Result<Vec<bool>, _>>().unwrap()
+        };
+        assert_eq!(mixed(["a", "a", "a"]), [false; 3]);
+        assert_eq!(mixed(["a", "a", "b"]), [true; 3]);
+        assert_eq!(mixed(["b", "a", "a"]), [true; 3]);
+    }
 }

@@ -308,19 +308,33 @@ impl Synchronizer {
     }
 
     fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        let settled = flat::settle(&module);
         self.begin();
         let mut values = std::mem::take(&mut self.gradients.flat);
-        let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
-        let result = flat::read_values(&module, Part::Trainable, &mut values)
-            .and_then(|()| self.exchange(&mut values, &mut present, false));
-        let result = self.end(result);
-        let module = match (result, &self.joined) {
-            (Ok(()), Some(joined)) => Ok(flat::write_values(module, Part::Trainable, &values, &joined.inventory)),
-            (Ok(()), None) => Ok(module),
-            (Err(error), _) => Err((module, error)),
+        let result = settled.and_then(|()| self.average_values(&module, &mut values));
+        let written = self.comm.now();
+        let module = match (&result, &self.joined) {
+            (Ok(_), Some(joined)) => flat::write_values(module, Part::Trainable, &values, &joined.inventory),
+            _ => module,
         };
         self.gradients.flat = values;
-        module
+        let result = result.inspect(|read_seconds| {
+            (self.report.read_seconds, self.report.write_seconds) = (*read_seconds, self.comm.now() - written);
+        });
+        match self.end(result) {
+            Ok(_) => Ok(module),
+            Err(error) => Err((module, error)),
+        }
+    }
+
+    /// The module's parameters, exchanged; the seconds it took to read them.
+    fn average_values<M: Module>(&mut self, module: &M, values: &mut Vec<f32>) -> Result<f64, Error> {
+        let begin = self.comm.now();
+        flat::read_values(module, Part::Trainable, values)?;
+        let read_seconds = self.comm.now() - begin;
+        let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
+        self.exchange(values, &mut present, false)?;
+        Ok(read_seconds)
     }
 
     /// Opens the books of an exchange.

@@ -27,7 +27,7 @@ pub mod resnet;
 pub mod text;
 pub mod vgg;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests;
 
 pub use conv_norm::ConvNorm;

@@ -89,6 +89,11 @@ impl Settings {
         if self.overlap == Some(Toggle::On) && self.bucket_values.is_none() {
             bail!("--overlap would be ignored without --bucket-values: one bucket has nothing to overlap with");
         }
+        if local && self.rebroadcast.is_some() {
+            bail!(
+                "--rebroadcast would be ignored under --local-steps, which makes replicas equal itself: leave it away"
+            );
+        }
         if local && self.threads.is_some() {
             bail!("--threads would be ignored under --local-steps, which compresses nothing: leave it away");
         }

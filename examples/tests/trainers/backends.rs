@@ -21,7 +21,7 @@ fn a_list_shows_what_this_build_has_and_how_to_get_the_rest() {
 fn a_device_for_each_rank_in_turn_changes_nothing_where_it_is_the_same_one() {
     let runs = Runs::default();
     runs.cifar("one", "--compressor topk:0.05").succeeds();
-    runs.cifar("each", "--compressor topk:0.05 --backend flex,flex --device 0").succeeds();
+    runs.cifar("each", "--compressor topk:0.05 --backend flex,flex --device 0,0").succeeds();
     assert_eq!(runs.text("one", "metrics.jsonl"), runs.text("each", "metrics.jsonl"));
 }
 
@@ -45,10 +45,11 @@ fn rebroadcasts_are_counted_and_show_that_replicas_were_equal() {
 }
 
 #[test]
-fn a_resumed_run_may_compute_elsewhere() {
+fn a_resumed_run_may_name_another_device_and_rebroadcast() {
     let runs = Runs::default();
     let short = SMALL.replace("--steps 6", "--steps 3");
     runs.run(CIFAR, &format!("{short} --out run")).succeeds();
-    runs.run(CIFAR, "--resume run --steps 6 --backend flex --device 0 --plain").succeeds();
-    assert_eq!(runs.summary("run").steps, 6);
+    runs.run(CIFAR, "--resume run --steps 6 --backend flex,flex --device 0,0 --rebroadcast 2 --plain").succeeds();
+    let drifts: Vec<_> = runs.metrics("run").iter().map(|record| record.drift).collect();
+    assert_eq!(drifts, [None, None, None, Some(0.0), None, Some(0.0)]);
 }

@@ -145,3 +145,63 @@ impl Communicator for Timed<'_> {
         self.timed(|comm| comm.barrier())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::comm::{Clock, Local};
+    use crate::reduce::{Facts, Selection};
+    use crate::{Key, Layout};
+
+    /// A clock that goes on when told.
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn seconds(&self) -> f64 {
+            self.0.load(Ordering::Relaxed) as f64
+        }
+    }
+
+    /// Encodes for two seconds, exchanges, decodes for three.
+    struct Slow(Arc<Hand>);
+
+    impl Stateful for Slow {
+        fn save(&self, _state: &mut State) {}
+        fn load(&mut self, _state: &State) -> Result<(), StateError> {
+            Ok(())
+        }
+    }
+
+    impl Reducer for Slow {
+        fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+            self.0.0.fetch_add(2, Ordering::Relaxed);
+            comm.barrier()?;
+            self.0.0.fetch_add(3, Ordering::Relaxed);
+            round.average.copy_from_slice(round.input);
+            Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_first_call_is_encoding() {
+        let hand = Arc::new(Hand(AtomicU64::new(10)));
+        let mut comm = Local::builder(1).clock(Arc::clone(&hand) as _).build().remove(0);
+        let mut metered = Metered::seconds_only(Slow(hand));
+        let (layout, mut average, facts) = (Layout::flat(1), [0.0], Facts::default());
+        let round = Round {
+            key: Key::new(0),
+            slots: layout.slots(),
+            facts: &facts,
+            input: &[1.0],
+            average: &mut average,
+            sent: None,
+        };
+        metered.reduce(round, &mut comm).unwrap();
+        let mut report = Report::default();
+        metered.report(&mut report);
+        assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, exchange: 0.0 }));
+    }
+}

@@ -157,12 +157,13 @@ impl<M: LearnerModel> Run<M> {
 
     fn finish_step(&mut self, due: Due) -> Result<(), Error> {
         let model = self.learner.model();
-        if due == Due::Parameters {
+        let replaced = due == Due::Parameters || self.own.sync.rebroadcast_due();
+        if replaced {
             // An update of running statistics that is still pending would be lost with the old values.
             flat::drain(&model);
         }
         let model = self.own.sync.sync_parameters(model).map_err(|(_, error)| error)?;
-        if due == Due::Parameters {
+        if replaced {
             self.learner.load_model(model.into_record());
         }
         Ok(())

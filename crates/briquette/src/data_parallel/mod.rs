@@ -143,8 +143,18 @@ impl<M: LearnerModel> DataParallel<M> {
     /// See [`Synchronizer::with_local_weight_decay`].
     #[must_use]
     pub fn with_local_weight_decay(self, weight_decay: f64) -> Self {
+        self.with_sync(|sync| sync.with_local_weight_decay(weight_decay))
+    }
+
+    /// See [`Synchronizer::with_rebroadcast`].
+    #[must_use]
+    pub fn with_rebroadcast(self, steps: u64) -> Self {
+        self.with_sync(|sync| sync.with_rebroadcast(steps))
+    }
+
+    fn with_sync(self, edit: impl FnOnce(Synchronizer) -> Synchronizer) -> Self {
         let own = self.own.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let own = own.map(|own| Own { sync: own.sync.with_local_weight_decay(weight_decay), ..own });
+        let own = own.map(|own| Own { sync: edit(own.sync), ..own });
         DataParallel { own: Mutex::new(own), ..self }
     }
 

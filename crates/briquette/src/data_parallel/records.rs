@@ -16,7 +16,7 @@ use burn::train::metric::LossMetric;
 use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
 use burn::train::{Learner, LearnerModel, LearningCheckpointer};
 
-use crate::checkpoint::{Blobs, Checkpoint, WorldChange, fail};
+use crate::checkpoint::{Blobs, Checkpoint, WorldChange, by_the_default_device, fail};
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
@@ -86,7 +86,7 @@ impl Saving {
         let schedule = saved.record("schedule", LrSchedulerRecord::from_bytes)?;
         sync.restore(&saved.state)?;
         learner.load_model(model.into_record());
-        learner.load_optim(optimizer);
+        by_the_default_device(|| learner.load_optim(optimizer))?;
         learner.load_scheduler(schedule);
         Ok(())
     }

@@ -18,9 +18,15 @@ const BUCKET: usize = 4 << 20;
 #[derive(Default)]
 pub(super) struct Pieces {
     tensors: Vec<Tensor<1>>,
+    /// Values a bucket; what the device wants if absent.
+    bucket: Option<usize>,
 }
 
 impl Pieces {
+    pub(super) fn in_buckets_of(bucket: Option<usize>) -> Pieces {
+        Pieces { tensors: Vec::new(), bucket }
+    }
+
     pub(super) fn push<const D: usize>(&mut self, tensor: Tensor<D>) {
         let len = tensor.shape().num_elements();
         let flat = tensor.reshape([len]);
@@ -32,16 +38,10 @@ impl Pieces {
     /// each gives its memory away, and a device's by the bucket, each of whole tensors.
     pub(super) fn read(self, mut each: impl FnMut(TensorData) -> Result<(), Error>) -> Result<(), Error> {
         let Some(first) = self.tensors.first() else { return Ok(()) };
-        if in_host_memory(&first.device()) {
-            return self
-                .tensors
-                .into_iter()
-                .try_for_each(|tensor| each(tensor.try_into_data().map_err(Error::device)?));
-        }
-        self.read_in_buckets(BUCKET, each)
-    }
-
-    fn read_in_buckets(self, len: usize, mut each: impl FnMut(TensorData) -> Result<(), Error>) -> Result<(), Error> {
+        let Some(len) = self.bucket.or((!in_host_memory(&first.device())).then_some(BUCKET)) else {
+            let mut tensors = self.tensors.into_iter();
+            return tensors.try_for_each(|tensor| each(tensor.try_into_data().map_err(Error::device)?));
+        };
         let mut reads = Buckets { tensors: self.tensors.into_iter().peekable(), len }.map(Reading::begin);
         let mut next = reads.next();
         while let Some(reading) = next {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn buckets_are_whole_tensors_in_order_whatever_their_type() {
-        let mut pieces = Pieces::default();
+        let mut pieces = Pieces::in_buckets_of(Some(8));
         let mut next = 0.0;
         for len in [3_usize, 4, 5, 1, 9] {
             let values: Vec<f32> = (0..len).map(|i| next + i as f32).collect();
@@ -122,7 +122,7 @@ mod tests {
             pieces.push(if len == 4 { tensor.cast(DType::F16) } else { tensor });
         }
         let (mut lens, mut all) = (Vec::new(), Vec::new());
-        let taken = pieces.read_in_buckets(8, |block| {
+        let taken = pieces.read(|block| {
             let values = as_f32(&block)?;
             lens.push(values.len());
             all.extend_from_slice(values);

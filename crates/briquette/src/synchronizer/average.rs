@@ -42,7 +42,9 @@ impl Synchronizer {
 
     fn mean<M: Module>(&mut self, module: &M, part: Part) -> Result<Vec<f32>, Error> {
         let mut values = Vec::new();
-        flat::read_values(module, part, &mut values)?;
+        let read = flat::read_values(module, part, &mut values);
+        // The others are about to wait for this rank.
+        read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         self.comm.scope().operation = match part {
             Part::Trainable => "average of parameters",
             Part::Buffers => "average of buffers",

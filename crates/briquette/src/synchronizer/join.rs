@@ -1,6 +1,8 @@
 //! How a rank becomes one of the world.
 
 use briquette_core::Communicator;
+use briquette_core::config::Config;
+use briquette_core::error::ConfigError;
 use burn::module::Module;
 
 use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
@@ -19,23 +21,45 @@ impl Synchronizer {
         flat::drain(&module);
         let built = Inventory::of(&module).and_then(|inventory| {
             let strategy = self.config.build(&inventory.layout, self.world())?;
+            self.check_rebroadcast()?;
             Ok((inventory, strategy, mixed::rounding(&module)?))
         });
         // The other ranks may have built theirs, and would wait for this one.
         let (inventory, strategy, rounding) = built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        let identity = hello::identity(&inventory, &self.config, self.seed, self.weight_decay, self.rebroadcast);
-        let mixed = hello::compare(&mut *self.comm, &identity, &rounding)?;
-        let mut module = module;
+        let identity = hello::identity(&inventory, &self.config, self.seed, self.weight_decay);
+        let told = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
+        // Not of the identity: a run may go on elsewhere, where another number is due.
+        let asked = [&identity[..], &[("re-broadcast", told)]].concat();
+        let mixed = hello::compare(&mut *self.comm, &asked, &rounding)?;
+        let module = self.take_first(module, &inventory).inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        let due = if mixed && !self.periodic() { REBROADCAST_STEPS } else { 0 };
+        let rebroadcast = self.rebroadcast.unwrap_or(due);
+        self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
+        self.last_end = self.comm.now();
+        self.computing();
+        Ok(module)
+    }
+
+    fn periodic(&self) -> bool {
+        matches!(self.config, Config::Periodic(_))
+    }
+
+    fn check_rebroadcast(&self) -> Result<(), ConfigError> {
+        if self.periodic() && self.rebroadcast.is_some_and(|steps| steps > 0) {
+            let why = "averages of parameters make replicas equal already: leave re-broadcasting them away";
+            return Err(ConfigError::Conflict(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The module with rank 0's parameters and buffers.
+    fn take_first<M: Module>(&mut self, mut module: M, inventory: &Inventory) -> Result<M, Error> {
         for part in [Part::Trainable, Part::Buffers] {
             let mut values = Vec::new();
             flat::read_values(&module, part, &mut values)?;
             self.broadcast(&mut values)?;
-            module = flat::write_values(module, part, &values, &inventory);
+            module = flat::write_values(module, part, &values, inventory);
         }
-        let rebroadcast = self.rebroadcast.unwrap_or(if mixed { REBROADCAST_STEPS } else { 0 });
-        self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
-        self.last_end = self.comm.now();
-        self.computing();
         Ok(module)
     }
 

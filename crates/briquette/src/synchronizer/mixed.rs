@@ -4,7 +4,7 @@
 //! way, so replicas drift apart by about a rounding a step. Re-broadcasting rank 0's parameters now and then keeps that from
 //! adding up. Optimizer states and BatchNorm's statistics stay each rank's own.
 
-use briquette_core::Traffic;
+use briquette_core::sync::Due;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -34,19 +34,19 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| j.rebroadcast).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
+    /// Whether the step that is being taken ends with a re-broadcast.
+    pub(crate) fn rebroadcast_due(&self) -> bool {
+        let every = self.joined.as_ref().map_or(0, |joined| joined.rebroadcast);
+        every > 0 && (self.step + 1).is_multiple_of(every) && self.due().is_ok_and(|due| due == Due::Gradients)
+    }
+
     /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.
     pub(super) fn rebroadcast<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
-        let every = self.joined.as_ref().map_or(0, |joined| joined.rebroadcast);
-        if every == 0 || !(self.step + 1).is_multiple_of(every) {
+        if !self.rebroadcast_due() {
             return Ok(module);
         }
-        let (begin, traffic) = (self.comm.now(), self.comm.traffic());
         match (self.rank_0s_parameters(&module), &self.joined) {
-            (Ok((values, drift)), Some(joined)) => {
-                let module = flat::write_values(module, Part::Trainable, &values, &joined.inventory);
-                self.count(begin, traffic, drift);
-                Ok(module)
-            }
+            (Ok(values), Some(joined)) => Ok(flat::write_values(module, Part::Trainable, &values, &joined.inventory)),
             (Ok(_), None) => Ok(module),
             (Err(error), _) => {
                 self.comm.abort(&error.to_string());
@@ -55,43 +55,54 @@ impl Synchronizer {
         }
     }
 
-    /// Rank 0's parameters, and the largest distance of any rank's from them.
-    fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<(Vec<f32>, f64), Error> {
+    /// Rank 0's parameters; the step's books get the largest distance of any rank's from them, and what it cost.
+    fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<Vec<f32>, Error> {
+        // The optimizer may not be done; its seconds are the next step's computing, as ever.
+        flat::settle(module)?;
         self.comm.scope().operation = "re-broadcast of parameters";
+        let (begin, before) = (self.comm.now(), self.comm.traffic());
         let mut mine = Vec::new();
         flat::read_values(module, Part::Trainable, &mut mine)?;
         let mut first = mine.clone();
+        let read = self.comm.now();
         self.broadcast(&mut first)?;
-        let square = |sum: f64, v: f64| sum + v * v;
-        let norm = first.iter().map(|v| f64::from(*v)).fold(0.0, square);
-        let apart = mine.iter().zip(&first).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, square);
-        let drift = if apart == 0.0 { 0.0 } else { (apart / norm).sqrt() };
         let mut drifts = Vec::new();
+        let drift = distance(&mine, &first);
         self.comm.all_gather(&drift.to_le_bytes(), &mut drifts)?;
         let theirs = drifts.iter().filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)));
-        Ok((first, theirs.fold(drift, f64::max)))
-    }
-
-    /// Adds to the books of the step.
-    fn count(&mut self, begin: f64, before: Traffic, drift: f64) {
         let now = self.comm.now();
-        self.report.drift = Some(drift);
-        self.report.traffic += self.comm.traffic() - before;
-        self.report.exchange_seconds += now - begin;
-        self.report.clock = now;
-        self.last_end = now;
+        let report = &mut self.report;
+        report.drift = Some(theirs.fold(drift, f64::max));
+        report.traffic += self.comm.traffic() - before;
+        report.compress_seconds += read - begin;
+        report.exchange_seconds += now - read;
+        report.clock = now;
+        self.last_end += now - begin;
+        Ok(first)
     }
 }
 
-/// The bits of an optimizer's arithmetic on a module's device, as text: ranks whose texts differ will drift apart.
-pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
-    let Some(device) = module.devices().into_iter().next() else { return Ok(String::new()) };
-    let result = arithmetic(&device.without_autodiff()).try_into_data();
-    let result = result.map_err(Error::device)?;
-    Ok(format!("{:08x}", crc32fast::hash(result.as_bytes())))
+/// ‖a − b‖ / ‖b‖; infinite where that is no number.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let square = |sum: f64, v: f64| sum + v * v;
+    let norm = b.iter().map(|v| f64::from(*v)).fold(0.0, square);
+    let apart = a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, square);
+    let ratio = if apart == 0.0 { 0.0 } else { (apart / norm).sqrt() };
+    if ratio.is_nan() { f64::INFINITY } else { ratio }
 }
 
-/// What momentum and Adam do, to values that need rounding.
+/// How a module's devices round, as text: ranks whose texts differ will drift apart. The bits of an optimizer's arithmetic on
+/// each, and the types of its parameters.
+pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
+    let mut text = flat::types(module);
+    for device in module.devices() {
+        let result = arithmetic(&device.without_autodiff()).try_into_data().map_err(Error::device)?;
+        text += &format!(" {:08x}", crc32fast::hash(result.as_bytes()));
+    }
+    Ok(text)
+}
+
+/// What momentum, Adam, clipping by norms and orthogonalizing optimizers do, to values that need rounding.
 fn arithmetic(device: &Device) -> Tensor<1> {
     let values = |from: f32, by: f32| {
         let values: Vec<f32> = (0..1024).map(|i| from + by * i as f32).collect();
@@ -101,5 +112,22 @@ fn arithmetic(device: &Device) -> Tensor<1> {
     let velocity = values(0.11, -0.000_7).mul_scalar(0.9) + grad.clone().mul_scalar(0.1);
     let second = grad.clone().mul(grad).mul_scalar(0.001);
     let adam = velocity.clone().div_scalar(0.19).div(second.div_scalar(0.001_999).sqrt().add_scalar(1e-8));
-    Tensor::cat(vec![weight.clone() - velocity.mul_scalar(0.1), weight - adam.mul_scalar(0.003)], 0)
+    let norm = velocity.clone().square().sum().sqrt();
+    let square = adam.clone().reshape([32, 32]);
+    let product = square.clone().matmul(square.transpose()).reshape([1024]);
+    let steps = vec![weight.clone() - velocity.mul_scalar(0.1), weight - adam.mul_scalar(0.003), norm, product];
+    Tensor::cat(steps, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_relative_and_never_lost_in_a_nan() {
+        assert_eq!(distance(&[3.0, 4.0], &[3.0, 4.0]), 0.0);
+        assert_eq!(distance(&[0.0, 0.0], &[3.0, 4.0]), 1.0);
+        assert_eq!(distance(&[f32::NAN, 0.0], &[3.0, 4.0]), f64::INFINITY);
+        assert_eq!(distance(&[1.0], &[0.0]), f64::INFINITY);
+    }
 }

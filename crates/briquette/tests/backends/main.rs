@@ -77,9 +77,10 @@ fn this_build_says_what_it_ran_on() {
     // Not captured: whoever reads the log wants to know.
     let mut log = std::io::stderr();
     for backend in Backend::ALL {
-        let line = match backend.devices() {
-            Ok(found) => format!("ran on {backend}: {}", found[0].name),
-            Err(error) => format!("did not run on {backend}: {error}"),
+        let line = match (device(backend), backend.devices()) {
+            (Some(_), Ok(found)) => format!("the suite runs on {backend}: {}", found[0].name),
+            (_, Err(error)) => format!("the suite does not run on {backend}: {error}"),
+            (None, Ok(_)) => unreachable!("a device that was found and cannot be had is a panic"),
         };
         writeln!(log, "{line}").expect("standard error is open");
     }

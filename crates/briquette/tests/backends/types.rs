@@ -10,7 +10,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::facts::ranks;
-use crate::models::{Numbers, bits, values};
+use crate::models::{Numbers, bits, distance, values};
 
 /// A weight of some type and a bias of f32.
 #[derive(Module, Debug)]
@@ -66,7 +66,7 @@ pub(crate) fn half_precision_is_handled_or_refused(device: &Device) {
         if device.supports_dtype(dtype) {
             let exact = step(DType::F32, device);
             let (exact, half) = (exact[0].as_ref().unwrap(), results[0].as_ref().unwrap());
-            let off = exact.iter().zip(half).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let off = distance(exact, half);
             assert!(off > 0.0 && off < 2e-2, "{dtype:?}: {off} from what f32 gives");
             assert_eq!(bits(half), bits(results[1].as_ref().unwrap()), "{dtype:?}: replicas");
         } else {
@@ -84,4 +84,6 @@ pub(crate) fn mixed_types_share_one_exchange(device: &Device) {
     let results = step(other, device);
     let (first, second) = (results[0].as_ref().unwrap(), results[1].as_ref().unwrap());
     assert_eq!(bits(first), bits(second));
+    let exact = step(DType::F32, device);
+    assert!(distance(first, exact[0].as_ref().unwrap()) < 2e-2);
 }

@@ -159,11 +159,13 @@ pub(crate) struct Shard {
     /// Of the loader this rank validates on.
     pub(crate) valid_trouble: Option<Trouble>,
     pub(crate) device: Device,
+    /// How this rank's optimizer steps, where it does not as the others do.
+    pub(crate) optimizer: fn() -> ModuleOptimizer,
 }
 
 impl Shard {
     pub(crate) fn new(rank: usize, count: usize) -> Self {
-        Shard { rank, count, rows: ROWS, trouble: None, valid_trouble: None, device: device() }
+        Shard { rank, count, rows: ROWS, trouble: None, valid_trouble: None, device: device(), optimizer }
     }
 
     pub(crate) fn batch(&self, index: usize) -> Batch {
@@ -283,7 +285,7 @@ pub(crate) fn train(
         let Rank { training, strategy } = edit(rank, Rank { training, strategy });
         let schedule = ExponentialLrSchedulerConfig::new(0.05, 0.99).init().unwrap();
         // Every rank starts with weights of its own; joining gives it rank 0's.
-        let learner = Learner::new(Mlp::new(1 + rank as u64, &device()), optimizer(), schedule);
+        let learner = Learner::new(Mlp::new(1 + rank as u64, &device()), (shards[rank].optimizer)(), schedule);
         let result = training.with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy))).launch(learner);
         let interrupted = result.interrupted.map(|i| i.reason.unwrap_or_default());
         Ok::<_, CommError>(Outcome { model: result.model, error: result.error.map(|e| e.to_string()), interrupted })

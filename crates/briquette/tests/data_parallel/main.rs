@@ -14,7 +14,7 @@ use briquette::core::{Communicator, CompressionFactor};
 use briquette::{Config, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;
-use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::optim::{GradientsAccumulator, GradientsParams, SgdConfig};
 use burn::tensor::TensorReadError;
 use burn::train::EarlyStoppingStrategy;
 use burn::train::metric::store::{Aggregate, EventStoreClient, Split};
@@ -58,6 +58,26 @@ fn steps_are_those_of_the_distributed_optimizer() {
         Ok::<_, CommError>(bits(&model.valid()))
     });
     assert_eq!(bits(&ours[0].model), by_hand.into_iter().next().unwrap().unwrap());
+}
+
+/// Rank 1's optimizer stands for a device that computes otherwise.
+#[test]
+fn rebroadcast_parameters_are_what_the_learner_goes_on_with() {
+    let otherwise = || SgdConfig::new().init();
+    let shards = [Shard::new(0, 5), Shard { optimizer: otherwise, ..Shard::new(1, 5) }];
+    let end = |steps: u64| {
+        let directory = tempfile::tempdir().unwrap();
+        let outcomes = train(directory.path(), &Config::dense(), &shards, |_, Rank { training, strategy }| Rank {
+            training,
+            strategy: strategy.with_rebroadcast(steps),
+        });
+        assert!(outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}", outcomes[0].error);
+        (bits(&outcomes[0].model), bits(&outcomes[1].model))
+    };
+    let (first, second) = end(0);
+    assert_ne!(first, second, "these replicas drift");
+    let (first, second) = end(5);
+    assert_eq!(first, second, "ten steps end with a re-broadcast");
 }
 
 #[test]
