@@ -60,9 +60,9 @@ mod tests {
         let mixed = |texts: [&'static str; 3]| {
             let told = Local::run(3, |mut comm| {
                 let text = texts[comm.rank()];
-                Ok(compare(&mut comm, &[("seed", "7".to_owned())], text).unwrap())
+                compare(&mut comm, &[("seed", "7".to_owned())], text)
             });
-            told.into_iter().collect::<Result<Vec<bool>, _>>().unwrap()
+            told.into_iter().collect::<Result<Vec<bool>, Error>>().unwrap()
         };
         assert_eq!(mixed(["a", "a", "a"]), [false; 3]);
         assert_eq!(mixed(["a", "a", "b"]), [true; 3]);
