@@ -204,7 +204,10 @@ impl Backend {
     /// # Errors
     /// What cannot be had, and what to do about it.
     pub fn device(self, index: usize) -> Result<Device, BackendError> {
-        let devices = self.enumerate()?;
+        self.pick(&self.enumerate()?, index)
+    }
+
+    fn pick(self, devices: &[Device], index: usize) -> Result<Device, BackendError> {
         let Some(device) = devices.get(index) else {
             let found = devices.iter().enumerate().map(|(i, d)| format!("{i} ({})", describe(d)));
             let found = found.collect::<Vec<_>>().join(", ");
@@ -221,8 +224,9 @@ impl Backend {
     /// # Errors
     /// As for [`device`](Backend::device).
     pub fn device_for(self, local_rank: usize) -> Result<Device, BackendError> {
-        let gpus = self.enumerate()?.iter().filter(|device| !is_cpu(device)).count();
-        self.device(local_rank % gpus.max(1))
+        let devices = self.enumerate()?;
+        let gpus = devices.iter().filter(|device| !is_cpu(device)).count();
+        self.pick(&devices, local_rank % gpus.max(1))
     }
 }
 

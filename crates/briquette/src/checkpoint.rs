@@ -284,3 +284,15 @@ fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_device_that_cannot_be_had_is_an_error_that_names_the_way_out() {
+        assert_eq!(by_the_default_device(|| 7).unwrap(), 7);
+        let text = by_the_default_device(|| panic!("no adapter")).unwrap_err().to_string();
+        assert!(text.contains("(no adapter)") && text.contains("BURN_DEVICE=flex"), "{text}");
+    }
+}

@@ -4,6 +4,8 @@
 mod facts;
 mod mixed;
 mod models;
+#[path = "../seeded/mod.rs"]
+mod seeded;
 mod types;
 
 use std::io::Write;

@@ -1,28 +1,13 @@
 //! Small models whose weights and data follow from a seed, on any device.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, LstmConfig, PaddingConfig2d};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor, TensorData, activation};
+use burn::tensor::{Device, Tensor, activation};
 
-/// Numbers in [-1, 1) that follow from a seed: the high bits of a linear congruential generator.
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Self {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
-    }
-
-    pub(crate) fn tensor<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        let next = |state: &mut u64| {
-            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (*state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-        };
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| next(&mut self.0)).collect();
-        Tensor::from_data(TensorData::new(values, shape), device)
-    }
-}
+pub(crate) use crate::seeded::Numbers;
+use crate::seeded::{self, seeded};
 
 /// What the facts need of a model.
 pub(crate) trait Model: Module + std::fmt::Debug + 'static {
@@ -66,8 +51,10 @@ pub(crate) struct ResNet {
 
 impl Model for ResNet {
     fn new(seed: u64, device: &Device) -> Self {
+        // Without a bias, which BatchNorm cancels: its gradient would be rounding alone, and Adam would step by it.
         let conv = |channels| {
-            Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device)
+            let config = Conv2dConfig::new(channels, [3, 3]).with_bias(false);
+            config.with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device)
         };
         let norms = (0..3).map(|_| BatchNormConfig::new(4).init(device)).collect();
         let (block, top) = (vec![conv([4, 4]), conv([4, 4])], LinearConfig::new(4, 3).init(device));
@@ -108,35 +95,9 @@ impl Model for Lstm {
     }
 }
 
-/// Fills every trainable parameter from a seed: backends draw initial weights from generators of their own.
-fn seeded<M: Module>(module: M, seed: u64) -> M {
-    struct Fill(Numbers);
-    impl ModuleMapper for Fill {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            param.map(|old| {
-                if !old.is_require_grad() {
-                    return old;
-                }
-                self.0.tensor(old.dims(), &old.device()).mul_scalar(0.5).require_grad()
-            })
-        }
-    }
-    module.map(&mut Fill(Numbers::new(seed)))
-}
-
-/// Every float tensor of a module in the order of a walk, as f32. Pending BatchNorm updates of this thread come first.
+/// Every float tensor of a module in the order of a walk.
 pub(crate) fn values<M: Module>(module: &M) -> Vec<f32> {
-    struct Read(Vec<f32>);
-    impl ModuleVisitor for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.val().inner().cast(DType::F32).into_data();
-            self.0.extend(data.try_into_vec::<f32>().expect("cast to f32 above"));
-        }
-    }
-    let _ = module.valid();
-    let mut read = Read(Vec::new());
-    module.visit(&mut read);
-    read.0
+    seeded::values(module).into_iter().flat_map(|(_, values)| values).collect()
 }
 
 /// As bits, so that a comparison tells 0 from -0 and no NaN equals anything by accident.

@@ -12,5 +12,7 @@ mod mixed;
 mod periodic;
 mod replicas;
 mod resume;
+#[path = "../seeded/mod.rs"]
+mod seeded;
 mod skipped;
 mod worlds;

@@ -78,3 +78,19 @@ fn ranks_that_were_told_differently_cannot_join() {
     let text = errors[0].as_ref().unwrap_err().to_string();
     assert!(text.contains("its re-broadcast is every 11 steps, rank 0's is every 10 steps"), "{text}");
 }
+
+#[test]
+fn local_sgd_refuses_what_it_would_ignore() {
+    let local = config(r#"{"strategy": "periodic", "every": 4}"#);
+    let join = |steps| {
+        outcomes(2, |comm| {
+            let mut optim = DistributedOptimizer::new(adam(), comm, local.clone(), 1).with_rebroadcast(steps);
+            optim.join(Mlp::new(1)).map(drop)
+        })
+    };
+    assert!(join(0).iter().all(Result::is_ok));
+    for error in join(5) {
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("averages of parameters make replicas equal already"), "{text}");
+    }
+}
