@@ -1,0 +1,79 @@
+//! Rows of the table *What held* in `docs/faults.md`: what a test did to Briquette, how often, and what came of it.
+//!
+//! A test that does harm ends with [`held!`](crate::held!). The row is written to `held/` in the build's directory for
+//! temporary files, and the test fails where the committed page has another one: the page cannot promise what no test shows.
+//! `scripts/faults-page.sh` puts the rows into the page.
+
+use std::fs;
+use std::path::Path;
+
+/// The page, as committed.
+const PAGE: &str = include_str!("../../../docs/faults.md");
+
+/// A row of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held<'a> {
+    /// What was done.
+    pub what: &'a str,
+    /// How many times: the same number in every run of the test.
+    pub times: usize,
+    /// What came of it, every time.
+    pub outcome: &'a str,
+    /// The test's name.
+    pub test: &'a str,
+}
+
+impl Held<'_> {
+    /// The row, as in the page.
+    pub fn row(&self) -> String {
+        let Held { what, times, outcome, test } = self;
+        format!("| {what} | {times} | {outcome} | `{test}` |")
+    }
+
+    /// Writes the row to `directory` and compares it with the page.
+    ///
+    /// # Panics
+    /// The row cannot be written, or the page does not have it.
+    pub fn record(&self, directory: &Path) {
+        let rows = directory.join("held");
+        fs::create_dir_all(&rows).expect("the build's directory can be written");
+        fs::write(rows.join(self.test), self.row() + "\n").expect("the build's directory can be written");
+        assert!(
+            PAGE.lines().any(|line| line == self.row()),
+            "not in docs/faults.md, which scripts/faults-page.sh brings up to date:\n{}",
+            self.row()
+        );
+    }
+}
+
+/// Records a row: what was done, how often, what came of it, and the name of the test.
+#[macro_export]
+macro_rules! held {
+    ($what:expr, $times:expr, $outcome:expr, $test:ident) => {{
+        // The name is that of a function which is there.
+        let _ = $test;
+        let row = $crate::held::Held { what: $what, times: $times, outcome: $outcome, test: stringify!($test) };
+        row.record(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_the_page_does_not_have_fails_its_test() {
+        let directory = std::env::temp_dir().join(format!("briquette-held-{}", std::process::id()));
+        let row = Held { what: "nothing at all", times: 3, outcome: "nothing", test: "a_row" };
+        let failed = std::panic::catch_unwind(|| row.record(&directory)).is_err();
+        let written = fs::read_to_string(directory.join("held/a_row")).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(failed && written == "| nothing at all | 3 | nothing | `a_row` |\n", "{written}");
+    }
+
+    #[test]
+    fn a_row_names_its_test() {
+        let row = Held { what: "a", times: 3, outcome: "b", test: "c" };
+        assert_eq!(row.row(), "| a | 3 | b | `c` |");
+    }
+}
