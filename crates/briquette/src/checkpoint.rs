@@ -1,7 +1,7 @@
 //! Everything a run must remember, one file per rank.
 //!
 //! ```text
-//! checkpoints/step-00000390/rank-0.safetensors   model, inner optimizer, residuals, controller, step
+//! checkpoints/step-00000390/rank-0.safetensors   model, inner optimizer, buffers, residuals, controller, step
 //!                           rank-1.safetensors
 //!                           manifest.json        written last, by rank 0: a checkpoint without one is not complete
 //! ```
@@ -23,6 +23,7 @@ use std::path::Path;
 use briquette_core::state::State;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
+use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
 use self::books::Books;
@@ -31,10 +32,9 @@ use self::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old
 pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
 use crate::backend::panic_text;
-use crate::error::{Error, StepError};
-use crate::flat::Part;
-use crate::optimizer::{DistributedOptimizer, keeping};
-use crate::synchronizer::Synchronizer;
+use crate::error::Error;
+use crate::optimizer::DistributedOptimizer;
+use crate::synchronizer::{Own, Synchronizer};
 
 /// What to do with residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,48 +54,35 @@ pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
 }
 
 impl DistributedOptimizer {
-    /// Saves a checkpoint under `directory`; every rank must call it at the same step. Buffers are averaged over ranks
-    /// first and the averaged model is returned. `notes` (rank 0's count) come back from [`Checkpoint::note`]. Older
-    /// checkpoints but one are removed once the new one is complete.
+    /// Saves a checkpoint under `directory`; every rank must call it at the same step. What is saved as the model holds means
+    /// over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; what this rank has in their place is saved
+    /// beside them. `module` does not change, so that saving does not change training. `notes` (rank 0's count) come back from
+    /// [`Checkpoint::note`]. Older checkpoints but one are removed once the new one is complete.
     ///
     /// # Errors
-    /// [`StepError`] holds the model. [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint
-    /// as complete, and training may go on.
+    /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete, and training may
+    /// go on.
     pub fn save<M: Module>(
-        &mut self,
-        module: M,
-        directory: &Path,
-        notes: &BTreeMap<String, String>,
-    ) -> Result<M, StepError<M>> {
-        // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
-        let clock = self.sync.comm.now();
-        let module = self.sync.average(module, Part::Buffers).map_err(keeping)?;
-        self.sync.comm.set_clock(clock);
-        match self.write(&module, directory, notes).and_then(|()| self.sync.finish_saving(clock)) {
-            Ok(()) => Ok(module),
-            Err(error) => Err(keeping((module, error))),
-        }
-    }
-
-    fn write<M: Module>(
         &mut self,
         module: &M,
         directory: &Path,
         notes: &BTreeMap<String, String>,
     ) -> Result<(), Error> {
+        // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
+        let clock = self.sync.comm.now();
+        let inner = &self.inner;
+        let blobs = self.sync.with_averages(module, |averaged, own| -> Result<Blobs, String> {
+            let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
+            let optimizer = inner.into_bytes().map_err(|e| e.to_string())?;
+            Ok([("model", model), ("optimizer", optimizer)].into_iter().chain(own_blobs(own)).collect())
+        })?;
+        self.sync.comm.set_clock(clock);
         let path = directory.join(format!("step-{:08}", self.sync.step));
-        let blobs = self.blobs(module);
         self.sync.write_checkpoint(&path, blobs, notes)?;
         if self.sync.rank() == 0 {
             remove_old(directory);
         }
-        Ok(())
-    }
-
-    fn blobs<M: Module>(&self, module: &M) -> Result<Blobs, String> {
-        let model = module.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
-        let optimizer = self.inner.into_bytes().map_err(|e| e.to_string())?;
-        Ok(vec![("model", model), ("optimizer", optimizer)])
+        self.sync.finish_saving(clock)
     }
 
     /// Continues from a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that
@@ -113,6 +100,12 @@ impl DistributedOptimizer {
         self.inner = inner;
         Ok(module)
     }
+}
+
+/// What this rank goes on with in the place of the saved model's means.
+pub(crate) fn own_blobs(own: Own) -> impl Iterator<Item = (&'static str, Bytes)> {
+    let own = [("buffers", Some(own.buffers)), ("parameters", own.parameters)];
+    own.into_iter().filter_map(|(name, bytes)| Some((name, Bytes::from_bytes_vec(bytes?))))
 }
 
 /// Loads an optimizer's state. Burn puts that on the default device of the build first, whatever the module is on, and panics
@@ -227,7 +220,12 @@ impl Synchronizer {
         if saved != world {
             spread(&mut state, checkpoint, change)?;
         }
-        Ok(Saved { path, state, blobs: file::read_blobs(&file) })
+        let mut blobs = file::read_blobs(&file);
+        if saved != world {
+            // No rank's own: those of the other world begin with the means.
+            blobs.retain(|name, _| name != "buffers" && name != "parameters");
+        }
+        Ok(Saved { path, state, blobs })
     }
 
     /// Residuals, controller, step and clock, as they were saved.

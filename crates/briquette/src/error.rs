@@ -108,13 +108,12 @@ impl Error {
     }
 }
 
-/// A failed [`step`](crate::DistributedOptimizer::step) or [`save`](crate::DistributedOptimizer::save), with the model.
+/// A failed [`step`](crate::DistributedOptimizer::step), with the model.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct StepError<M: std::fmt::Debug> {
     /// The model, unchanged where gradients were due: checkpoint it, or go on with the next batch where the error allows.
-    /// Where parameters were due (Local SGD), the inner optimizer has stepped and only the averaging is missing. After a
-    /// failed `save`, nothing but BatchNorm's running statistics may have changed, which are then averages.
+    /// Where parameters were due (Local SGD), the inner optimizer has stepped and only the averaging is missing.
     pub model: Box<M>,
     /// What failed.
     #[source]

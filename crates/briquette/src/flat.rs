@@ -7,15 +7,17 @@
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 mod transfer;
+mod values;
 
 use std::collections::BTreeSet;
 
 use briquette_core::{Layout, Slot};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use self::transfer::{Pieces, as_f32};
+pub(crate) use self::values::{read_bytes, read_gradients, read_values, write_bytes, write_values};
 use crate::backend::{describe, in_host_memory};
 use crate::error::Error;
 
@@ -273,89 +275,6 @@ impl ModuleVisitor for Restore<'_> {
         let grad: Tensor<D> = if grad.dtype() == target.dtype { grad } else { grad.cast(target.dtype) };
         self.out.register(target.id, grad);
     }
-}
-
-/// Reads parameters or buffers into `out`.
-pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>) -> Result<(), Error> {
-    Read { part, grads: None, pieces: Pieces::default() }.walk(module, out)
-}
-
-/// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
-pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
-    Read { part: Part::Trainable, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
-}
-
-/// Values of parameters, or their gradients in the place of them.
-struct Read<'a> {
-    part: Part,
-    grads: Option<&'a GradientsParams>,
-    pieces: Pieces,
-}
-
-impl Read<'_> {
-    fn walk<M: Module>(mut self, module: &M, out: &mut Vec<f32>) -> Result<(), Error> {
-        module.visit(&mut self);
-        out.clear();
-        self.pieces.read(|block| {
-            out.extend_from_slice(as_f32(&block)?);
-            Ok(())
-        })
-    }
-}
-
-impl ModuleVisitor for Read<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        if value.is_require_grad() != (self.part == Part::Trainable) {
-            return;
-        }
-        let value = value.inner();
-        self.pieces.push(match self.grads {
-            None => value,
-            Some(grads) => grads.get::<D>(param.id).unwrap_or_else(|| value.zeros_like()),
-        });
-    }
-}
-
-/// Writes parameters or buffers by path; ids, gradient tracking and types stay as they are.
-pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inventory: &Inventory) -> M {
-    let mut walk = Write { part, values, slots: inventory.part(part).slots(), next: 0 };
-    module.map(&mut walk)
-}
-
-struct Write<'a> {
-    part: Part,
-    values: &'a [f32],
-    slots: &'a [Slot],
-    next: usize,
-}
-
-impl ModuleMapper for Write<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|old| {
-            if old.is_require_grad() != (self.part == Part::Trainable) {
-                return old;
-            }
-            let values = &self.values[self.slots[self.next].range()];
-            self.next += 1;
-            let data = TensorData::new(values.to_vec(), old.shape());
-            let device = old.device().inner();
-            let new = Tensor::<D>::from_data(data, (&device, DType::F32)).cast(old.dtype());
-            like(&old, new)
-        })
-    }
-}
-
-/// `new` with the autodiff state of `old`.
-fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
-    if !old.is_autodiff() {
-        return new;
-    }
-    let mut new = new.autodiff();
-    if let Some(strategy) = old.gradient_checkpointing_strategy() {
-        new = new.with_gradient_checkpointing_strategy(strategy);
-    }
-    new.set_require_grad(old.is_require_grad())
 }
 
 /// The types of a module's float tensors, each once, in order.

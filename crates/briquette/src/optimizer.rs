@@ -145,6 +145,14 @@ impl DistributedOptimizer {
         self.sync.average_parameters(module)
     }
 
+    /// See [`Synchronizer::evaluation_copy`].
+    ///
+    /// # Errors
+    /// [`Error::Comm`] when the transport fails.
+    pub fn evaluation_copy<M: Module>(&mut self, module: &M) -> Result<M, Error> {
+        self.sync.evaluation_copy(module)
+    }
+
     /// Tells controllers this rank's loss; see [`Synchronizer::record_loss`].
     pub fn record_loss(&mut self, loss: f64) {
         self.sync.record_loss(loss);

@@ -20,6 +20,7 @@ use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::hello::Identity;
 use crate::step_report::StepReport;
 
+pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one

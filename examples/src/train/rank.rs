@@ -7,7 +7,6 @@ use briquette::core::error::SyncError;
 use briquette::core::sync::{Due, StopFlags};
 use briquette::{DistributedOptimizer, Error, StepError};
 use briquette_datasets::EpochPlan;
-use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use indicatif::ProgressBar;
@@ -18,6 +17,10 @@ use crate::task::{Place, Score, Task};
 
 /// Steps between records with gain and bytes per slot.
 const SLOTS_EVERY: u64 = 50;
+
+fn model<M>(model: &Option<M>) -> Result<&M> {
+    model.as_ref().context("the model was lost with an earlier error")
+}
 
 /// One rank in training.
 pub(super) struct Rank<'a, T: Task> {
@@ -164,21 +167,16 @@ impl<T: Task> Rank<'_, T> {
     /// All ranks score their share of the test samples; outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
         let clock = self.optim.synchronizer_mut().communicator().now();
-        let model = self.model.take().context("the model was lost with an earlier error")?;
-        let model = self.optim.synchronizer_mut().average_buffers(model)?;
-        // Under Local SGD the average is what is evaluated, and in the end what is left of the run. Before, each rank goes on
-        // from where it is, so that evaluating changes nothing.
-        let averaged = self.optim.average_parameters(model.clone())?;
+        // A copy: evaluating changes nothing of what each rank goes on with.
+        let inference = self.optim.evaluation_copy(model(&self.model)?)?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
         let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
-        let inference = averaged.valid();
         let device = self.device.clone().inner();
         let mut sums = [0.0; 3];
         for indices in share.chunks(100) {
             let Score { loss, correct, samples } = self.run.task.score(&inference, indices, &device);
             sums.iter_mut().zip([loss, correct, samples]).for_each(|(sum, v)| *sum += v);
         }
-        self.model = Some(if self.step() == self.run.total { averaged } else { model });
         let sync = self.optim.synchronizer_mut();
         sync.communicator().all_reduce_sum_f64(&mut sums)?;
         sync.set_clock(clock);
@@ -226,14 +224,7 @@ impl<T: Task> Rank<'_, T> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
         let mut notes = self.run.notes();
         notes.insert("totals".to_owned(), serde_json::to_string(&totals)?);
-        let model = self.model.take().context("the model was lost with an earlier error")?;
-        match self.optim.save(model, &self.run.settings.out.join("checkpoints"), &notes) {
-            Ok(model) => self.model = Some(model),
-            Err(StepError { model, source, .. }) => {
-                self.model = Some(*model);
-                return Err(source.into());
-            }
-        }
+        self.optim.save(model(&self.model)?, &self.run.settings.out.join("checkpoints"), &notes)?;
         Ok(())
     }
 

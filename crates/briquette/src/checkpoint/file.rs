@@ -13,7 +13,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::{fail, ids};
 use crate::error::Error;
-use crate::flat;
+use crate::flat::{self, Part};
 
 /// What Burn wants remembered, by name and in Burn's own bytes.
 pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
@@ -37,7 +37,8 @@ impl Saved {
         parse(bytes).map_err(|e| fail(&self.path, e.to_string()))
     }
 
-    /// The saved values in `module`, and the optimizer's state for the ids that `module` has.
+    /// The saved values in `module`, those that were the rank's own among them, and the optimizer's state for the ids that
+    /// `module` has.
     pub(crate) fn load<M: Module>(&mut self, module: M) -> Result<(M, OptimizerRecord), Error> {
         let model = self.record("model", ModuleRecord::from_bytes)?;
         // An update of BatchNorm that is pending would replace what is loaded.
@@ -45,11 +46,20 @@ impl Saved {
         let local = ids::ids(&module);
         let module = module.try_load_record(model).map_err(|e| fail(&self.path, e))?;
         let (module, renamed) = ids::keep(module, &local);
+        let module = self.own("parameters", module, Part::Trainable)?;
+        let module = self.own("buffers", module, Part::Buffers)?;
         let optimizer = self.record("optimizer", |bytes| {
             let bytes = ids::rename(bytes, &renamed).map_err(|e| e.to_string())?;
             OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())
         })?;
         Ok((module, optimizer))
+    }
+
+    /// What the rank had of its own; nothing in older files, which go on with means.
+    fn own<M: Module>(&mut self, name: &str, module: M, part: Part) -> Result<M, Error> {
+        let Some(bytes) = self.blobs.remove(name) else { return Ok(module) };
+        let problem = || format!("its `{name}` are {} bytes, which is not what the model has", bytes.len());
+        flat::write_bytes(module, part, &bytes).map_err(|_| fail(&self.path, problem()))
     }
 }
 

@@ -47,8 +47,9 @@
 //!
 //! **What is agreed.** Rank 0's weights at the start; every step's exchange, as [`Config`] says; when an epoch ends; who
 //! interrupted. Early stopping and checkpointing are rank 0's decisions, from rank 0's metrics, and all ranks follow: set
-//! them there. Each rank validates on its own loader, after BatchNorm's running statistics were averaged. The
-//! communicator's deadline must be longer than the time by which one rank's validation takes longer than another's.
+//! them there. Each rank validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
+//! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The communicator's
+//! deadline must be longer than the time by which one rank's validation takes longer than another's.
 //!
 //! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and no say (weight 0) until
 //! every rank's loader has ended. Loaders do not know how many batches they have, so each rank tells the others, in

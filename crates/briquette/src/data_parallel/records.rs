@@ -16,9 +16,9 @@ use burn::train::metric::LossMetric;
 use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
 use burn::train::{Learner, LearnerModel, LearningCheckpointer};
 
-use crate::checkpoint::{Blobs, Checkpoint, WorldChange, by_the_default_device, fail};
+use crate::checkpoint::{Blobs, Checkpoint, WorldChange, by_the_default_device, fail, own_blobs};
 use crate::error::Error;
-use crate::synchronizer::Synchronizer;
+use crate::synchronizer::{Own, Synchronizer};
 
 /// Where and when to save.
 pub(super) struct Saving {
@@ -48,16 +48,16 @@ impl Saving {
     }
 
     /// Saves this rank's file; all ranks do.
-    pub(super) fn save<M: LearnerModel>(
+    pub(super) fn save(
         &self,
         sync: &mut Synchronizer,
-        learner: &Learner<M>,
-        (epoch, store): (usize, &EventStoreClient),
+        blobs: Result<Blobs, String>,
+        epoch: usize,
     ) -> Result<(), Error> {
         let Some(path) = self.path(epoch) else { return Ok(()) };
         let notes = BTreeMap::from([("epoch".to_owned(), epoch.to_string())]);
         let clock = sync.communicator().now();
-        sync.write_checkpoint(&path, records(learner, store), &notes)?;
+        sync.write_checkpoint(&path, blobs, &notes)?;
         sync.finish_saving(clock)
     }
 
@@ -92,8 +92,12 @@ impl Saving {
     }
 }
 
-/// The learner's records in Burn's bytes.
-fn records<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> Result<Blobs, String> {
+/// The learner's records in Burn's bytes. Its model is the one of all ranks; `own` is what this rank goes on with.
+pub(super) fn records<M: LearnerModel>(
+    learner: &Learner<M>,
+    own: Own,
+    store: &EventStoreClient,
+) -> Result<Blobs, String> {
     let (model, optimizer, schedule) = (Kept::new(), Kept::new(), Kept::new());
     let mut checkpointer = LearningCheckpointer::new(
         AsyncCheckpointer::new(model.clone()),
@@ -104,7 +108,8 @@ fn records<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> R
     checkpointer.checkpoint(learner, 0, store);
     // Joins the threads that hand the records over.
     drop(checkpointer);
-    Ok(vec![("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)])
+    let records = [("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)];
+    Ok(records.into_iter().chain(own_blobs(own)).collect())
 }
 
 struct Always;

@@ -12,6 +12,7 @@ use burn::train::{
 
 use super::Own;
 use super::metrics::ExchangeMetrics;
+use super::records::records;
 use super::signal::{Verdict, compare};
 use crate::error::Error;
 
@@ -114,7 +115,6 @@ impl<M: LearnerModel> Run<M> {
             }
             // What happens between epochs is not the next step's computing.
             let clock = self.own.sync.communicator().now();
-            self.average_buffers()?;
             self.validate(epoch)?;
             self.check()?;
             let verdict = self.verdict(epoch)?;
@@ -128,6 +128,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
         }
+        self.average()?;
         Ok(())
     }
 
@@ -140,19 +141,19 @@ impl<M: LearnerModel> Run<M> {
         tracing::info!("training stopped by rank {rank}");
     }
 
-    fn average_buffers(&mut self) -> Result<(), Error> {
-        let buffers = self.own.sync.joined.as_ref().is_some_and(|joined| !joined.inventory.buffers.is_empty());
-        if buffers {
-            let model = self.own.sync.average_buffers(self.learner.model())?;
-            self.learner.load_model(model.into_record());
-        }
+    /// The model that is left of the run is the same on every rank.
+    fn average(&mut self) -> Result<(), Error> {
+        let sync = &mut self.own.sync;
+        let model = sync.average_parameters(self.learner.model())?;
+        let model = sync.average_buffers(model)?;
+        self.learner.load_model(model.into_record());
         Ok(())
     }
 
     fn validate(&mut self, epoch: usize) -> Result<(), Failure> {
         let loader = self.valid.clone();
         self.emit_valid(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
-        let model = self.learner.model().valid();
+        let model = self.own.sync.evaluation_copy(&self.learner.model())?;
         let mut batches = loader.iter();
         let mut iteration = 0;
         while let Some(batch) = batches.next() {
@@ -184,11 +185,16 @@ impl<M: LearnerModel> Run<M> {
 
     fn save(&mut self, epoch: usize, verdict: &Verdict) -> Result<(), Error> {
         let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
-        if let Some(checkpointer) = &mut components.checkpointer {
-            checkpointer.checkpoint(learner, epoch, &components.event_store);
-        }
-        if verdict.save {
-            saving.save(sync, learner, (epoch, &components.event_store))?;
+        let blobs = sync.with_averages(&learner.model(), |averaged, own| {
+            let mut shown = learner.clone();
+            shown.load_model(averaged.clone().into_record());
+            if let Some(checkpointer) = &mut components.checkpointer {
+                checkpointer.checkpoint(&shown, epoch, &components.event_store);
+            }
+            verdict.save.then(|| records(&shown, own, &components.event_store))
+        })?;
+        if let Some(blobs) = blobs {
+            saving.save(sync, blobs, epoch)?;
         }
         if sync.rank() == 0 {
             verdict.delete.iter().for_each(|old| saving.delete(*old));

@@ -1,4 +1,5 @@
-//! Exchanges outside of steps: averages before evaluating, before saving and at the end of a run; a few bytes at any time.
+//! Exchanges outside of steps: averages for evaluating and saving, which training does not go on with, and at the end of a run;
+//! a few bytes at any time.
 
 use briquette_core::Communicator;
 use briquette_core::sync::Due;
@@ -8,8 +9,59 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::flat::{self, Part};
 
+/// What a rank goes on with where the module that is shown or saved holds means over ranks; in the bytes of
+/// [`flat::read_bytes`].
+pub(crate) struct Own {
+    pub(crate) buffers: Vec<u8>,
+    /// Where ranks have parameters of their own (Local SGD, between averages).
+    pub(crate) parameters: Option<Vec<u8>>,
+}
+
 impl Synchronizer {
-    /// Averages buffers (BatchNorm's running statistics) over ranks: before evaluating or saving. All ranks must call it.
+    /// The module to evaluate, the same on every rank and in Burn's inference form: with the mean over ranks of buffers
+    /// (BatchNorm's running statistics) and, under Local SGD, of parameters. All ranks must call it. `module` itself does not
+    /// change, so that evaluating does not change training.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] when the transport fails, [`Error::NotJoined`].
+    pub fn evaluation_copy<M: Module>(&mut self, module: &M) -> Result<M, Error> {
+        self.with_averages(module, |averaged, _| averaged.valid())
+    }
+
+    /// Shows `body` the module with means over ranks in it, and what this rank has in their place. `module` is afterwards
+    /// what it was, to the bit.
+    pub(crate) fn with_averages<M: Module, T>(
+        &mut self,
+        module: &M,
+        body: impl FnOnce(&M, Own) -> T,
+    ) -> Result<T, Error> {
+        let alone = self.alone()?;
+        // An update of BatchNorm that is pending would replace what is written.
+        flat::drain(module);
+        let read = flat::read_bytes(module, Part::Buffers).and_then(|buffers| {
+            let parameters = alone.then(|| flat::read_bytes(module, Part::Trainable)).transpose()?;
+            Ok(Own { buffers, parameters })
+        });
+        // The others are about to wait for this rank.
+        let own = read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        let buffers = own.buffers.clone();
+        let averaged = self.average_parameters(module.clone()).and_then(|module| self.average_buffers(module));
+        let result = averaged.map(|averaged| body(&averaged, own));
+        // Clones share running statistics: those of `module` were written as well.
+        flat::write_bytes(module.clone(), Part::Buffers, &buffers).map_or_else(
+            |_| Err(self.mismatch(self.rank(), "bytes of buffers", buffers.len(), "another number")),
+            |_| result,
+        )
+    }
+
+    /// Whether replicas have trained apart since the last average.
+    fn alone(&self) -> Result<bool, Error> {
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
+        Ok(self.step > 0 && joined.strategy.due(self.step - 1) == Due::Nothing)
+    }
+
+    /// Averages buffers (BatchNorm's running statistics) over ranks, to go on with the averages: at the end of a run. To
+    /// evaluate, take an [`evaluation_copy`](Self::evaluation_copy); saving takes a copy by itself. All ranks must call it.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -17,16 +69,13 @@ impl Synchronizer {
         self.average(module, Part::Buffers).map_err(|(_, error)| error)
     }
 
-    /// Makes replicas equal that trained alone since the last average (Local SGD): before evaluating, or at the end of a
+    /// Makes replicas equal that trained alone since the last average (Local SGD), to go on with the average: at the end of a
     /// run. All ranks must call it. Does nothing where replicas are equal already.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails, [`Error::NotJoined`].
     pub fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        let rank = self.rank();
-        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank })?;
-        let alone = self.step > 0 && joined.strategy.due(self.step - 1) == Due::Nothing;
-        if alone { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
+        if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
     }
 
     /// The plain mean over ranks. The time it takes counts as nothing.

@@ -118,7 +118,7 @@ fn run<M: Model>(device: &Device, from: Option<&Path>, to: Option<&Path>, until:
             let gradients = model.gradients(data(step, rank), 4, device);
             model = optim.step(0.01, model, gradients)?;
             if let Some(directory) = to.filter(|_| step + 1 == HALF) {
-                model = optim.save(model, directory, &BTreeMap::new())?;
+                optim.save(&model, directory, &BTreeMap::new())?;
             }
         }
         Ok(values(&model))

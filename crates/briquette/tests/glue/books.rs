@@ -58,7 +58,7 @@ fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
         let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
         let model = optim.join(Mlp::new(5))?;
         let (model, report) = train(&mut optim, model, 0, rank)?;
-        optim.save(model, directory.path(), &BTreeMap::new())?;
+        optim.save(&model, directory.path(), &BTreeMap::new())?;
         Ok::<_, Error>((report.compress_seconds, report.exchange_seconds))
     });
     // One frame for the header, one for the messages.

@@ -1,13 +1,15 @@
-//! BatchNorm's running statistics: rank 0's at join, averaged before evaluating and saving, never exchanged in a step.
+//! BatchNorm's running statistics: rank 0's at join, averaged in what is evaluated and saved, never exchanged in a step.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::Tensor;
+use burn::store::ModuleRecord;
+use burn::tensor::{Bytes, Tensor};
 
 use crate::common::*;
 
@@ -75,8 +77,16 @@ fn running_statistics_stay_with_their_rank_in_a_step_and_are_averaged_when_asked
     assert_eq!(seen[0].1, [2.5, variance]);
 }
 
+/// What a person finds who loads rank 0's file.
+fn model_in(directory: &Path) -> Norm {
+    let file = Checkpoint::latest(directory).unwrap().path().join("rank-0.safetensors");
+    let bytes = std::fs::read(file).unwrap();
+    let model = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor("model").unwrap().data().to_vec();
+    Norm::new().load_record(ModuleRecord::from_bytes(Bytes::from_bytes_vec(model)).unwrap())
+}
+
 #[test]
-fn a_checkpoint_holds_averaged_statistics_and_loading_overrides_pending_ones() {
+fn a_checkpoint_shows_averaged_statistics_and_loading_gives_each_rank_its_own_even_with_an_update_pending() {
     let directory = tempfile::tempdir().unwrap();
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -85,10 +95,11 @@ fn a_checkpoint_holds_averaged_statistics_and_loading_overrides_pending_ones() {
         let loss = model.see(if rank == 0 { 8.0 } else { 2.0 });
         let gradients = grads(&model, &loss);
         let model = optim.step(0.1, model, gradients)?;
-        let model = optim.save(model, directory.path(), &BTreeMap::new())?;
-        assert_eq!(model.running()[0], 2.5);
+        optim.save(&model, directory.path(), &BTreeMap::new())?;
+        assert_eq!(model.running()[0], [4.0, 1.0][rank], "saving changes nothing");
         Ok::<_, Error>(())
     });
+    assert_eq!(model_in(directory.path()).running()[0], 2.5);
     let loaded = ranks(2, |comm| {
         let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
         let model = optim.join(Norm::new())?;
@@ -98,5 +109,42 @@ fn a_checkpoint_holds_averaged_statistics_and_loading_overrides_pending_ones() {
         model.see(0.5);
         Ok((loaded, model.running()[0]))
     });
-    assert_eq!(loaded, [(2.5, 1.5); 2]);
+    assert_eq!(loaded, [(4.0, 2.25), (1.0, 0.75)]);
+    // Ranks of another world begin with the means.
+    let loaded = ranks(1, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+        let model = optim.join(Norm::new())?;
+        let latest = Checkpoint::latest(directory.path())?;
+        Ok(optim.load(model, &latest, WorldChange::SpreadResiduals)?.running()[0])
+    });
+    assert_eq!(loaded, [2.5]);
+}
+
+#[test]
+fn evaluating_and_saving_at_any_step_changes_no_bit_of_training() {
+    let local_sgd = config(r#"{"strategy": "periodic", "every": 4}"#);
+    for config in [Config::dense(), top_k(), local_sgd] {
+        let run = |often: bool| {
+            let directory = tempfile::tempdir().unwrap();
+            ranks(3, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, config.clone(), 1);
+                let mut model = optim.join(Net::new(5))?;
+                let mut shown = Vec::new();
+                for step in 0..7 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                    if often {
+                        shown.push(bits(&optim.evaluation_copy(&model)?));
+                        optim.save(&model, directory.path(), &BTreeMap::new())?;
+                    }
+                }
+                Ok((bits(&model), shown))
+            })
+        };
+        let (seldom, often) = (run(false), run(true));
+        for (rank, (seldom, often)) in seldom.iter().zip(&often).enumerate() {
+            assert!(seldom.0 == often.0, "{config:?}: rank {rank}");
+        }
+        assert!(often.iter().all(|(own, shown)| own != &shown[6] && shown == &often[0].1), "one evaluation for all");
+    }
 }

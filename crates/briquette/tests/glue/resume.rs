@@ -36,14 +36,14 @@ fn run(config: &Config, inner: Inner, from: Option<&Path>, to: Option<&Path>, un
         let mut reports = Vec::new();
         for step in optim.synchronizer().step()..until {
             if let Some(directory) = to.filter(|_| step == HALF) {
-                model = optim.save(model, directory, &BTreeMap::new())?;
+                optim.save(&model, directory, &BTreeMap::new())?;
             }
             let report;
             (model, report) = train(&mut optim, model, step, rank)?;
             reports.push(report);
         }
         if until == HALF {
-            model = optim.save(model, to.expect("somewhere to save"), &BTreeMap::new())?;
+            optim.save(&model, to.expect("somewhere to save"), &BTreeMap::new())?;
         }
         Ok::<_, Error>((bits(&model), reports))
     });
@@ -117,7 +117,7 @@ fn a_parameter_group_made_by_ids_still_matches_after_resuming_in_a_new_process()
                 (model, _) = train(&mut optim, model, step, rank)?;
             }
             if !resumed {
-                model = optim.save(model, directory.path(), &BTreeMap::new())?;
+                optim.save(&model, directory.path(), &BTreeMap::new())?;
                 for step in 4..8 {
                     (model, _) = train(&mut optim, model, step, rank)?;
                 }

@@ -43,7 +43,7 @@ fn run(config: &Config, inner: fn() -> ModuleOptimizer, bad: Option<f32>, direct
             }
             (model, _) = train(&mut optim, model, step, rank)?;
         }
-        let model = optim.save(model, directory, &BTreeMap::new())?;
+        optim.save(&model, directory, &BTreeMap::new())?;
         let mut trace = bits(&model);
         trace.push((format!("{:?}", optim.report()), Vec::new()));
         Ok(trace)

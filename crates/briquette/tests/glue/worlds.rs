@@ -19,7 +19,7 @@ fn train_and_save(world: usize, config: &Config, directory: &Path) {
         for step in 0..3 {
             (model, _) = train(&mut optim, model, step, rank)?;
         }
-        Ok(optim.save(model, directory, &BTreeMap::new())?)
+        Ok(optim.save(&model, directory, &BTreeMap::new())?)
     });
 }
 
@@ -29,8 +29,8 @@ fn load_and_save(world: usize, config: &Config, from: &Path, to: &Path, change: 
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
         let model = optim.join(Mlp::new(999))?;
-        let model = optim.load(model, &Checkpoint::latest(from)?, change)?;
-        let mut model = optim.save(model, to, &BTreeMap::new())?;
+        let mut model = optim.load(model, &Checkpoint::latest(from)?, change)?;
+        optim.save(&model, to, &BTreeMap::new())?;
         for step in 3..6 {
             (model, _) = train(&mut optim, model, step, rank)?;
         }
@@ -124,7 +124,7 @@ fn only_the_two_newest_checkpoints_are_kept_and_notes_come_back() {
         for step in 0..4 {
             (model, _) = train(&mut optim, model, step, rank)?;
             let notes = BTreeMap::from([("epoch".to_owned(), step.to_string())]);
-            model = optim.save(model, directory.path(), &notes)?;
+            optim.save(&model, directory.path(), &notes)?;
         }
         Ok::<_, Error>(())
     });

@@ -1,0 +1,147 @@
+//! Values of a module's tensors on the host, and back.
+
+use briquette_core::Slot;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
+
+use super::transfer::{Pieces, as_f32};
+use super::{Inventory, Part};
+use crate::error::Error;
+
+/// Reads parameters or buffers into `out`.
+pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>) -> Result<(), Error> {
+    Read { part, grads: None, pieces: Pieces::default() }.walk(module, out)
+}
+
+/// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
+pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
+    Read { part: Part::Trainable, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
+}
+
+/// Values of parameters, or their gradients in the place of them.
+struct Read<'a> {
+    part: Part,
+    grads: Option<&'a GradientsParams>,
+    pieces: Pieces,
+}
+
+impl Read<'_> {
+    fn walk<M: Module>(mut self, module: &M, out: &mut Vec<f32>) -> Result<(), Error> {
+        module.visit(&mut self);
+        out.clear();
+        self.pieces.read(|block| {
+            out.extend_from_slice(as_f32(&block)?);
+            Ok(())
+        })
+    }
+}
+
+impl ModuleVisitor for Read<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() != (self.part == Part::Trainable) {
+            return;
+        }
+        let value = value.inner();
+        self.pieces.push(match self.grads {
+            None => value,
+            Some(grads) => grads.get::<D>(param.id).unwrap_or_else(|| value.zeros_like()),
+        });
+    }
+}
+
+/// Writes parameters or buffers by path; ids, gradient tracking and types stay as they are.
+pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inventory: &Inventory) -> M {
+    let mut slots = inventory.part(part).slots().iter().map(Slot::range);
+    let next = |shape, _| TensorData::new(slots.next().map_or_else(Vec::new, |range| values[range].to_vec()), shape);
+    module.map(&mut Write { part, next })
+}
+
+/// Parameters or buffers one after another, each in its own type: what [`write_bytes`] makes of them has the same bits.
+pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, Error> {
+    struct ReadBytes {
+        part: Part,
+        out: Result<Vec<u8>, Error>,
+    }
+    impl ModuleVisitor for ReadBytes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() != (self.part == Part::Trainable) {
+                return;
+            }
+            let Ok(out) = &mut self.out else { return };
+            match value.inner().try_into_data() {
+                Ok(data) => out.extend_from_slice(data.as_bytes()),
+                Err(error) => self.out = Err(Error::device(error)),
+            }
+        }
+    }
+    let mut walk = ReadBytes { part, out: Ok(Vec::new()) };
+    module.visit(&mut walk);
+    walk.out
+}
+
+/// Undoes [`read_bytes`].
+///
+/// # Errors
+/// The module back, where it holds another number of bytes.
+pub(crate) fn write_bytes<M: Module>(module: M, part: Part, bytes: &[u8]) -> Result<M, M> {
+    if bytes.len() != len_in_bytes(&module, part) {
+        return Err(module);
+    }
+    let mut rest = bytes;
+    let next = |shape: Shape, dtype: DType| {
+        let (mine, others) = rest.split_at(shape.num_elements() * dtype.size());
+        rest = others;
+        TensorData::from_bytes(Bytes::from_bytes_vec(mine.to_vec()), shape, dtype)
+    };
+    Ok(module.map(&mut Write { part, next }))
+}
+
+fn len_in_bytes<M: Module>(module: &M, part: Part) -> usize {
+    struct Count(Part, usize);
+    impl ModuleVisitor for Count {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() == (self.0 == Part::Trainable) {
+                self.1 += value.shape().num_elements() * value.dtype().size();
+            }
+        }
+    }
+    let mut walk = Count(part, 0);
+    module.visit(&mut walk);
+    walk.1
+}
+
+/// `next` gives each tensor's data from its shape and type.
+struct Write<F> {
+    part: Part,
+    next: F,
+}
+
+impl<F: FnMut(Shape, DType) -> TensorData> ModuleMapper for Write<F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            if old.is_require_grad() != (self.part == Part::Trainable) {
+                return old;
+            }
+            let data = (self.next)(old.shape(), old.dtype());
+            let (device, dtype) = (old.device().inner(), data.dtype());
+            let new = Tensor::<D>::from_data(data, (&device, dtype)).cast(old.dtype());
+            like(&old, new)
+        })
+    }
+}
+
+/// `new` with the autodiff state of `old`.
+fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
+    if !old.is_autodiff() {
+        return new;
+    }
+    let mut new = new.autodiff();
+    if let Some(strategy) = old.gradient_checkpointing_strategy() {
+        new = new.with_gradient_checkpointing_strategy(strategy);
+    }
+    new.set_require_grad(old.is_require_grad())
+}
