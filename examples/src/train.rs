@@ -5,7 +5,7 @@ mod failure;
 mod rank;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -84,30 +84,19 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
         bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
     }
-    let run = Run {
-        settings,
-        task,
-        control,
-        shards,
-        key,
-        steps_per_epoch,
-        total,
-        checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
-        begin: Instant::now(),
-    };
-    run.check_resumed()?;
+    let run = Run { settings, task, control, shards, key, steps_per_epoch, total, begin: Instant::now() };
+    if control.resume && !Checkpoint::any(&run.checkpoints()) {
+        bail!(
+            "--resume {}: no complete checkpoint in its checkpoints/: a run that saved nothing has to begin again, without \
+             --resume",
+            settings.out.display()
+        );
+    }
     let results = match &control.place {
         None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
         Some(place) => return run.rank(process(settings, place)?),
     };
     first_error(results)
-}
-
-fn newest(run: &Path) -> Result<Checkpoint> {
-    let newest = Checkpoint::latest(&run.join("checkpoints"));
-    newest.with_context(|| {
-        format!("--resume {}: a run that saved nothing has to begin again, without --resume", run.display())
-    })
 }
 
 /// One communicator a rank, in threads.
@@ -135,8 +124,8 @@ fn process(settings: &Settings, place: &Environment) -> Result<Box<dyn Communica
 }
 
 /// Notes in a checkpoint.
-const DATA: &str = "data";
 const TOTAL: &str = "total steps";
+const TOTALS: &str = "totals";
 
 /// What all ranks share.
 struct Run<'a, T: Task> {
@@ -147,39 +136,46 @@ struct Run<'a, T: Task> {
     key: Key,
     steps_per_epoch: u64,
     total: u64,
-    checkpoint: Option<Checkpoint>,
     begin: Instant,
 }
 
 impl<T: Task> Run<'_, T> {
-    /// The checkpoint is of this data, and its steps had the learning rates they have now.
-    fn check_resumed(&self) -> Result<()> {
-        let Some(checkpoint) = &self.checkpoint else { return Ok(()) };
-        let (out, notes) = (self.settings.out.display(), self.notes());
-        let saved = |name: &str| checkpoint.note(name).unwrap_or("unknown").to_owned();
-        if saved(DATA) != notes[DATA] {
-            bail!(
-                "--resume {out}: the data is not what the run began with: {} there, {} here",
-                saved(DATA),
-                notes[DATA]
-            );
-        }
-        if self.settings.schedule != LrSchedule::Constant && saved(TOTAL) != notes[TOTAL] {
-            bail!(
-                "--resume {out}: --schedule {} runs over the whole of a run, {} steps there, {} here with --epochs and \
-                 --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
-                 --schedule constant can be made longer or shorter",
-                self.settings.schedule,
-                saved(TOTAL),
-                notes[TOTAL],
-            );
-        }
-        Ok(())
+    fn checkpoints(&self) -> PathBuf {
+        self.settings.out.join("checkpoints")
     }
 
-    /// What a resumed run must have in common with the run that saved.
-    fn notes(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([(DATA.to_owned(), self.task.fingerprint()), (TOTAL.to_owned(), self.total.to_string())])
+    /// The steps of a resumed run had the learning rates they have now.
+    fn check_resumed(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let saved = checkpoint.note(TOTAL).unwrap_or("unknown");
+        if self.settings.schedule == LrSchedule::Constant || saved == self.total.to_string() {
+            return Ok(());
+        }
+        bail!(
+            "--resume {}: --schedule {} runs over the whole of a run, {saved} steps there, {} here with --epochs and \
+             --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
+             --schedule constant can be made longer or shorter",
+            self.settings.out.display(),
+            self.settings.schedule,
+            self.total,
+        );
+    }
+
+    /// What a run that is resumed has to know.
+    fn notes(&self, totals: &Totals) -> Result<BTreeMap<String, String>> {
+        let totals = serde_json::to_string(totals)?;
+        Ok(BTreeMap::from([(TOTAL.to_owned(), self.total.to_string()), (TOTALS.to_owned(), totals)]))
+    }
+
+    /// Continues from the newest checkpoint that all ranks can use.
+    fn resume(&self, optim: &mut DistributedOptimizer, model: T::Model) -> Result<(T::Model, Totals)> {
+        let totals = |checkpoint: &Checkpoint| -> Result<Totals, String> {
+            let note = checkpoint.note(TOTALS).ok_or("it was not written by this trainer: it has no totals")?;
+            serde_json::from_str(note).map_err(|error| format!("its totals cannot be read: {error}"))
+        };
+        let found = optim.resume(model, &self.checkpoints(), WorldChange::Refuse, totals);
+        let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
+        self.check_resumed(&checkpoint)?;
+        Ok((model, totals))
     }
 
     fn optimizer(&self) -> ModuleOptimizer {
@@ -208,16 +204,14 @@ impl<T: Task> Run<'_, T> {
         }
         let mut model = optim.join(self.task.build(&device))?;
         let mut totals = Totals::default();
-        if let Some(checkpoint) = &self.checkpoint {
-            model = optim.load(model, checkpoint, WorldChange::Refuse)?;
-            let notes = checkpoint.note("totals").context("the checkpoint was not written by this trainer")?;
-            totals = serde_json::from_str(notes).context("totals in the checkpoint")?;
+        if self.control.resume {
+            (model, totals) = self.resume(&mut optim, model)?;
             // They are sums over ranks: one rank takes them along.
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
             }
         }
-        let from = self.checkpoint.as_ref().map(Checkpoint::step);
+        let from = self.control.resume.then(|| optim.synchronizer().step());
         // Simulated time begins with the first step, not with the joining.
         let sync = optim.synchronizer_mut();
         let clock = from.map_or(0.0, |_| sync.communicator().now());

@@ -310,7 +310,7 @@ fn what_was_trained_before_a_refused_gradient_is_saved_and_can_be_resumed() {
 }
 
 #[test]
-fn a_run_is_not_resumed_with_other_data_or_other_learning_rates() {
+fn a_run_is_not_resumed_with_other_learning_rates() {
     let runs = Runs::default();
     let go = |schedule: &str, length: &str, points: usize, resume: bool| {
         let toml = format!("ranks = 2\nbatch = 4\nreducer = \"dense\"\nschedule = \"{schedule}\"\n{length}");
@@ -328,10 +328,6 @@ fn a_run_is_not_resumed_with_other_data_or_other_learning_rates() {
     }
     assert_eq!(go("constant", "steps = 4", 96, false), Ok(4));
     assert_eq!(go("constant", "steps = 6", 96, true), Ok(6));
-    let error = go("constant", "steps = 8", 90, true).unwrap_err();
-    for word in ["the data is not what the run began with", "96 training", "90 training"] {
-        assert!(error.contains(word), "no `{word}` in: {error}");
-    }
 }
 
 #[test]

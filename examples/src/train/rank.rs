@@ -222,9 +222,7 @@ impl<T: Task> Rank<'_, T> {
 
     fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
-        let mut notes = self.run.notes();
-        notes.insert("totals".to_owned(), serde_json::to_string(&totals)?);
-        self.optim.save(model(&self.model)?, &self.run.settings.out.join("checkpoints"), &notes)?;
+        self.optim.save(model(&self.model)?, &self.run.checkpoints(), &self.run.notes(&totals)?)?;
         Ok(())
     }
 
