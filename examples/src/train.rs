@@ -3,27 +3,29 @@
 
 mod failure;
 mod rank;
+mod start;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use briquette::WallClock;
 use briquette::core::Key;
 use briquette::core::comm::{Communicator, Compute, Local, Simulated, Stepped, run_ranks};
-use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
 use briquette_datasets::Shards;
 use briquette_tcp::{Environment, TcpBuilder};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
-use self::rank::Rank;
-use crate::lr_schedule::LrSchedule;
-use crate::record::{RunFiles, Summary, Totals, holds_a_run};
+use crate::directory;
+use crate::output::Output;
+use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
 use crate::task::Task;
@@ -43,6 +45,8 @@ pub struct Control {
     pub stop: Arc<AtomicBool>,
     /// Where this process is one rank of many; none where the ranks are its threads.
     pub place: Option<Environment>,
+    /// Where it is shown.
+    pub output: Output,
 }
 
 impl Control {
@@ -51,19 +55,23 @@ impl Control {
         self.place.as_ref().map_or(rank, |place| place.local_rank)
     }
 
-    /// Whether a run may begin, or go on, in this directory.
+    /// Shows a line on standard output, where anything is to be shown.
+    pub fn say(&self, text: impl Display) {
+        if !self.quiet {
+            self.output.out(text);
+        }
+    }
+
+    /// Whether a run may begin, or go on, in this directory. Changes nothing.
     ///
     /// # Errors
-    /// Another run is there, and it was not said to replace or to continue it.
+    /// [`Refused`]: another process has the directory, or another run is there, and it was not said to replace or to continue
+    /// it; or there is nothing to continue.
     pub fn check_out(&self, out: &Path) -> Result<()> {
-        let other = self.place.as_ref().is_some_and(|place| place.rank != 0);
-        if other || self.resume || self.overwrite || !holds_a_run(out) {
+        if self.place.as_ref().is_some_and(|place| place.rank != 0) {
             return Ok(());
         }
-        let out = out.display();
-        bail!(
-            "--out {out}: there is a run already; continue it with --resume {out}, replace it with --overwrite, or choose another --out"
-        )
+        directory::check(out, self)
     }
 }
 
@@ -79,19 +87,12 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         shards = shards.by_label(task.train_labels(), alpha, key)?;
     }
     let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
-    let total = steps_per_epoch * settings.epochs as u64;
+    let total = steps_per_epoch.saturating_mul(settings.epochs as u64);
     let total = settings.steps.map_or(total, |steps| steps.min(total));
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
         bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
     }
     let run = Run { settings, task, control, shards, key, steps_per_epoch, total, begin: Instant::now() };
-    if control.resume && !Checkpoint::any(&run.checkpoints()) {
-        bail!(
-            "--resume {}: no complete checkpoint in its checkpoints/: a run that saved nothing has to begin again, without \
-             --resume",
-            settings.out.display()
-        );
-    }
     let results = match &control.place {
         None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
         Some(place) => return run.rank(process(settings, place)?),
@@ -123,10 +124,6 @@ fn process(settings: &Settings, place: &Environment) -> Result<Box<dyn Communica
     })
 }
 
-/// Notes in a checkpoint.
-const TOTAL: &str = "total steps";
-const TOTALS: &str = "totals";
-
 /// What all ranks share.
 struct Run<'a, T: Task> {
     settings: &'a Settings,
@@ -140,44 +137,6 @@ struct Run<'a, T: Task> {
 }
 
 impl<T: Task> Run<'_, T> {
-    fn checkpoints(&self) -> PathBuf {
-        self.settings.out.join("checkpoints")
-    }
-
-    /// The steps of a resumed run had the learning rates they have now.
-    fn check_resumed(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let saved = checkpoint.note(TOTAL).unwrap_or("unknown");
-        if self.settings.schedule == LrSchedule::Constant || saved == self.total.to_string() {
-            return Ok(());
-        }
-        bail!(
-            "--resume {}: --schedule {} runs over the whole of a run, {saved} steps there, {} here with --epochs and \
-             --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
-             --schedule constant can be made longer or shorter",
-            self.settings.out.display(),
-            self.settings.schedule,
-            self.total,
-        );
-    }
-
-    /// What a run that is resumed has to know.
-    fn notes(&self, totals: &Totals) -> Result<BTreeMap<String, String>> {
-        let totals = serde_json::to_string(totals)?;
-        Ok(BTreeMap::from([(TOTAL.to_owned(), self.total.to_string()), (TOTALS.to_owned(), totals)]))
-    }
-
-    /// Continues from the newest checkpoint that all ranks can use.
-    fn resume(&self, optim: &mut DistributedOptimizer, model: T::Model) -> Result<(T::Model, Totals)> {
-        let totals = |checkpoint: &Checkpoint| -> Result<Totals, String> {
-            let note = checkpoint.note(TOTALS).ok_or("it was not written by this trainer: it has no totals")?;
-            serde_json::from_str(note).map_err(|error| format!("its totals cannot be read: {error}"))
-        };
-        let found = optim.resume(model, &self.checkpoints(), WorldChange::Refuse, totals);
-        let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
-        self.check_resumed(&checkpoint)?;
-        Ok((model, totals))
-    }
-
     fn optimizer(&self) -> ModuleOptimizer {
         let settings = self.settings;
         match settings.optimizer {
@@ -192,44 +151,9 @@ impl<T: Task> Run<'_, T> {
         }
     }
 
-    fn rank(&self, comm: Box<dyn Communicator>) -> Result<Summary> {
-        let settings = self.settings;
-        let rank = comm.rank();
-        let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
-        let config = settings.config(self.steps_per_epoch)?;
-        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
-            .with_local_weight_decay(settings.weight_decay);
-        if let Some(steps) = settings.rebroadcast {
-            optim = optim.with_rebroadcast(steps);
-        }
-        let mut model = optim.join(self.task.build(&device))?;
-        let mut totals = Totals::default();
-        if self.control.resume {
-            (model, totals) = self.resume(&mut optim, model)?;
-            // They are sums over ranks: one rank takes them along.
-            if rank != 0 {
-                totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
-            }
-        }
-        let from = self.control.resume.then(|| optim.synchronizer().step());
-        // Simulated time begins with the first step, not with the joining.
-        let sync = optim.synchronizer_mut();
-        let clock = from.map_or(0.0, |_| sync.communicator().now());
-        // Nothing is written before every rank is ready, and no rank saves before an earlier run is out of the way.
-        sync.communicator().barrier()?;
-        let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose();
-        let files = files.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
-        sync.communicator().barrier()?;
-        sync.set_clock(clock);
-        let bar = self.progress_bar(rank);
-        let mut state = Rank { run: self, rank, device, optim, model: Some(model), totals, files, bar };
-        let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
-        state.finish(interrupted)
-    }
-
     fn progress_bar(&self, rank: usize) -> ProgressBar {
         let show = rank == 0 && !self.control.plain && !self.control.quiet;
-        let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if show { self.control.output.bar() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(self.total), target);
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

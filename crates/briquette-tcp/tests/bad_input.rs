@@ -188,7 +188,8 @@ fn a_token_that_cannot_be_read_is_named() {
         let (master, token) = ("localhost".to_owned(), token.map(str::to_owned));
         let place = (1, 2, 0, 4000, 0);
         let (rank, world, local_rank, port, restart) = place;
-        let environment = Environment { rank, world, local_rank, master, port, token, token_file, tls, restart };
+        let environment =
+            Environment { rank, world, local_rank, master, port, token, token_file, tls, launch: None, restart };
         TcpBuilder::from_environment(&environment).unwrap_err().to_string()
     };
     let (missing, empty) = (directory.path().join("missing"), directory.path().join("empty"));

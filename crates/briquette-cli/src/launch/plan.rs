@@ -26,6 +26,8 @@ pub(super) struct Plan {
     token_file: Option<PathBuf>,
     tls: Option<PathBuf>,
     command: Vec<OsString>,
+    /// What tells this launch from others.
+    launch: String,
 }
 
 /// What is new at each start of the world.
@@ -68,6 +70,7 @@ impl Plan {
             token_file,
             tls,
             command: launch.command.clone(),
+            launch: launch_id()?,
         })
     }
 
@@ -123,6 +126,7 @@ impl Plan {
             token: start.token.clone(),
             token_file: self.token_file.clone(),
             tls: self.tls.clone(),
+            launch: Some(self.launch.clone()),
             restart: start.restart,
         }
     }
@@ -149,6 +153,14 @@ impl Plan {
             })
             .collect()
     }
+}
+
+fn launch_id() -> Result<String, LaunchError> {
+    let id = getrandom::u64().map_err(|error| LaunchError::System {
+        what: "no random numbers for this launch's id",
+        source: error.into(),
+    })?;
+    Ok(format!("{id:016x}"))
 }
 
 fn usage<T>(text: impl Into<String>) -> Result<T, LaunchError> {
