@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use briquette_tcp::{Environment, names};
+use briquette_tcp::{Environment, Token, names};
 
 use super::{Launch, LaunchError};
 
@@ -54,8 +54,8 @@ impl Plan {
         }
         if nodes > 1 && launch.token_file.is_none() {
             return usage(
-                "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `briquette \
-                 token > FILE`, readable by you alone, and copy it to every node",
+                "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `(umask \
+                 077; briquette token > FILE)`, readable by you alone, and copy it to every node",
             );
         }
         let token_file = launch.token_file.as_deref().map(token_file).transpose()?;
@@ -178,15 +178,9 @@ fn absolute(option: &str, path: &Path) -> Result<PathBuf, LaunchError> {
 }
 
 fn token_file(path: &Path) -> Result<PathBuf, LaunchError> {
-    let shown = path.display();
-    match std::fs::read(path) {
-        Ok(bytes) if bytes.trim_ascii().is_empty() => {
-            usage(format!("--token-file {shown} is empty: fill it with `briquette token > {shown}`"))
-        }
+    match Token::read(path) {
         Ok(_) => absolute("--token-file", path),
-        Err(e) => usage(format!(
-            "--token-file {shown}: {e}; make it once with `briquette token > {shown}` and copy it to every node"
-        )),
+        Err(error) => usage(format!("--token-file {error}")),
     }
 }
 
