@@ -34,6 +34,7 @@ pub fn here(rank: usize, world: usize, port: u16) -> Environment {
         token: None,
         token_file: None,
         tls: None,
+        launch: None,
         restart: 0,
     }
 }

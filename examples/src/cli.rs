@@ -4,10 +4,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use briquette::Checkpoint;
 use briquette_tcp::Environment;
 use clap::Parser;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -15,9 +14,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use crate::record::{Summary, forget};
+use crate::directory::holds_a_run;
+use crate::output::Output;
+use crate::record::Summary;
 use crate::settings::{Options, Settings};
-use crate::train::Control;
+use crate::train::{Control, Refused};
 
 /// A trainer's command line.
 #[derive(Debug, Clone, Parser)]
@@ -45,40 +46,51 @@ pub struct Cli {
 /// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
 /// (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
-    show_warnings();
-    if cli.options.backend.as_deref() == Some("list") {
-        println!("{}", crate::backend::list());
-        return ExitCode::SUCCESS;
-    }
-    let (cli, settings, control) = match prepare(cli, defaults) {
-        Ok(prepared) => prepared,
+    let output = Output::default();
+    show_warnings(&output);
+    output.take_panics();
+    let code = match code(cli, defaults, &output, run) {
+        Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", causes(&error));
-            return ExitCode::from(REFUSED);
+            output.err(format_args!("error: {}", causes(&error)));
+            if error.chain().any(|cause| cause.is::<Refused>()) { REFUSED } else { FAILED }
         }
     };
-    match launched(&cli, &settings, &control, run) {
-        Ok(summary) if summary.interrupted => ExitCode::from(130),
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", causes(&error));
-            ExitCode::FAILURE
-        }
-    }
+    output.finish();
+    ExitCode::from(code)
 }
 
 /// What was asked for cannot be done, and nothing was begun: as for a wrong flag. A launcher need not try again.
 const REFUSED: u8 = 2;
+const FAILED: u8 = 1;
+/// As shells say that SIGINT ended a program.
+const INTERRUPTED: u8 = 130;
+
+fn code(
+    cli: Cli,
+    defaults: Options,
+    output: &Output,
+    run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
+) -> Result<u8> {
+    if cli.options.backend.as_deref() == Some("list") {
+        output.out(crate::backend::list());
+        return Ok(0);
+    }
+    let prepared = prepare(cli, defaults, output);
+    let (settings, control) = prepared.map_err(|error| Refused::new(causes(&error)))?;
+    catch_interrupts(&control)?;
+    control.say(toml::to_string(&settings)?);
+    let summary = run(&settings, &control)?;
+    report(&settings, &summary, &control);
+    Ok(if summary.interrupted { INTERRUPTED } else { 0 })
+}
 
 /// Everything that can be refused before anything is begun.
-fn prepare(cli: Cli, defaults: Options) -> Result<(Cli, Settings, Control)> {
+fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Control)> {
     let place = Environment::read(|name| std::env::var(name).ok())?;
-    let (cli, settings) = match &place {
-        None => {
-            let settings = resolve(&cli, defaults)?;
-            (cli, settings)
-        }
-        Some(place) => resolve_as_rank(cli, defaults, place)?,
+    let settings = match &place {
+        None => resolve(&cli, defaults)?,
+        Some(place) => resolve_as_rank(&cli, defaults, place)?,
     };
     let control = Control {
         plain: cli.plain || place.is_some(),
@@ -88,10 +100,11 @@ fn prepare(cli: Cli, defaults: Options) -> Result<(Cli, Settings, Control)> {
         overwrite: cli.overwrite,
         stop: Arc::default(),
         place,
+        output: output.clone(),
     };
     control.check_out(&settings.out)?;
     check_devices(&settings, &control)?;
-    Ok((cli, settings, control))
+    Ok((settings, control))
 }
 
 /// The devices that this process's ranks will want can be had.
@@ -103,57 +116,24 @@ fn check_devices(settings: &Settings, control: &Control) -> Result<()> {
     Ok(())
 }
 
-fn launched(
-    cli: &Cli,
-    settings: &Settings,
-    control: &Control,
-    run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
-) -> Result<Summary> {
-    let first = control.place.as_ref().is_some_and(|place| place.rank == 0 && place.restart == 0);
-    if cli.overwrite && first {
-        // At once, so that an attempt that begins nothing does not leave the earlier run to be continued.
-        forget(&settings.out).with_context(|| format!("--overwrite: cannot empty {}", settings.out.display()))?;
-    }
-    catch_interrupts(Arc::clone(&control.stop), control.quiet)?;
-    if !control.quiet {
-        println!("{}", toml::to_string(settings)?);
-    }
-    let summary = run(settings, control)?;
-    if !control.quiet {
-        report(settings, &summary);
-    }
-    Ok(summary)
-}
-
-/// For a process that a launcher started as one rank of many: the world's size is the launcher's, and a world that was
-/// started again continues from its newest checkpoint. (What is there is this run's own: the first attempt ends with
-/// [`REFUSED`] where another run is, and the launcher does not start it again.)
-fn resolve_as_rank(mut cli: Cli, defaults: Options, place: &Environment) -> Result<(Cli, Settings)> {
+/// For a process that a launcher started as one rank of many: the world's size is the launcher's.
+fn resolve_as_rank(cli: &Cli, defaults: Options, place: &Environment) -> Result<Settings> {
     if let Some(ranks) = cli.options.ranks.filter(|ranks| *ranks != place.world) {
         bail!("--ranks {ranks}: this process was launched as one of {}; leave --ranks away", place.world);
     }
-    cli.options.ranks = Some(place.world);
-    let settings = resolve(&cli, defaults.clone())?;
+    let options = Options { ranks: Some(place.world), ..cli.options.clone() };
+    let settings = resolve(&Cli { options, ..cli.clone() }, defaults)?;
     if settings.network != "unlimited" {
         bail!("--network {}: between launched processes the network is real; leave it away", settings.network);
     }
-    if place.restart == 0 || cli.resume.is_some() {
-        return Ok((cli, settings));
-    }
-    if !Checkpoint::any(&settings.out.join("checkpoints")) {
-        // Ended before the first checkpoint: what the attempt before left is of no use.
-        return Ok((Cli { overwrite: true, ..cli }, settings));
-    }
-    let options = Options { out: None, ..cli.options };
-    let cli = Cli { resume: Some(settings.out), config: None, overwrite: false, options, ..cli };
-    let settings = resolve(&cli, defaults)?;
-    Ok((cli, settings))
+    Ok(settings)
 }
 
 /// Warnings of the libraries on standard error, but for what graphics drivers say when they are asked whether they are there.
-pub fn show_warnings() {
+pub fn show_warnings(output: &Output) {
     let filter = Targets::new().with_default(LevelFilter::WARN).with_target("wgpu_hal", LevelFilter::OFF);
-    let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let output = output.clone();
+    let stderr = fmt::layer().with_writer(move || output.errors()).with_ansi(std::io::stderr().is_terminal());
     // Fails only where there is a subscriber already, which then has them.
     let _ =
         tracing_subscriber::registry().with(stderr.without_time().with_target(false).with_filter(filter)).try_init();
@@ -169,7 +149,11 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
     }
     let path = directory.join("config.toml");
     if !path.is_file() {
-        bail!("--resume {}: no config.toml there; give the --out directory of a run", directory.display());
+        let shown = directory.display();
+        if directory.is_dir() && !holds_a_run(directory) {
+            bail!("--resume {shown}: no config.toml there: no run has begun in it; begin one with --out {shown}");
+        }
+        bail!("--resume {shown}: no config.toml there; give the --out directory of a run");
     }
     let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
     refuse_changes(directory, &saved, &cli.options)?;
@@ -182,10 +166,13 @@ const MAY_CHANGE: [&str; 8] =
     ["epochs", "steps", "data", "backend", "device", "rebroadcast", "eval-every", "checkpoint-every"];
 
 fn refuse_changes(directory: &Path, saved: &Options, given: &Options) -> Result<()> {
-    let (saved, given) = (toml::Table::try_from(saved)?, toml::Table::try_from(given)?);
+    // Not as TOML, whose whole numbers end at 2⁶³.
+    let (saved, given) = (serde_json::to_value(saved)?, serde_json::to_value(given)?);
     let there = |key: &str| saved.get(key).map_or("not set".to_owned(), ToString::to_string);
     let changed: Vec<String> = given
-        .iter()
+        .as_object()
+        .into_iter()
+        .flatten()
         .filter(|(key, value)| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != Some(value))
         .map(|(key, value)| format!("--{key} is {} there, {value} here", there(key)))
         .collect();
@@ -213,36 +200,35 @@ fn causes(error: &anyhow::Error) -> String {
 }
 
 /// The first Ctrl-C ends the run after the step; a second one ends the process.
-fn catch_interrupts(stop: Arc<AtomicBool>, quiet: bool) -> Result<()> {
+fn catch_interrupts(control: &Control) -> Result<()> {
+    let Control { stop, output, quiet, .. } = control.clone();
     let handler = move || {
         if stop.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+            std::process::exit(INTERRUPTED.into());
         }
-        if quiet {
-            return;
+        if !quiet {
+            output.err("\nstopping after this step, with a checkpoint; once more to stop now");
         }
-        eprintln!("\nstopping after this step, with a checkpoint; once more to stop now");
     };
     ctrlc::set_handler(handler).context("cannot watch for Ctrl-C")
 }
 
-fn report(settings: &Settings, summary: &Summary) {
-    println!();
-    match summary.final_test_accuracy.is_nan() {
-        true => println!("test accuracy     not evaluated yet"),
-        false => {
-            println!("test accuracy     {:.4} (best {:.4})", summary.final_test_accuracy, summary.best_test_accuracy)
-        }
-    }
-    println!("bytes sent        {}", traffic(summary));
-    println!("wall time         {:.1} s", summary.wall_seconds);
+fn report(settings: &Settings, summary: &Summary, control: &Control) {
+    let Summary { final_test_accuracy: accuracy, best_test_accuracy: best, .. } = summary;
+    let accuracy =
+        if accuracy.is_nan() { "not evaluated yet".into() } else { format!("{accuracy:.4} (best {best:.4})") };
+    control.say(format_args!("\ntest accuracy     {accuracy}"));
+    control.say(format_args!("bytes sent        {}", traffic(summary)));
+    control.say(format_args!("wall time         {:.1} s", summary.wall_seconds));
     if let Some(seconds) = summary.simulated_seconds {
-        println!("simulated time    {seconds:.1} s on {} with clock {}", settings.network, settings.clock);
+        let Settings { network, clock, .. } = settings;
+        control.say(format_args!("simulated time    {seconds:.1} s on {network} with clock {clock}"));
     }
+    let out = settings.out.display();
     if summary.interrupted {
-        println!("interrupted at step {}; continue with --resume {}", summary.steps, settings.out.display());
+        control.say(format_args!("interrupted at step {}; continue with --resume {out}", summary.steps));
     }
-    println!("written to        {}", settings.out.display());
+    control.say(format_args!("written to        {out}"));
 }
 
 /// One rank alone has nobody to send to, and nothing to compare with.

@@ -2,8 +2,10 @@
 
 pub mod backend;
 pub mod cli;
+pub mod directory;
 pub mod lr_schedule;
 pub mod models;
+pub mod output;
 pub mod record;
 pub mod settings;
 pub mod spec;

@@ -1,15 +1,19 @@
-//! What a run writes: `config.toml`, `metrics.jsonl`, `summary.json`, and a gradient where asked for.
+//! What a run writes: `metrics.jsonl`, `summary.json`, and a gradient where asked for.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+pub(crate) mod float;
+mod metrics;
+
+use std::fs::File;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use briquette::StepReport;
 use briquette::core::{Layout, Slot};
 use safetensors::{Dtype, tensor::TensorView};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::metrics::keep_before;
+use crate::directory::{GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
 use crate::settings::Settings;
 use crate::spec::RecordSpec;
 use crate::task::Score;
@@ -20,29 +24,37 @@ use crate::task::Score;
 pub struct StepRecord {
     pub step: u64,
     pub epoch: u64,
+    #[serde(default, with = "float::option")]
     pub loss: Option<f64>,
+    #[serde(with = "float")]
     pub lr: f64,
+    #[serde(default, with = "float::option")]
     pub factor: Option<f64>,
+    #[serde(with = "float")]
     pub wire_factor: f64,
+    #[serde(default, with = "float::option")]
     pub gain: Option<f64>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    #[serde(with = "float")]
     pub compute_seconds: f64,
+    #[serde(with = "float")]
     pub compress_seconds: f64,
+    #[serde(with = "float")]
     pub exchange_seconds: f64,
     /// Parts of the compress seconds: gradients from the device, the average to it.
-    #[serde(default)]
+    #[serde(default, with = "float")]
     pub read_seconds: f64,
-    #[serde(default)]
+    #[serde(default, with = "float")]
     pub write_seconds: f64,
     /// What the seconds above are.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
     /// How far parameters had drifted apart, where they were re-broadcast.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub drift: Option<f64>,
     /// Seconds on the simulated clock since the run began; absent when time is not simulated.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
     /// Why the controller changed the factor.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +87,7 @@ pub struct SlotRecord {
     /// The slot's path.
     pub path: String,
     /// Share of its energy that was sent.
+    #[serde(with = "float")]
     pub gain: f64,
     /// Its share of the bytes sent, by values kept.
     pub bytes: u64,
@@ -128,38 +141,48 @@ pub struct Totals {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_dense: u64,
+    #[serde(with = "float")]
     pub wall_seconds: f64,
+    #[serde(with = "float")]
     pub compute_seconds: f64,
+    #[serde(with = "float")]
     pub compress_seconds: f64,
+    #[serde(with = "float")]
     pub exchange_seconds: f64,
     /// The newest evaluation, means over the test samples.
     pub score: Option<Score>,
     /// The step of that evaluation.
     #[serde(default)]
     pub evaluated: Option<u64>,
+    #[serde(with = "float")]
     pub best_test_accuracy: f64,
 }
 
 /// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. What comes from an evaluation is
-/// not a number (`null` in the file) in a run that was interrupted before the first.
+/// not a number (`"NaN"` in the file) in a run that was interrupted before the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names are the file's format, described in the README
 pub struct Summary {
-    #[serde(deserialize_with = "nan_from_null")]
+    #[serde(with = "float")]
     pub final_test_accuracy: f64,
-    #[serde(deserialize_with = "nan_from_null")]
+    #[serde(with = "float")]
     pub best_test_accuracy: f64,
-    #[serde(deserialize_with = "nan_from_null")]
+    #[serde(with = "float")]
     pub final_test_loss: f64,
     pub steps: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_dense: u64,
+    #[serde(with = "float")]
     pub wall_seconds: f64,
     /// `null` when time is not simulated.
+    #[serde(default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
+    #[serde(with = "float")]
     pub compute_seconds: f64,
+    #[serde(with = "float")]
     pub compress_seconds: f64,
+    #[serde(with = "float")]
     pub exchange_seconds: f64,
     /// What the three above are; wall seconds are always measured.
     #[serde(default)]
@@ -170,40 +193,18 @@ pub struct Summary {
     pub burn_version: String,
 }
 
-fn nan_from_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
-
-/// Whether a run was written to this directory.
-pub fn holds_a_run(directory: &Path) -> bool {
-    ["config.toml", "metrics.jsonl", "summary.json", "checkpoints"].iter().any(|name| directory.join(name).exists())
-}
-
 /// The files of a run; rank 0 writes them.
 #[derive(Debug)]
 pub struct RunFiles {
     directory: PathBuf,
-    metrics: BufWriter<File>,
+    metrics: File,
+    /// Let go of when everything is written.
+    _lock: RunLock,
 }
 
 impl RunFiles {
-    /// Starts a run's files in place of an earlier run's, or continues them: records from `from_step` on are dropped, since
-    /// they will be written again. What is kept is never rewritten, so that a full disk loses none of it.
-    ///
-    /// # Errors
-    /// Names the file that cannot be read or written.
-    pub fn open(settings: &Settings, from_step: Option<u64>) -> Result<RunFiles> {
-        let directory = settings.out.clone();
-        let path = directory.join("metrics.jsonl");
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make --out {}", directory.display()))?;
-        let text = toml::to_string(settings)?;
-        let file = match from_step {
-            Some(step) => keep_before(&path, step),
-            None => forget(&directory).and_then(|()| File::create(&path)),
-        };
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        write_whole(&directory.join("config.toml"), &text)?;
-        Ok(RunFiles { directory, metrics: BufWriter::new(file) })
+    pub(crate) fn new(directory: PathBuf, metrics: File, lock: RunLock) -> RunFiles {
+        RunFiles { directory, metrics, _lock: lock }
     }
 
     /// Appends a record.
@@ -211,8 +212,7 @@ impl RunFiles {
     /// # Errors
     /// When the file cannot be written.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
-        serde_json::to_writer(&mut self.metrics, record).context("cannot write metrics.jsonl")?;
-        writeln!(self.metrics).and_then(|()| self.metrics.flush()).context("cannot write metrics.jsonl")
+        metrics::append(&mut self.metrics, record).with_context(|| format!("cannot write {METRICS}"))
     }
 
     /// Writes the summary.
@@ -220,46 +220,10 @@ impl RunFiles {
     /// # Errors
     /// When the file cannot be written.
     pub fn finish(&mut self, summary: &Summary) -> Result<()> {
-        write_whole(&self.directory.join("summary.json"), &(serde_json::to_string_pretty(summary)? + "\n"))
+        let path = self.directory.join(SUMMARY);
+        let text = serde_json::to_string_pretty(summary)? + "\n";
+        write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
-}
-
-/// The file, cut off before the record of `step`, or before half a line that a killed run left.
-fn keep_before(path: &Path, step: u64) -> io::Result<File> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-    let (mut kept, mut line, mut reader) = (0, String::new(), BufReader::new(&file));
-    while reader.read_line(&mut line)? > 0 {
-        let record = serde_json::from_str::<StepRecord>(&line);
-        if !line.ends_with('\n') || record.map_or(true, |record| record.step >= step) {
-            break;
-        }
-        kept += line.len() as u64;
-        line.clear();
-    }
-    file.set_len(kept)?;
-    file.seek(SeekFrom::Start(kept))?;
-    Ok(file)
-}
-
-/// Removes what an earlier run in this directory would say about the one that begins.
-pub(crate) fn forget(directory: &Path) -> io::Result<()> {
-    if !directory.join("config.toml").is_file() {
-        return Ok(());
-    }
-    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let summary = fs::remove_file(directory.join("summary.json"));
-    let checkpoints = fs::remove_dir_all(directory.join("checkpoints"));
-    [summary, checkpoints].into_iter().find(|r| r.as_ref().is_err_and(|e| !absent(e))).unwrap_or(Ok(()))
-}
-
-/// The whole text or, on a full disk, what was there before.
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let partial = path.with_extension("partial");
-    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
-    written.with_context(|| {
-        let _ = fs::remove_file(&partial);
-        format!("cannot write {}", path.display())
-    })
 }
 
 /// The revision this was built from, with `-dirty` where the sources had changed since; `unknown` outside of git.
@@ -267,6 +231,7 @@ pub const GIT_REVISION: &str = env!("BRIQUETTE_GIT_REVISION");
 
 /// The version of Burn this was built with.
 pub const BURN_VERSION: &str = env!("BRIQUETTE_BURN_VERSION");
+
 /// Writes a gradient to `gradient.safetensors`, tensor by tensor.
 ///
 /// # Errors
@@ -283,6 +248,6 @@ pub fn gradient(settings: &Settings, layout: &Layout, values: &[f32]) -> Result<
         TensorView::new(dtype, slot.shape().to_vec(), &bytes[place]).map(|view| (slot.path().to_owned(), view))
     };
     let views = layout.slots().iter().map(view).collect::<Result<Vec<_>, _>>()?;
-    let path = settings.out.join("gradient.safetensors");
+    let path = settings.out.join(GRADIENT);
     safetensors::serialize_to_file(views, None, &path).with_context(|| format!("cannot write {}", path.display()))
 }

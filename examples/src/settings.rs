@@ -25,6 +25,10 @@ macro_rules! options {
         #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub struct Options {
+            /// The run's id, in its config.toml; of no account for another run.
+            #[arg(skip)]
+            #[serde(skip_serializing)]
+            pub run: Option<String>,
             $($(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>),*
         }
 
@@ -32,7 +36,7 @@ macro_rules! options {
             /// `self` where it says something, `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
-                Options { $($name: self.$name.or(other.$name)),* }
+                Options { run: self.run.or(other.run), $($name: self.$name.or(other.$name)),* }
             }
         }
     };

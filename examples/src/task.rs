@@ -8,6 +8,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
+use crate::record::float;
 
 /// Where in a run a batch belongs.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +25,13 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// Σ loss.
+    #[serde(with = "float")]
     pub loss: f64,
     /// Samples classified correctly.
+    #[serde(with = "float")]
     pub correct: f64,
     /// Samples.
+    #[serde(with = "float")]
     pub samples: f64,
 }
 

@@ -3,27 +3,29 @@
 
 mod failure;
 mod rank;
+mod start;
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use briquette::WallClock;
 use briquette::core::Key;
 use briquette::core::comm::{Communicator, Compute, Local, Simulated, Stepped, run_ranks};
-use briquette::{Checkpoint, DistributedOptimizer, WallClock, WorldChange};
 use briquette_datasets::Shards;
 use briquette_tcp::{Environment, TcpBuilder};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
-use self::rank::Rank;
-use crate::lr_schedule::LrSchedule;
-use crate::record::{RunFiles, Summary, Totals, holds_a_run};
+use crate::directory;
+use crate::output::Output;
+use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
 use crate::task::Task;
@@ -43,6 +45,8 @@ pub struct Control {
     pub stop: Arc<AtomicBool>,
     /// Where this process is one rank of many; none where the ranks are its threads.
     pub place: Option<Environment>,
+    /// Where it is shown.
+    pub output: Output,
 }
 
 impl Control {
@@ -51,19 +55,23 @@ impl Control {
         self.place.as_ref().map_or(rank, |place| place.local_rank)
     }
 
-    /// Whether a run may begin, or go on, in this directory.
+    /// Shows a line on standard output, where anything is to be shown.
+    pub fn say(&self, text: impl Display) {
+        if !self.quiet {
+            self.output.out(text);
+        }
+    }
+
+    /// Whether a run may begin, or go on, in this directory. Changes nothing.
     ///
     /// # Errors
-    /// Another run is there, and it was not said to replace or to continue it.
+    /// [`Refused`]: another process has the directory, or another run is there, and it was not said to replace or to continue
+    /// it; or there is nothing to continue.
     pub fn check_out(&self, out: &Path) -> Result<()> {
-        let other = self.place.as_ref().is_some_and(|place| place.rank != 0);
-        if other || self.resume || self.overwrite || !holds_a_run(out) {
+        if self.place.as_ref().is_some_and(|place| place.rank != 0) {
             return Ok(());
         }
-        let out = out.display();
-        bail!(
-            "--out {out}: there is a run already; continue it with --resume {out}, replace it with --overwrite, or choose another --out"
-        )
+        directory::check(out, self)
     }
 }
 
@@ -79,35 +87,17 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         shards = shards.by_label(task.train_labels(), alpha, key)?;
     }
     let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
-    let total = steps_per_epoch * settings.epochs as u64;
+    let total = steps_per_epoch.saturating_mul(settings.epochs as u64);
     let total = settings.steps.map_or(total, |steps| steps.min(total));
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
         bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
     }
-    let run = Run {
-        settings,
-        task,
-        control,
-        shards,
-        key,
-        steps_per_epoch,
-        total,
-        checkpoint: control.resume.then(|| newest(&settings.out)).transpose()?,
-        begin: Instant::now(),
-    };
-    run.check_resumed()?;
+    let run = Run { settings, task, control, shards, key, steps_per_epoch, total, begin: Instant::now() };
     let results = match &control.place {
         None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
         Some(place) => return run.rank(process(settings, place)?),
     };
     first_error(results)
-}
-
-fn newest(run: &Path) -> Result<Checkpoint> {
-    let newest = Checkpoint::latest(&run.join("checkpoints"));
-    newest.with_context(|| {
-        format!("--resume {}: a run that saved nothing has to begin again, without --resume", run.display())
-    })
 }
 
 /// One communicator a rank, in threads.
@@ -134,10 +124,6 @@ fn process(settings: &Settings, place: &Environment) -> Result<Box<dyn Communica
     })
 }
 
-/// Notes in a checkpoint.
-const DATA: &str = "data";
-const TOTAL: &str = "total steps";
-
 /// What all ranks share.
 struct Run<'a, T: Task> {
     settings: &'a Settings,
@@ -147,41 +133,10 @@ struct Run<'a, T: Task> {
     key: Key,
     steps_per_epoch: u64,
     total: u64,
-    checkpoint: Option<Checkpoint>,
     begin: Instant,
 }
 
 impl<T: Task> Run<'_, T> {
-    /// The checkpoint is of this data, and its steps had the learning rates they have now.
-    fn check_resumed(&self) -> Result<()> {
-        let Some(checkpoint) = &self.checkpoint else { return Ok(()) };
-        let (out, notes) = (self.settings.out.display(), self.notes());
-        let saved = |name: &str| checkpoint.note(name).unwrap_or("unknown").to_owned();
-        if saved(DATA) != notes[DATA] {
-            bail!(
-                "--resume {out}: the data is not what the run began with: {} there, {} here",
-                saved(DATA),
-                notes[DATA]
-            );
-        }
-        if self.settings.schedule != LrSchedule::Constant && saved(TOTAL) != notes[TOTAL] {
-            bail!(
-                "--resume {out}: --schedule {} runs over the whole of a run, {} steps there, {} here with --epochs and \
-                 --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
-                 --schedule constant can be made longer or shorter",
-                self.settings.schedule,
-                saved(TOTAL),
-                notes[TOTAL],
-            );
-        }
-        Ok(())
-    }
-
-    /// What a resumed run must have in common with the run that saved.
-    fn notes(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([(DATA.to_owned(), self.task.fingerprint()), (TOTAL.to_owned(), self.total.to_string())])
-    }
-
     fn optimizer(&self) -> ModuleOptimizer {
         let settings = self.settings;
         match settings.optimizer {
@@ -196,46 +151,9 @@ impl<T: Task> Run<'_, T> {
         }
     }
 
-    fn rank(&self, comm: Box<dyn Communicator>) -> Result<Summary> {
-        let settings = self.settings;
-        let rank = comm.rank();
-        let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
-        let config = settings.config(self.steps_per_epoch)?;
-        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
-            .with_local_weight_decay(settings.weight_decay);
-        if let Some(steps) = settings.rebroadcast {
-            optim = optim.with_rebroadcast(steps);
-        }
-        let mut model = optim.join(self.task.build(&device))?;
-        let mut totals = Totals::default();
-        if let Some(checkpoint) = &self.checkpoint {
-            model = optim.load(model, checkpoint, WorldChange::Refuse)?;
-            let notes = checkpoint.note("totals").context("the checkpoint was not written by this trainer")?;
-            totals = serde_json::from_str(notes).context("totals in the checkpoint")?;
-            // They are sums over ranks: one rank takes them along.
-            if rank != 0 {
-                totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
-            }
-        }
-        let from = self.checkpoint.as_ref().map(Checkpoint::step);
-        // Simulated time begins with the first step, not with the joining.
-        let sync = optim.synchronizer_mut();
-        let clock = from.map_or(0.0, |_| sync.communicator().now());
-        // Nothing is written before every rank is ready, and no rank saves before an earlier run is out of the way.
-        sync.communicator().barrier()?;
-        let files = (rank == 0).then(|| RunFiles::open(settings, from)).transpose();
-        let files = files.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
-        sync.communicator().barrier()?;
-        sync.set_clock(clock);
-        let bar = self.progress_bar(rank);
-        let mut state = Rank { run: self, rank, device, optim, model: Some(model), totals, files, bar };
-        let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
-        state.finish(interrupted)
-    }
-
     fn progress_bar(&self, rank: usize) -> ProgressBar {
         let show = rank == 0 && !self.control.plain && !self.control.quiet;
-        let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if show { self.control.output.bar() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(self.total), target);
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

@@ -220,6 +220,12 @@ fn resuming_what_is_not_a_run_says_what_is_missing() {
     fs::write(runs.path("young/config.toml"), young).unwrap();
     runs.run(CIFAR, "--resume young --plain").says(&["--resume young", "no complete checkpoint", "without --resume"]);
     assert_eq!(runs.contents("young").len(), 1);
+    // Ended before it began: nothing to continue, and nothing in the way.
+    fs::create_dir(runs.path("unborn")).unwrap();
+    fs::write(runs.path("unborn/metrics.jsonl"), "").unwrap();
+    let said = runs.run(CIFAR, "--resume unborn").says(&["no run has begun in it", "--out unborn"]).stderr;
+    assert_eq!(said.lines().count(), 1, "{said}");
+    runs.cifar("unborn", "--steps 1").succeeds();
     runs.run(CIFAR, "--resume young --out other").says(&["--resume DIR takes everything from DIR", "--out"]);
 }
 
@@ -274,7 +280,9 @@ fn failure(ranks: usize, fault: Fault, more: &str) -> (String, Duration) {
     let toml = format!("ranks = {ranks}\nbatch = 2\nsteps = 8\ncheckpoint-every = 1\n{more}");
     let (settings, begin) = (settings(&runs.path("run"), &toml), Instant::now());
     let error = train(&settings, &Toy::new(96, Some(fault)), &quiet()).unwrap_err();
-    let (Fault::Nan(_, step) | Fault::Panic(_, step) | Fault::Stop(step)) = fault;
+    let (Fault::Nan(_, step) | Fault::Panic(_, step) | Fault::Stop(step)) = fault else {
+        panic!("{fault:?} stops nothing")
+    };
     assert!(runs.metrics("run").len() as u64 >= step, "the steps before it are on record");
     assert_eq!(runs.checkpoints("run").last(), Some(&step), "and saved");
     (format!("{error:#}"), begin.elapsed())
@@ -300,17 +308,21 @@ fn what_was_trained_before_a_refused_gradient_is_saved_and_can_be_resumed() {
     let settings = settings(&runs.path("run"), toml);
     let error = train(&settings, &Toy::new(96, Some(Fault::Nan(1, 3))), &quiet()).unwrap_err();
     let error = format!("{error:#}");
-    for word in ["stopped before step 3", "--resume", "rank 1", "non-finite"] {
+    for word in ["stopped before step 3 and saved", "--resume", "computes this step again", "rank 1", "non-finite"] {
         assert!(error.contains(word), "no `{word}` in: {error}");
     }
     assert_eq!(runs.checkpoints("run"), [3]);
+    // What has diverged stops there again, as was said.
+    let control = Control { resume: true, ..quiet() };
+    let again = train(&settings, &Toy::new(96, Some(Fault::Nan(1, 3))), &control).unwrap_err();
+    assert_eq!(format!("{again:#}"), error);
     let control = Control { resume: true, ..quiet() };
     assert_eq!(train(&settings, &Toy::new(96, None), &control).unwrap().steps, 8);
     assert_eq!(runs.metrics("run").len(), 8);
 }
 
 #[test]
-fn a_run_is_not_resumed_with_other_data_or_other_learning_rates() {
+fn a_run_is_not_resumed_with_other_learning_rates() {
     let runs = Runs::default();
     let go = |schedule: &str, length: &str, points: usize, resume: bool| {
         let toml = format!("ranks = 2\nbatch = 4\nreducer = \"dense\"\nschedule = \"{schedule}\"\n{length}");
@@ -328,10 +340,6 @@ fn a_run_is_not_resumed_with_other_data_or_other_learning_rates() {
     }
     assert_eq!(go("constant", "steps = 4", 96, false), Ok(4));
     assert_eq!(go("constant", "steps = 6", 96, true), Ok(6));
-    let error = go("constant", "steps = 8", 90, true).unwrap_err();
-    for word in ["the data is not what the run began with", "96 training", "90 training"] {
-        assert!(error.contains(word), "no `{word}` in: {error}");
-    }
 }
 
 #[test]

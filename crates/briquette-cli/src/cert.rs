@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -50,11 +50,17 @@ pub struct Cert {
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..))]
     pub days: u16,
     /// A further name or address that the certificate is for, besides `briquette`; may be given several times.
-    #[arg(long = "name", value_name = "NAME")]
+    #[arg(long = "name", value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
     /// Overwrite files that are there. Ranks that have the old ones do not know ranks that have the new ones.
     #[arg(long)]
     pub force: bool,
+}
+
+/// A name that a certificate can be for.
+fn name(text: &str) -> Result<String, String> {
+    let is_blank = text.trim().is_empty();
+    if is_blank { Err("it is blank; give a host's name or address".into()) } else { Ok(text.to_owned()) }
 }
 
 /// The three files' texts, and the last moment they are valid.
@@ -76,6 +82,7 @@ impl Cert {
         if let Some(file) = files.iter().find(|file| !self.force && self.out.join(file).symlink_metadata().is_ok()) {
             bail!("{shown} has a {file} already: choose another --out, or overwrite it with --force");
         }
+        self.names.iter().try_for_each(|text| name(text).map(drop)).map_err(|problem| anyhow!("--name: {problem}"))?;
         let made = self.make()?;
         fs::create_dir_all(&self.out).with_context(|| format!("--out {shown} cannot be made"))?;
         // The key first: where it cannot be written there is no certificate that lacks one.

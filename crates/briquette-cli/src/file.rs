@@ -1,5 +1,7 @@
 //! Vectors in files: `.safetensors`, `.npy`, or raw little-endian `f32`.
 
+mod npy;
+
 use std::fs;
 use std::path::Path;
 
@@ -7,6 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use npyz::WriterBuilder;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+pub use npy::parse_npy;
+
+use crate::memory;
 
 /// A vector, and the tensors it is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,19 +28,36 @@ fn extension(path: &Path) -> &str {
 }
 
 /// Reads a vector. A `.safetensors` file may hold several tensors, of `f32`, `f16` or `bf16`: they are put one after the
-/// other, sorted by name. A `.npy` file holds one of `f32` or `f64`. Any other file is raw little-endian `f32`.
+/// other, sorted by name. A `.npy` file holds one of `f32` or `f64`, in C or Fortran order. Any other file is raw
+/// little-endian `f32`.
 ///
 /// # Errors
-/// When the file cannot be read, holds another type, or a value that is not finite: it and its place are named.
+/// When the file cannot be read, does not fit into the memory that is available, holds another type, or a value that is not
+/// finite: it and its place are named.
 pub fn read(path: &Path) -> Result<Vector> {
-    let vector = match extension(path) {
-        "safetensors" => read_safetensors(path),
-        "npy" => read_npy(path),
-        _ => read_raw(path),
+    let parse = match extension(path) {
+        "safetensors" => parse_safetensors,
+        "npy" => parse_npy,
+        _ => parse_raw,
     };
-    let vector = vector.with_context(|| format!("{}", path.display()))?;
+    let vector = read_bytes(path).and_then(|bytes| parse(&bytes)).with_context(|| format!("{}", path.display()))?;
     check(&vector).with_context(|| format!("{}", path.display()))?;
     Ok(vector)
+}
+
+/// The whole file, if there is memory for it and for the values in it.
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let len = fs::metadata(path)?.len();
+    memory::check("its bytes and the values in them take", len.saturating_mul(2))?;
+    // Fails rather than aborts where even that is too much.
+    Ok(fs::read(path)?)
+}
+
+/// Room for `len` values, or an error where there is none.
+fn reserved(len: usize) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).with_context(|| format!("{len} values do not fit into memory"))?;
+    Ok(values)
 }
 
 fn check(vector: &Vector) -> Result<()> {
@@ -50,12 +73,12 @@ fn check(vector: &Vector) -> Result<()> {
     bail!("value {place} is {value}: a compressor needs finite values")
 }
 
-fn read_safetensors(path: &Path) -> Result<Vector> {
-    let bytes = fs::read(path)?;
-    let file = SafeTensors::deserialize(&bytes)?;
+fn parse_safetensors(bytes: &[u8]) -> Result<Vector> {
+    let file = SafeTensors::deserialize(bytes)?;
     let mut tensors = file.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut vector = Vector::default();
+    let len = tensors.iter().map(|(_, view)| view.shape().iter().product::<usize>()).sum();
+    let mut vector = Vector { values: reserved(len)?, tensors: Vec::new() };
     for (name, view) in tensors {
         let data = view.data();
         match view.dtype() {
@@ -69,25 +92,11 @@ fn read_safetensors(path: &Path) -> Result<Vector> {
     Ok(vector)
 }
 
-fn read_npy(path: &Path) -> Result<Vector> {
-    let bytes = fs::read(path)?;
-    let file = npyz::NpyFile::new(&bytes[..])?;
-    let shape = file.shape().iter().map(|n| usize::try_from(*n)).collect::<Result<Vec<_>, _>>()?;
-    let values = match file.try_data::<f32>() {
-        Ok(data) => data.collect::<Result<Vec<f32>, _>>()?,
-        Err(file) => match file.try_data::<f64>() {
-            Ok(data) => data.map(|v| v.map(|v| v as f32)).collect::<Result<Vec<f32>, _>>()?,
-            Err(file) => bail!("values are of type {}; f4 and f8 can be read", file.dtype().descr()),
-        },
-    };
-    Ok(Vector { values, tensors: vec![("array".into(), shape)] })
-}
-
-fn read_raw(path: &Path) -> Result<Vector> {
-    let bytes = fs::read(path)?;
+fn parse_raw(bytes: &[u8]) -> Result<Vector> {
     let (chunks, rest) = bytes.as_chunks();
     ensure!(rest.is_empty(), "{} bytes are not a whole number of 32-bit floats", bytes.len());
-    let values: Vec<f32> = chunks.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let mut values = reserved(chunks.len())?;
+    values.extend(chunks.iter().map(|b| f32::from_le_bytes(*b)));
     let shape = vec![values.len()];
     Ok(Vector { values, tensors: vec![("values".into(), shape)] })
 }

@@ -41,7 +41,7 @@ Examples:
   Only rank 0 on the terminal, all of them in files, and up to 3 new starts after failures:
     briquette launch --ranks 4 --only-rank 0 --log-dir logs --restart 3 -- ./train
   Two machines with two ranks each. Once, and copied to both:
-    briquette token > token
+    (umask 077; briquette token > token)
   Then on each, with its own --node-rank, 0 on host1 and 1 on host2:
     briquette launch --nodes host1,host2 --node-rank 0 --ranks 2 \\
         --port 29500 --token-file token -- ./train
@@ -49,8 +49,8 @@ Examples:
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
-Each rank is told RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_RESTART, how often \
-the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
+Each rank is told RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_LAUNCH, an id of \
+this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
 
 Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one kills \
 all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others have --grace to end, then get SIGTERM, and after as \
@@ -82,7 +82,7 @@ pub struct Launch {
     /// The port rank 0 listens on. Without --nodes a free one is chosen if it is not given.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// A file with the secret that ranks prove to each other that they know (`briquette token > FILE`). Needed with more
+    /// A file with the secret that ranks prove to each other that they know (`(umask 077; briquette token > FILE)`), readable by you alone. Needed with more
     /// than one node; without it each start makes a new one.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,

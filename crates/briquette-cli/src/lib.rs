@@ -4,4 +4,8 @@ pub mod cert;
 pub mod file;
 pub mod launch;
 pub mod measure;
+pub mod memory;
+#[cfg(unix)]
+pub mod signals;
+pub mod terminal;
 pub mod token;

@@ -9,7 +9,8 @@ use briquette_cli::cert::Cert;
 use briquette_cli::file::{self, Vector};
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
-use briquette_cli::token;
+use briquette_cli::terminal::printable;
+use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use clap::{Args, Parser, Subcommand};
@@ -61,7 +62,7 @@ struct Inspect {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
     /// Threads that share the work on one vector. The messages are the same, whatever their number.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
     /// Print CSV instead of a table.
     #[arg(long, conflicts_with = "json")]
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", printable(&format!("{error:#}")));
             ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
         }
     }
@@ -117,7 +118,7 @@ fn run() -> Result<u8> {
 
 impl Inspect {
     fn run(&self) -> Result<()> {
-        let vector = file::read(&self.file)?;
+        let vector = read(&self.file)?;
         let all = CompressorConfig::defaults();
         let compressors = if self.compressors.is_empty() { &all } else { &self.compressors };
         let bar = ProgressBar::new(compressors.len() as u64);
@@ -147,12 +148,21 @@ impl Inspect {
     }
 }
 
+/// The vector of a file, if there is memory to compress it: beside it there will be its sum or copy, two messages and the bytes
+/// of one, each of which may be as large.
+fn read(path: &std::path::Path) -> Result<Vector> {
+    let vector = file::read(path)?;
+    let needed = 5 * 4 * vector.values.len() as u64;
+    memory::check("to compress it takes", needed).with_context(|| format!("{}", path.display()))?;
+    Ok(vector)
+}
+
 fn summary(path: &std::path::Path, vector: &Vector) -> String {
     let norm = vector.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     let zeros = vector.values.iter().filter(|v| **v == 0.0).count();
     format!(
         "{}: {} values in {} tensors, norm {norm:.4e}, {:.1} % zeros",
-        path.display(),
+        printable(&path.display().to_string()),
         vector.values.len(),
         vector.tensors.len(),
         100.0 * zeros as f64 / vector.values.len().max(1) as f64
@@ -193,7 +203,7 @@ fn table(rows: &[Measured], dense_bytes: f64) -> Table {
 
 impl Codec {
     fn run(&self) -> Result<()> {
-        let mut vector = file::read(&self.input)?;
+        let mut vector = read(&self.input)?;
         let (mut message, mut bytes) = (Message::default(), Vec::new());
         self.compressor.build().compress_into(&vector.values, Key::new(self.seed), &mut message);
         message.encode_into(&mut bytes);

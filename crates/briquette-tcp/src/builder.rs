@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -18,13 +19,13 @@ use crate::rendezvous::{self, World};
 use crate::secure::Certificates;
 use crate::shared::Shared;
 use crate::tcp::{Parts, Tcp, join_within};
-use crate::token::Token;
+use crate::token::{BLANK, Token};
 
 /// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// What to do about a token that is none.
-const SHOULD_HOLD: &str = "it should hold the secret that all ranks share";
+/// How often a rank that joins looks whether it is to stop. A signal handler can set a flag, and no more.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A rank's settings; every one but rank, world and rank 0's address has a default.
 #[must_use = "call `join`"]
@@ -50,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) token: Token,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) join_deadline: Duration,
+    cancel: Option<Arc<AtomicBool>>,
 }
 
 impl std::fmt::Debug for TcpBuilder {
@@ -60,6 +62,29 @@ impl std::fmt::Debug for TcpBuilder {
 }
 
 impl Settings {
+    /// What `work` gives, unless this rank is to stop before.
+    pub(crate) async fn unless_cancelled<T>(
+        &self,
+        work: impl Future<Output = Result<T, JoinError>>,
+    ) -> Result<T, JoinError> {
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = self.cancelled() => Err(JoinError::Cancelled { rank: self.rank }),
+        }
+    }
+
+    async fn cancelled(&self) {
+        match &self.cancel {
+            Some(cancel) => {
+                while !cancel.load(Ordering::Relaxed) {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     /// The socket that listens already, if there is one.
     pub(crate) fn take_listener(&self) -> Result<Option<tokio::net::TcpListener>, JoinError> {
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -86,6 +111,7 @@ impl TcpBuilder {
                 token: Token::default(),
                 certificates: None,
                 join_deadline: Duration::from_secs(120),
+                cancel: None,
             },
             deadline: Duration::from_secs(300),
             pulse: Pulse { interval: Duration::from_secs(1), lost_after: Duration::from_secs(30) },
@@ -105,19 +131,13 @@ impl TcpBuilder {
             if master.contains(':') && !master.starts_with('[') { format!("[{master}]") } else { master.clone() };
         let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}"));
         if let Some(token) = token.as_ref().map(Token::new) {
-            if token.is_empty() {
-                let problem = format!("{} is blank; {SHOULD_HOLD}", names::TOKEN);
-                return Err(JoinError::Settings(problem));
+            let problem = if token.is_empty() { Some(BLANK.to_owned()) } else { token.problem() };
+            if let Some(problem) = problem {
+                return Err(JoinError::Settings(format!("{} {problem}", names::TOKEN)));
             }
             builder = builder.token(token);
         } else if let Some(path) = token_file {
-            let problem = |e: std::io::Error| format!("{e}; {SHOULD_HOLD}");
-            let fail = |problem| JoinError::File { path: path.clone(), problem };
-            let token = Token::new(std::fs::read_to_string(path).map_err(|e| fail(problem(e)))?);
-            if token.is_empty() {
-                return Err(fail(format!("it is empty; {SHOULD_HOLD}")));
-            }
-            builder = builder.token(token);
+            builder = builder.token(Token::read(path)?);
         }
         if let Some(directory) = tls {
             builder = builder.certificates(Certificates::read(directory)?);
@@ -160,6 +180,13 @@ impl TcpBuilder {
     /// How long a world may take to come together; 2 minutes if not set.
     pub fn join_deadline(mut self, deadline: Duration) -> TcpBuilder {
         self.settings.join_deadline = deadline;
+        self
+    }
+
+    /// While this is set, this rank does not wait for the others: [`join`](TcpBuilder::join) gives up within about 0.1 s, with
+    /// [`JoinError::Cancelled`], and the ranks that have joined fail with the reason.
+    pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> TcpBuilder {
+        self.settings.cancel = Some(cancel);
         self
     }
 
@@ -212,7 +239,7 @@ impl TcpBuilder {
         let TcpBuilder { settings, deadline, pulse, limits, clock } = self;
         let settings = Arc::new(settings);
         let (rank, world) = (settings.rank, settings.world);
-        let system = |what| move |source| JoinError::System { rank, what, source };
+        let system = |what| JoinError::system(rank, world, what);
         let poll = mio::Poll::new().map_err(system("watch sockets"))?;
         let waker = mio::Waker::new(poll.registry(), mio::Token(world)).map_err(system("watch sockets"))?;
         let (commands, orders) = unbounded_channel();
@@ -221,8 +248,8 @@ impl TcpBuilder {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(source) => {
-                    let what = "start its control thread";
-                    return drop(result.send(Err(JoinError::System { rank, what, source })));
+                    let error = JoinError::system(rank, world, "start its control thread")(source);
+                    return drop(result.send(Err(error)));
                 }
             };
             runtime.block_on(async move {
@@ -233,7 +260,7 @@ impl TcpBuilder {
                 let shared = Arc::new(Shared::new(rank, addresses, waker));
                 let streams: Result<Vec<_>, _> =
                     links.into_iter().map(|link| link.map(|link| link.into_stream()).transpose()).collect();
-                let streams = streams.map_err(|source| JoinError::System { rank, what: "take over a socket", source });
+                let streams = streams.map_err(JoinError::system(rank, world, "take over a socket"));
                 if result.send(streams.map(|streams| (streams, Arc::clone(&shared)))).is_ok() {
                     control::watch(lines, shared, orders, pulse).await;
                 }
@@ -246,7 +273,8 @@ impl TcpBuilder {
             Ok(joined) => joined,
             Err(error) => {
                 // So that nothing of a failed attempt is left when another begins: no thread, no port.
-                join_within(control, ENDING);
+                let is_hurried = matches!(error, JoinError::Cancelled { .. });
+                join_within(control, if is_hurried { LOOK } else { ENDING });
                 return Err(error);
             }
         };
@@ -265,6 +293,9 @@ impl TcpBuilder {
             return problem(
                 "a rank can be dead after three heartbeats at the earliest: lost_after ≥ 3 · interval".to_owned(),
             );
+        }
+        if let Some(text) = token.problem().filter(|_| !token.is_empty()) {
+            return problem(format!("the token {text}"));
         }
         if token.is_empty() && *world > 1 {
             let listening = listener.lock().unwrap_or_else(PoisonError::into_inner);

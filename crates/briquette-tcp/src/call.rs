@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::builder::Settings;
+use crate::descriptors::{are_exhausted, exhausted};
 use crate::door::HANDSHAKE;
 use crate::error::JoinError;
 use crate::handshake::{self, HandshakeError, Introduction, Role};
@@ -57,7 +58,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     // An address that was asked for is tried first: if it cannot be had, nobody need be called.
     let mut listener = settings.take_listener()?;
     if let (None, Some(address)) = (&listener, &settings.listen) {
-        listener = Some(bind(address, deadline).await?);
+        listener = Some(bind(settings, address, deadline).await?);
     }
     loop {
         let may_hang_up = begin.elapsed() < HANGING_UP;
@@ -89,15 +90,15 @@ async fn attempt(
     may_hang_up: bool,
     deadline: Instant,
 ) -> Result<Master, Setback> {
-    let (socket, address) = connect(&settings.master, deadline).await?;
+    let (socket, address) = connect(settings, &settings.master, deadline).await?;
     let refused = |error: HandshakeError| Setback::Final(refusal(settings.rank, format!("rank 0 ({address})"), error));
-    let system = |what| move |source| Setback::Final(JoinError::System { rank: settings.rank, what, source });
+    let system = |what| move |source| Setback::Final(JoinError::system(settings.rank, settings.world, what)(source));
     // The way to rank 0 is the way on which the others are likely to reach this rank.
     let mut here = socket.local_addr().map_err(system("tell its own address"))?;
     here.set_port(0);
     let own = match listener.take() {
         Some(own) => own,
-        None => bind(&here.to_string(), deadline).await.map_err(Setback::Final)?,
+        None => bind(settings, &here.to_string(), deadline).await.map_err(Setback::Final)?,
     };
     let port = own.local_addr().map_err(system("tell its own address"))?;
     if !port.ip().is_unspecified() {
@@ -135,7 +136,7 @@ pub(crate) async fn call_rank(
     loop {
         let until = deadline.min(Instant::now() + HANDSHAKE);
         let made = async {
-            let (socket, _) = connect(address, until).await?;
+            let (socket, _) = connect(settings, address, until).await?;
             match timeout_at(until, greet(socket, settings, other, role.clone())).await {
                 Ok(Ok(stream)) => Ok(stream),
                 Ok(Err(HandshakeError::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
@@ -169,17 +170,28 @@ async fn greet(socket: TcpStream, settings: &Settings, to: usize, role: Role) ->
     Ok(stream)
 }
 
-/// A listener at the first address of a name that can be had.
-pub(crate) async fn bind(address: &str, deadline: Instant) -> Result<TcpListener, JoinError> {
+/// A listener at the first address of a name that can be had; if none can, every one is named.
+pub(crate) async fn bind(settings: &Settings, address: &str, deadline: Instant) -> Result<TcpListener, JoinError> {
     let unresolved = |source| JoinError::Resolve { address: address.to_owned(), source };
-    let mut problem = io::ErrorKind::NotFound.into();
-    for place in resolve(address, deadline).await.map_err(unresolved)? {
+    let places = resolve(address, deadline).await.map_err(unresolved)?;
+    let mut causes = Vec::new();
+    let mut kind = io::ErrorKind::NotFound;
+    for place in &places {
         match TcpListener::bind(place).await {
             Ok(listener) => return Ok(listener),
-            Err(error) => problem = error,
+            Err(error) if are_exhausted(&error) => {
+                return Err(exhausted(settings.rank, settings.world, error.to_string()));
+            }
+            Err(error) if places.len() == 1 => {
+                return Err(JoinError::Listen { address: address.to_owned(), source: error });
+            }
+            Err(error) => {
+                kind = error.kind();
+                causes.push(format!("{place}: {error}"));
+            }
         }
     }
-    Err(JoinError::Listen { address: address.to_owned(), source: problem })
+    Err(JoinError::Listen { address: address.to_owned(), source: io::Error::new(kind, causes.join("; ")) })
 }
 
 /// All addresses of a name, in the system's order.
@@ -190,13 +202,16 @@ async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Tries every address of a name.
-async fn connect(address: &str, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
+async fn connect(settings: &Settings, address: &str, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
+    let full = |error: &io::Error| Setback::Final(exhausted(settings.rank, settings.world, error.to_string()));
+    let named = |error| if are_exhausted(&error) { full(&error) } else { Setback::Name(error) };
     let mut causes = Vec::new();
-    for place in resolve(address, until).await.map_err(Setback::Name)? {
+    for place in resolve(address, until).await.map_err(named)? {
         let cause = match timeout_at(until.min(Instant::now() + CONNECT), TcpStream::connect(place)).await {
             // A port of this machine's that nobody listens at may be drawn for the call itself, which then answers itself.
             Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "nobody listens there".to_owned(),
             Ok(Ok(socket)) => return Ok((socket, place)),
+            Ok(Err(error)) if are_exhausted(&error) => return Err(full(&error)),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };

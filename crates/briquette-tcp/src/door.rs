@@ -1,7 +1,8 @@
 //! Where a rank takes calls. Whoever knows the token is let in; strangers are named once, and cannot keep the ranks out:
 //! when there is a crowd, those go first that have been at the door for long.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::builder::Settings;
+use crate::descriptors::are_exhausted;
 use crate::handshake::{self, Caller, HandshakeError};
 use crate::secure::Secure;
 
@@ -24,23 +26,27 @@ const AT_ONCE: usize = 128;
 const CROWDED: Duration = Duration::from_secs(1);
 
 /// Who called and knows the token, and from where.
-pub(crate) type Calls = mpsc::Receiver<(Caller<Secure>, SocketAddr)>;
+pub(crate) type Calls = mpsc::Receiver<Call>;
+/// An error says why no more calls can be taken: this rank has too many open files.
+type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 
 /// Takes calls until nobody wants them any more.
 pub(crate) fn accept(listener: TcpListener, settings: Arc<Settings>) -> Calls {
     let (sender, calls) = mpsc::channel(AT_ONCE);
     let (guests, handshakes, strangers) = (VecDeque::new(), JoinSet::new(), Strangers::default());
-    tokio::spawn(Door { settings, sender, guests, handshakes, strangers }.keep(listener));
+    tokio::spawn(Door { settings, sender, guests, handshakes, strangers, exhausted: None }.keep(listener));
     calls
 }
 
 struct Door {
     settings: Arc<Settings>,
-    sender: mpsc::Sender<(Caller<Secure>, SocketAddr)>,
+    sender: mpsc::Sender<Call>,
     /// Whose handshakes go on, in the order in which they came.
     guests: VecDeque<Guest>,
     handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, String>)>,
     strangers: Strangers,
+    /// Since when no call could be taken, though no handshake holds what one needs.
+    exhausted: Option<Instant>,
 }
 
 struct Guest {
@@ -61,18 +67,34 @@ impl Door {
                     // One that was turned away has been named already.
                     let Ok((from, result)) = done else { continue };
                     match result {
-                        Ok(caller) => drop(self.sender.send((caller, from)).await),
+                        Ok(caller) => drop(self.sender.send(Ok((caller, from))).await),
                         Err(problem) => self.strangers.name(from.ip(), &problem),
                     }
                 }
                 () = sleep_until(oldest + CROWDED), if is_full => self.turn_away(),
                 call = listener.accept(), if !is_full => match call {
-                    Ok((socket, from)) => self.greet(socket, from),
+                    Ok((socket, from)) => {
+                        self.exhausted = None;
+                        self.greet(socket, from);
+                    }
                     // Out of descriptors, most likely: others may be closed meanwhile.
                     Err(_) if oldest.elapsed() >= CROWDED => self.turn_away(),
-                    Err(_) => sleep(Duration::from_millis(100)).await,
+                    Err(error) => {
+                        self.report(error);
+                        sleep(Duration::from_millis(100)).await;
+                    }
                 },
             }
+        }
+    }
+
+    /// Unauthenticated peers must not end the run: only when none holds a descriptor are they this rank's own that are too many.
+    fn report(&mut self, error: io::Error) {
+        if !are_exhausted(&error) || !self.guests.is_empty() {
+            self.exhausted = None;
+        } else if self.exhausted.get_or_insert_with(Instant::now).elapsed() >= CROWDED {
+            // Where there is no room for it, it is reported the next time.
+            drop(self.sender.try_send(Err(error)));
         }
     }
 
@@ -107,15 +129,30 @@ async fn receive(socket: TcpStream, settings: &Settings) -> Result<Caller<Secure
     handshake::listen(stream, &settings.token, &binding).await
 }
 
-/// Sources that were refused, each named once.
+/// Sources that were refused, and how often for each reason: it is logged once, and how often in the end.
 #[derive(Debug, Default)]
-struct Strangers(HashSet<IpAddr>);
+struct Strangers(HashMap<(IpAddr, String), usize>);
 
 impl Strangers {
     fn name(&mut self, from: IpAddr, problem: &str) {
-        // Bounded: whoever has a thousand addresses is not worth a line each.
-        if self.0.len() < 1000 && self.0.insert(from) {
-            tracing::warn!("refused a connection from {from}: {problem} (further ones from there are not reported)");
+        // Bounded: whoever has a thousand addresses, or reasons, is not worth a line each.
+        let is_full = self.0.len() >= 1000;
+        let known = self.0.get_mut(&(from, problem.to_owned()));
+        match known {
+            Some(count) => *count += 1,
+            None if is_full => {}
+            None => {
+                tracing::warn!("refused a connection from {from}: {problem} (further ones are counted)");
+                self.0.insert((from, problem.to_owned()), 1);
+            }
+        }
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        for ((from, problem), count) in self.0.iter().filter(|(_, count)| **count > 1) {
+            tracing::warn!("refused {count} connections from {from} in all: {problem}");
         }
     }
 }

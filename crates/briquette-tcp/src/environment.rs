@@ -24,7 +24,9 @@ pub mod names {
     pub const TOKEN_FILE: &str = "BRIQUETTE_TOKEN_FILE";
     /// A directory made by `briquette cert`: ranks then speak TLS.
     pub const TLS: &str = "BRIQUETTE_TLS";
-    /// How often the world was started again; the program then continues from its last checkpoint.
+    /// What one launch has and no other: the same however often it starts the world again.
+    pub const LAUNCH: &str = "BRIQUETTE_LAUNCH";
+    /// How often the world was started again; the program then continues what this launch began, from its last checkpoint.
     pub const RESTART: &str = "BRIQUETTE_RESTART";
 }
 
@@ -47,6 +49,9 @@ pub struct Environment {
     pub token_file: Option<PathBuf>,
     /// The directory of certificates.
     pub tls: Option<PathBuf>,
+    /// What this launch has and no other, so that a program which is started again knows what it began itself. On several
+    /// machines each launcher has its own: let rank 0's count.
+    pub launch: Option<String>,
     /// How often the world was started again.
     pub restart: u32,
 }
@@ -54,7 +59,7 @@ pub struct Environment {
 /// Without the secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Environment { rank, world, local_rank, master, port, token, token_file, tls, restart } = self;
+        let Environment { rank, world, local_rank, master, port, token, token_file, tls, launch, restart } = self;
         f.debug_struct("Environment")
             .field("rank", rank)
             .field("world", world)
@@ -64,6 +69,7 @@ impl fmt::Debug for Environment {
             .field("token", &token.as_ref().map(Token::new))
             .field("token_file", token_file)
             .field("tls", tls)
+            .field("launch", launch)
             .field("restart", restart)
             .finish()
     }
@@ -80,6 +86,15 @@ pub enum EnvironmentError {
     Missing {
         /// The variable.
         name: &'static str,
+    },
+    /// Started again, but of which launch?
+    #[error(
+        "BRIQUETTE_RESTART is {restart} and BRIQUETTE_LAUNCH is not set: a launcher that starts the ranks again gives all of \
+         its starts the same BRIQUETTE_LAUNCH, which no other launch has"
+    )]
+    Launch {
+        /// How often the world was started again.
+        restart: u32,
     },
     /// A value that means nothing.
     #[error("{name} is `{value}`: {expected}")]
@@ -129,6 +144,11 @@ impl Environment {
             value: port,
             expected,
         })?;
+        let restart = number(names::RESTART, or_zero(names::RESTART))?;
+        let launch = lookup(names::LAUNCH).filter(|launch| !launch.is_empty());
+        if restart > 0 && launch.is_none() {
+            return Err(EnvironmentError::Launch { restart });
+        }
         Ok(Some(Environment {
             rank,
             world,
@@ -138,7 +158,8 @@ impl Environment {
             token: lookup(names::TOKEN).filter(|token| !token.is_empty()),
             token_file: lookup(names::TOKEN_FILE).map(PathBuf::from),
             tls: lookup(names::TLS).map(PathBuf::from),
-            restart: number(names::RESTART, or_zero(names::RESTART))?,
+            launch,
+            restart,
         }))
     }
 
@@ -156,6 +177,7 @@ impl Environment {
         set.extend(self.token.clone().map(|token| (names::TOKEN, token)));
         set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
         set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
+        set.extend(self.launch.clone().map(|launch| (names::LAUNCH, launch)));
         set
     }
 }
@@ -184,6 +206,7 @@ mod tests {
             token: Some("secret".into()),
             token_file: Some("token".into()),
             tls: Some("certs".into()),
+            launch: Some("7d1f".into()),
             restart: 2,
         };
         let set = written.variables();
@@ -202,5 +225,7 @@ mod tests {
         says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["RANK", "2 of 2"]);
         let rest = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
         says(&rest, &["MASTER_PORT", "70000", "65535"]);
+        let again = [&rest[..3], &[("MASTER_PORT", "7000"), ("BRIQUETTE_RESTART", "1")]].concat();
+        says(&again, &["BRIQUETTE_RESTART is 1", "BRIQUETTE_LAUNCH is not set"]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::descriptors;
+
 /// A rank could not join.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -97,6 +99,31 @@ pub enum JoinError {
         /// Its words.
         reason: String,
     },
+    /// This rank was to stop before the world was complete: see [`TcpBuilder::cancel`](crate::TcpBuilder::cancel).
+    #[error("rank {rank} was interrupted before all ranks had joined")]
+    Cancelled {
+        /// The rank that was interrupted.
+        rank: usize,
+    },
+    /// A rank may not have as many open files as it needs.
+    #[error(
+        "rank {rank} of {world} cannot open its connections: {cause}. It needs {needed} more{usage}. Raise the limit where \
+         this rank is started: `ulimit -n {advice}`"
+    )]
+    Descriptors {
+        /// The rank that has reached a limit.
+        rank: usize,
+        /// How many ranks there are.
+        world: usize,
+        /// Which limit, in the system's words.
+        cause: String,
+        /// Descriptors that it has yet to open: its connections, and a few files.
+        needed: usize,
+        /// How many are open and how many there may be, where the system says so.
+        usage: String,
+        /// A limit that is enough.
+        advice: usize,
+    },
     /// A file of certificates or a token.
     #[error("{}: {problem}", path.display())]
     File {
@@ -118,6 +145,27 @@ pub enum JoinError {
         /// The system's words.
         source: std::io::Error,
     },
+}
+
+impl JoinError {
+    /// Whether another attempt with the same settings, on the same machines, would fail in the same way: settings that cannot
+    /// work, files that cannot be used, ranks that do not belong together, limits of the system.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            JoinError::Settings(_) | JoinError::File { .. } => true,
+            JoinError::Mismatch { .. } | JoinError::Descriptors { .. } => true,
+            JoinError::Resolve { source, .. } => source.kind() == std::io::ErrorKind::InvalidInput,
+            _ => false,
+        }
+    }
+
+    /// The error of a rank for which the system did not do its part.
+    pub(crate) fn system(rank: usize, world: usize, what: &'static str) -> impl Fn(std::io::Error) -> JoinError {
+        move |source| match descriptors::are_exhausted(&source) {
+            true => descriptors::exhausted(rank, world, source.to_string()),
+            false => JoinError::System { rank, what, source },
+        }
+    }
 }
 
 fn bind_advice(source: &std::io::Error) -> &'static str {

@@ -1,26 +1,28 @@
-//! What goes over a data link: a header of 52 bytes, then the bytes of the frame.
+//! What goes over a data link: a header of 68 bytes, then the bytes of the frame.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 2 | `bq` |
-//! | 1 | version, 1 |
+//! | 1 | version, 2 |
 //! | 1 | kind: 0 data, 1 goodbye |
 //! | 4 | length of what follows the header |
 //! | 8 | number of the frame on this link and in this direction, from 0 |
 //! | 8 | step |
 //! | 4 | bucket, `0xffff_ffff` for none |
 //! | 4 | CRC-32 of what follows the header, 0 where checksums are off |
-//! | 16 | operation, UTF-8 filled up with zeros |
-//! | 4 | CRC-32 of the 48 bytes before |
+//! | 32 | operation, UTF-8 filled up with zeros; a longer name is cut and ends in `…` |
+//! | 4 | CRC-32 of the 64 bytes before |
 //!
 //! Numbers are little-endian. A header is checked as a whole before its length is believed.
 
 use briquette_core::comm::Scope;
 
 /// Bytes of a header.
-pub const HEADER: usize = 52;
+pub const HEADER: usize = 68;
 /// What both sides must speak.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
+/// Bytes for the name of an operation; those of this library are shorter.
+const OPERATION: usize = 32;
 const NO_BUCKET: u32 = u32::MAX;
 
 /// What a frame is for.
@@ -32,7 +34,7 @@ pub enum Kind {
     Goodbye,
 }
 
-/// The 52 bytes before a frame.
+/// The 68 bytes before a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is for.
@@ -50,17 +52,23 @@ pub struct Header {
 /// What a sender was doing, as far as a header has room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    operation: [u8; 16],
+    operation: [u8; OPERATION],
     step: u64,
     bucket: u32,
 }
 
 impl From<Scope> for Tag {
     fn from(scope: Scope) -> Tag {
-        let mut operation = [0; 16];
-        let text = scope.operation.as_bytes();
-        let len = text.len().min(operation.len());
-        operation[..len].copy_from_slice(&text[..len]);
+        const CUT: &str = "…";
+        let mut operation = [0; OPERATION];
+        let text = scope.operation;
+        if text.len() <= OPERATION {
+            operation[..text.len()].copy_from_slice(text.as_bytes());
+        } else {
+            let end = text.floor_char_boundary(OPERATION - CUT.len());
+            operation[..end].copy_from_slice(&text.as_bytes()[..end]);
+            operation[end..end + CUT.len()].copy_from_slice(CUT.as_bytes());
+        }
         let bucket = scope.bucket.and_then(|bucket| u32::try_from(bucket).ok()).unwrap_or(NO_BUCKET);
         Tag { operation, step: scope.step, bucket }
     }
@@ -165,8 +173,8 @@ impl Header {
         if len > limit {
             return Err(FrameError::Long { len, limit });
         }
-        let mut operation = [0; 16];
-        operation.copy_from_slice(&bytes[32..48]);
+        let mut operation = [0; OPERATION];
+        operation.copy_from_slice(&bytes[32..32 + OPERATION]);
         let tag = Tag { operation, step: long(16), bucket: number(24) };
         Ok(Header { kind, len, number: long(8), tag, checksum: number(28) })
     }
@@ -185,8 +193,17 @@ mod tests {
     fn a_header_is_read_as_it_was_written() {
         assert_eq!(Header::decode(&header().encode(), 300_000), Ok(header()));
         assert_eq!(header().tag.to_string(), "checkpoint save of bucket 2 at step 1841");
-        let long = Scope { operation: "an operation with a long name", step: 0, bucket: None };
-        assert_eq!(Tag::from(long).to_string(), "an operation wit at step 0");
+    }
+
+    #[test]
+    fn names_of_operations_are_whole_and_one_that_is_too_long_says_so() {
+        let shown = |operation| Tag::from(Scope { operation, step: 0, bucket: None }).to_string();
+        for operation in ["average of buffers", "re-broadcast of parameters", "thirty-two letters and no more, ok"] {
+            let cut = if operation.len() > 32 { "thirty-two letters and no mor…" } else { operation };
+            assert_eq!(shown(operation), format!("{cut} at step 0"));
+        }
+        // Not within a letter.
+        assert_eq!(shown("ääääääääääääääääää"), "ääääääääääääää… at step 0");
     }
 
     #[test]
@@ -208,8 +225,8 @@ mod tests {
     fn a_header_has_these_bytes() {
         let header = Header { kind: Kind::Goodbye, len: 0, number: 3, tag: Scope::default().into(), checksum: 0 };
         let bytes = header.encode();
-        assert_eq!(bytes[..9], [b'b', b'q', 1, 1, 0, 0, 0, 0, 3]);
+        assert_eq!(bytes[..9], [b'b', b'q', 2, 1, 0, 0, 0, 0, 3]);
         assert_eq!(bytes[24..28], [0xff; 4]);
-        assert_eq!(bytes[48..], crc32fast::hash(&bytes[..48]).to_le_bytes());
+        assert_eq!(bytes[64..], crc32fast::hash(&bytes[..64]).to_le_bytes());
     }
 }

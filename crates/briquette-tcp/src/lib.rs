@@ -23,7 +23,7 @@
 //! thread sends heartbeats and hears why others stop. The collectives are core's, so the bits are those of every
 //! other transport.
 //!
-//! **Bytes.** A frame of `n` bytes takes `52 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Communicator::traffic)
+//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Communicator::traffic)
 //! counts the `n`. Heartbeats are about 100 bytes a second from every rank, and from rank 0 as much for every rank to every rank.
 //!
 //! ```
@@ -37,7 +37,7 @@
 //!     assert_eq!(comm.traffic().sent, 2 * 400);
 //!     Ok::<_, CommError>(comm.socket_bytes().written)
 //! });
-//! assert_eq!(written, vec![Ok(2 * (52 + 400)); 3]);
+//! assert_eq!(written, vec![Ok(2 * (68 + 400)); 3]);
 //! # Ok::<_, briquette_tcp::JoinError>(())
 //! ```
 //!
@@ -49,6 +49,7 @@
 mod builder;
 mod call;
 mod control;
+mod descriptors;
 mod door;
 mod environment;
 mod error;

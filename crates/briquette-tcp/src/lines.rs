@@ -32,6 +32,8 @@ pub(crate) enum Message {
     Go,
     /// The world will not come about.
     Fail(String),
+    /// This rank cannot join, now or later: the others need not wait for it.
+    Unable(String),
     /// Still here; rank 0 adds what it knows of the others.
     Beat { doing: Doing, others: Vec<(usize, Duration, Doing)> },
     /// A rank stops everyone.

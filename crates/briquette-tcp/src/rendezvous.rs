@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::builder::Settings;
 use crate::call::{bind, call_master, call_rank};
+use crate::descriptors;
 use crate::door::{Calls, accept};
 use crate::error::JoinError;
 use crate::handshake::{Caller, Introduction, Role};
@@ -20,6 +20,12 @@ use crate::secure::Secure;
 
 /// How much longer than rank 0 the others wait, so that they hear from it who was missing.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a rank that gives up goes on giving the reason to others that call, or waits until it has been read. Ranks that
+/// have found nobody call once a second.
+const PARTING: Duration = Duration::from_secs(2);
+/// The same for a rank that was interrupted.
+const HURRIED: Duration = Duration::from_millis(300);
 
 /// How long a rank whose call failed waits for rank 0's word of why.
 const GRACE: Duration = Duration::from_millis(500);
@@ -49,19 +55,25 @@ struct Gathering {
     lines: Lines,
     /// Where each rank takes calls; empty for those that have not come yet.
     addresses: Vec<String>,
+    /// Why no more calls can be taken.
+    exhausted: Option<io::Error>,
 }
 
 /// Rank 0's part.
 async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
     let listener = match settings.take_listener()? {
         Some(listener) => listener,
-        None => bind(settings.listen.as_ref().unwrap_or(&settings.master), deadline).await?,
+        None => {
+            let address = settings.listen.as_ref().unwrap_or(&settings.master);
+            settings.unless_cancelled(bind(&settings, address, deadline)).await?
+        }
     };
     let calls = accept(listener, Arc::clone(&settings));
     let mut addresses = vec![String::new(); settings.world];
     addresses[0].clone_from(&settings.master);
-    let mut gathering = Gathering { settings, deadline, calls, lines: Lines::new(), addresses };
-    match gathering.lead().await {
+    let mut gathering =
+        Gathering { settings: Arc::clone(&settings), deadline, calls, lines: Lines::new(), addresses, exhausted: None };
+    match settings.unless_cancelled(gathering.lead()).await {
         Ok(links) => Ok(World { lines: gathering.lines, links, addresses: gathering.addresses }),
         Err(error) => gathering.fail(error).await,
     }
@@ -69,12 +81,14 @@ async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinE
 
 /// Every other rank's part.
 async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
-    let master = call_master(&settings, deadline).await?;
+    let master = settings.unless_cancelled(call_master(&settings, deadline)).await?;
     let calls = accept(master.listener, Arc::clone(&settings));
     let mut lines = Lines::new();
     lines.add(0, master.stream);
-    let mut gathering = Gathering { settings, deadline, calls, lines, addresses: Vec::new() };
-    match gathering.follow(master.address).await {
+    let addresses = Vec::new();
+    let mut gathering =
+        Gathering { settings: Arc::clone(&settings), deadline, calls, lines, addresses, exhausted: None };
+    match settings.unless_cancelled(gathering.follow(master.address)).await {
         Ok(links) => Ok(World { lines: gathering.lines, links, addresses: gathering.addresses }),
         Err(error) => gathering.fail(error).await,
     }
@@ -82,6 +96,7 @@ async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, Joi
 
 impl Gathering {
     async fn lead(&mut self) -> Result<Vec<Option<Secure>>, JoinError> {
+        descriptors::check(0, self.settings.world)?;
         self.gather().await?;
         let session = random_name(0)?;
         let addresses = self.addresses.clone();
@@ -114,13 +129,18 @@ impl Gathering {
                 }
             });
             match came.await {
-                Ok(Ok((caller, from))) => self.enrol(caller, from).await?,
+                Ok(Ok(Ok((caller, from)))) => self.enrol(caller, from).await?,
+                Ok(Ok(Err(error))) => {
+                    self.exhausted = Some(error);
+                    return Err(self.incomplete(String::new()));
+                }
                 // Gone again before the world was complete; another attempt is welcome.
                 Ok(Err((rank, Event::Closed(cause)))) => {
                     tracing::warn!("rank {rank} joined and went away again: {cause}");
                     self.lines.remove(rank);
                     self.addresses[rank].clear();
                 }
+                Ok(Err((_, Event::Said(Message::Unable(reason))))) => return Err(JoinError::Stopped { reason }),
                 // Its own deadline has passed, perhaps: the end of its line follows.
                 Ok(Err((_, Event::Said(_)))) => {}
                 Err(_) => {
@@ -133,6 +153,7 @@ impl Gathering {
     }
 
     async fn follow(&mut self, master: SocketAddr) -> Result<Vec<Option<Secure>>, JoinError> {
+        descriptors::check(self.settings.rank, self.settings.world)?;
         let (session, addresses) = match timeout_at(self.deadline, self.lines.next()).await {
             Ok((_, Event::Said(Message::Roster { session, addresses }))) => (session, addresses),
             Ok((rank, event)) => return Err(stopped(rank, event)),
@@ -194,18 +215,25 @@ impl Gathering {
     }
 
     /// The next news on a line, or none when a call came and was dealt with.
-    async fn next(&mut self, session: &str, links: &mut [Option<Secure>]) -> Result<Option<(usize, Event)>, Elapsed> {
+    ///
+    /// Fails when there is no more time, or no more calls can be taken: [`incomplete`](Self::incomplete) knows which.
+    async fn next(&mut self, session: &str, links: &mut [Option<Secure>]) -> Result<Option<(usize, Event)>, ()> {
         let came = timeout_at(self.deadline, async {
             tokio::select! {
                 news = self.lines.next() => Err(news),
                 Some(call) = self.calls.recv() => Ok(call),
             }
         });
-        match came.await? {
-            Err(news) => Ok(Some(news)),
-            Ok((caller, from)) => {
+        match came.await {
+            Err(_) => Err(()),
+            Ok(Err(news)) => Ok(Some(news)),
+            Ok(Ok(Ok((caller, from)))) => {
                 self.connect(caller, from, session, links).await;
                 Ok(None)
+            }
+            Ok(Ok(Err(error))) => {
+                self.exhausted = Some(error);
+                Err(())
             }
         }
     }
@@ -262,13 +290,49 @@ impl Gathering {
 
     /// Tells the others before giving up, unless it is from rank 0 that this rank knows.
     async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
-        if self.settings.rank == 0 || !matches!(error, JoinError::Stopped { .. }) {
-            self.lines.tell_all(&Message::Fail(error.to_string())).await;
+        let reason = error.to_string();
+        // How long ranks that come late can still get the reason.
+        let parting = match error {
+            JoinError::Cancelled { .. } => HURRIED,
+            JoinError::Descriptors { .. } => PARTING,
+            _ => Duration::ZERO,
+        };
+        if self.settings.rank == 0 {
+            self.lines.tell_all(&Message::Fail(reason.clone())).await;
+            self.part(&reason, parting).await;
+        } else if !parting.is_zero() {
+            self.lines.tell_all(&Message::Unable(reason)).await;
+            // Rank 0 closes the line when it has read that.
+            timeout(parting, self.lines.close()).await.unwrap_or_default();
+        } else if !matches!(error, JoinError::Stopped { .. }) {
+            self.lines.tell_all(&Message::Fail(reason)).await;
         }
         Err(error)
     }
 
-    fn incomplete(&self, missing: String) -> JoinError {
+    /// Gives the reason to ranks that rank 0 has not taken in: else they would call in vain until their deadline.
+    async fn part(&mut self, reason: &str, limit: Duration) {
+        let until = Instant::now() + limit;
+        // Their lines' descriptors are those that further calls need.
+        self.lines = Lines::new();
+        while !self.missing().is_empty() {
+            match timeout_at(until, self.calls.recv()).await {
+                Ok(Some(Ok((caller, from)))) => {
+                    if let Some(address) = self.addresses.get_mut(caller.introduction.rank) {
+                        *address = from.to_string();
+                    }
+                    drop(caller.refuse(reason).await);
+                }
+                Ok(Some(Err(_))) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn incomplete(&mut self, missing: String) -> JoinError {
+        if let Some(error) = self.exhausted.take() {
+            return descriptors::exhausted(self.settings.rank, self.settings.world, error.to_string());
+        }
         let Settings { rank, world, join_deadline, .. } = *self.settings;
         JoinError::Incomplete { rank, world, seconds: join_deadline.as_secs_f64(), missing }
     }
@@ -282,7 +346,7 @@ async fn send_away(caller: Caller<Secure>, from: SocketAddr, problem: String) {
 
 fn stopped(rank: usize, event: Event) -> JoinError {
     let reason = match event {
-        Event::Said(Message::Fail(reason)) => reason,
+        Event::Said(Message::Fail(reason) | Message::Unable(reason)) => reason,
         Event::Said(message) => format!("rank {rank} said {message:?} out of turn"),
         Event::Closed(cause) => format!("rank {rank} went away while the world came together: {cause}"),
     };

@@ -1,7 +1,17 @@
 //! The secret that ranks share, and how one proves to know it without saying it.
 
+use std::path::Path;
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use crate::error::JoinError;
+
+/// Fewest bytes of a secret: fewer can be tried out.
+const SHORTEST: usize = 16;
+
+/// What is wrong with a secret of no letters.
+pub(crate) const BLANK: &str = "is blank; it should hold the secret that all ranks share";
 
 /// A secret that all ranks of a world share. It is never sent: each side proves with HMAC-SHA-256 over numbers drawn by
 /// both that it knows it.
@@ -19,6 +29,42 @@ impl Token {
     /// From text; white space around it does not count.
     pub fn new(secret: impl AsRef<str>) -> Token {
         Token(secret.as_ref().trim().as_bytes().to_vec())
+    }
+
+    /// From a file that only its owner, or their group, can read.
+    ///
+    /// # Errors
+    /// [`JoinError::File`] when the file cannot be read, every user of the machine can read or change it, or the secret in it
+    /// is shorter than 16 bytes.
+    pub fn read(path: &Path) -> Result<Token, JoinError> {
+        let fail = |problem: String| JoinError::File { path: path.to_owned(), problem };
+        let make = format!("(umask 077; briquette token > {})", path.display());
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|e| {
+            fail(format!(
+                "{e}; it should hold the secret that all ranks share: make it once with `{make}` \
+                                                   and copy it to every machine"
+            ))
+        })?;
+        exposed(path).map_or(Ok(()), |problem| Err(fail(problem)))?;
+        let token = Token::new(text);
+        if token.is_empty() {
+            return Err(fail(format!(
+                "it is empty; it should hold the secret that all ranks share: fill it with `{make}`"
+            )));
+        }
+        token.problem().map_or(Ok(token), |problem| Err(fail(format!("the secret in it {problem}"))))
+    }
+
+    /// What is wrong with the secret, if anything is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let len = self.0.len();
+        let is_short = (1..SHORTEST).contains(&len);
+        is_short.then(|| {
+            format!(
+                "has {len} bytes, and {SHORTEST} are the fewest that keep others out: `briquette token` makes one of 64"
+            )
+        })
     }
 
     /// Whether there is no secret.
@@ -44,6 +90,28 @@ impl Token {
         }
         mac
     }
+}
+
+/// Whether every user of this machine can read or change a file: what is wrong, and what to do. Its group may be there for
+/// this run, as where an orchestrator hands secrets out; so that is left to its owner, with a warning.
+#[cfg(unix)]
+fn exposed(path: &Path) -> Option<String> {
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path).ok()?) & 0o777;
+    let shown = path.display();
+    if mode & 0o006 != 0 {
+        return Some(format!("every user of this machine can read or change it (mode {mode:o}): `chmod 600 {shown}`"));
+    }
+    if mode & 0o060 != 0 {
+        tracing::warn!(
+            "{shown}: its group can read or change the secret (mode {mode:o}); `chmod 600 {shown}` keeps it yours"
+        );
+    }
+    None
+}
+
+#[cfg(not(unix))]
+fn exposed(_: &Path) -> Option<String> {
+    None
 }
 
 /// Not the secret itself.

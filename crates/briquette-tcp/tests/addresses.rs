@@ -45,7 +45,7 @@ fn every_address_of_a_name_is_tried() {
 fn a_rank_that_listens_everywhere_tells_an_address_that_is_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let master = listener.local_addr().unwrap().to_string();
-    let comms = meet(&master, listener, |rank| rank.token(Token::new("secret")).listen("0.0.0.0:0"));
+    let comms = meet(&master, listener, |rank| rank.token(Token::new("a secret of sixteen")).listen("0.0.0.0:0"));
     let places: Vec<SocketAddr> = (0..3).map(|rank| comms[2].address(rank).unwrap().parse().unwrap()).collect();
     assert!(places.iter().all(|place| place.ip().is_loopback() && place.port() != 0), "{places:?}");
     adds_up(comms);

@@ -87,7 +87,7 @@ fn an_unreachable_master_is_named_with_the_time_it_took() {
 
 #[test]
 fn a_name_that_means_nothing_is_named() {
-    let secret = || Token::new("secret");
+    let secret = || Token::new("a secret of sixteen");
     for number in [0, 1] {
         let builder = |master: &str| TcpBuilder::new(number, 2, master).token(secret()).join_deadline(SOON);
         let begin = Instant::now();
@@ -173,7 +173,8 @@ fn heartbeats_that_cannot_work_are_not_even_tried() {
 
 #[test]
 fn an_address_of_another_machine_is_named() {
-    let builder = |number: usize| TcpBuilder::new(number, 2, nowhere().to_string()).token(Token::new("secret"));
+    let builder =
+        |number: usize| TcpBuilder::new(number, 2, nowhere().to_string()).token(Token::new("a secret of sixteen"));
     let words = ["cannot listen at 192.0.2.1:0", "not one of this machine's"];
     // On other ranks before rank 0 is even looked for.
     for number in [0, 1] {
@@ -181,22 +182,50 @@ fn an_address_of_another_machine_is_named() {
     }
 }
 
+/// Sets who may read and change a file, where the system knows that.
+fn protect(path: &std::path::Path, mode: u32) {
+    #[cfg(unix)]
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+}
+
 #[test]
-fn a_token_that_cannot_be_read_is_named() {
+fn a_token_that_cannot_be_read_or_is_none_is_named() {
     let directory = TempDir::new().unwrap();
     let fails = |token: Option<&str>, token_file: Option<PathBuf>, tls: Option<PathBuf>| {
         let (master, token) = ("localhost".to_owned(), token.map(str::to_owned));
         let place = (1, 2, 0, 4000, 0);
         let (rank, world, local_rank, port, restart) = place;
-        let environment = Environment { rank, world, local_rank, master, port, token, token_file, tls, restart };
+        let environment =
+            Environment { rank, world, local_rank, master, port, token, token_file, tls, launch: None, restart };
         TcpBuilder::from_environment(&environment).unwrap_err().to_string()
     };
     let (missing, empty) = (directory.path().join("missing"), directory.path().join("empty"));
     fs::write(&empty, "\n").unwrap();
+    protect(&empty, 0o600);
     let text = fails(None, Some(missing.clone()), None);
     assert!(text.contains(missing.to_str().unwrap()) && text.contains("the secret that all ranks share"), "{text}");
     let text = fails(None, Some(empty.clone()), None);
     assert!(text.contains(empty.to_str().unwrap()) && text.contains("it is empty"), "{text}");
+    let short = directory.path().join("short");
+    fs::write(&short, "fifteen-letters\n").unwrap();
+    protect(&short, 0o600);
+    let text = fails(None, Some(short.clone()), None);
+    assert!(text.contains("short: the secret in it has 15 bytes, and 16 are the fewest"), "{text}");
+    fs::write(&short, "sixteen-letters!\n").unwrap();
+    for mode in [0o644, 0o604, 0o602] {
+        protect(&short, mode);
+        let text = fails(None, Some(short.clone()), None);
+        assert!(text.contains(&format!("(mode {mode:o}): `chmod 600 ")), "{text}");
+    }
+    for mode in [0o600, 0o400, 0o640] {
+        protect(&short, mode);
+        assert_eq!(Token::read(&short).unwrap(), Token::new("sixteen-letters!"));
+    }
+    says(rank(1, nowhere()).token(Token::new("x")).join(), &["the token has 1 bytes", "`briquette token`"]);
+    let text = fails(Some("fifteen-letters"), None, None);
+    assert!(text.contains("BRIQUETTE_TOKEN has 15 bytes"), "{text}");
     let text = fails(Some(" "), None, None);
     assert!(text.contains("BRIQUETTE_TOKEN is blank"), "{text}");
     let text = fails(None, None, Some(missing));

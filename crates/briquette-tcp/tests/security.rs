@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use common::stranger::{Recorder, Source};
 use common::{EXPIRED, PATIENT, VALID, certificates, logs, meddle, rank, write_certificates};
 
-const SECRET: &str = "sesame-opens-47";
+const SECRET: &str = "sesame-opens-all-47";
 
 fn secret(rank: TcpBuilder) -> TcpBuilder {
     rank.token(Token::new(SECRET))
@@ -63,10 +63,26 @@ fn says(result: Result<Tcp, JoinError>, words: &[&str]) {
 }
 
 #[test]
+fn every_reason_for_which_a_source_is_refused_is_named_once_and_counted() {
+    logs::keep();
+    let source = Source::new();
+    meddle(secret, |[door, _]| {
+        for words in ["GET / HTTP/1.1\r\n\r\n", "SSH-2.0-a-client\r\n", "GET / HTTP/1.1\r\n\r\n"] {
+            source.say(door, words.as_bytes());
+        }
+        for words in ["GET / HT", "SSH-2.0-"] {
+            logs::wait_for(1, &[&source.logged(), words]);
+        }
+    });
+    assert_eq!(logs::with(&[&source.logged()]).len(), 2);
+    logs::wait_for(1, &["refused 2 connections from", &source.0.to_string(), "GET / HT"]);
+}
+
+#[test]
 fn a_wrong_token_is_refused_with_advice() {
     let words =
         (&["rank 2 was refused by rank 0", "token is wrong or missing", "give every rank the same"][..], "token");
-    refused_as_rank(secret, |rank| rank.token(Token::new("another secret")), words);
+    refused_as_rank(secret, |rank| rank.token(Token::new("another secret-47")), words);
 }
 
 #[test]
@@ -177,7 +193,7 @@ fn the_token_is_seen_nowhere() {
     thread::scope(|threads| {
         let join = |rank: TcpBuilder| threads.spawn(move || secret(rank).join().unwrap());
         let master = join(rank(0, relay.address).listener(listener));
-        says(rank(1, relay.address).token(Token::new("wrong")).join(), &["token"]);
+        says(rank(1, relay.address).token(Token::new("a wrong secret-47")).join(), &["token"]);
         let others = [1, 2].map(|number| join(rank(number, relay.address)));
         let world: Vec<Tcp> = [master].into_iter().chain(others).map(|rank| rank.join().unwrap()).collect();
         assert!(!format!("{world:?}").contains(SECRET));

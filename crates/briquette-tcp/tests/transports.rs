@@ -14,7 +14,7 @@ use common::{certificates, world};
 static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(certificates);
 
 transport_suite!(tcp, Threads(|ranks| world(ranks, |rank| rank)));
-transport_suite!(tcp_with_a_token, Threads(|ranks| world(ranks, |rank| rank.token(Token::new("sesame")))));
+transport_suite!(tcp_with_a_token, Threads(|ranks| world(ranks, |rank| rank.token(Token::new("sesame-opens-all-47")))));
 transport_suite!(tcp_without_checksums, Threads(|ranks| world(ranks, |rank| rank.checksums(false))));
 transport_suite!(tls, Threads(|ranks| world(ranks, |rank| rank.certificates(CERTIFICATES.clone()))));
 

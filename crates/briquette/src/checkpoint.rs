@@ -14,6 +14,7 @@ mod books;
 mod directory;
 mod file;
 mod ids;
+mod resume;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -22,12 +23,12 @@ use std::path::Path;
 
 use briquette_core::state::State;
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
 use self::books::Books;
 pub use self::directory::Checkpoint;
+pub(crate) use self::directory::Series;
 use self::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old};
 pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
@@ -51,6 +52,10 @@ pub enum WorldChange {
 
 pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
     Error::Checkpoint { path: path.to_owned(), problem: problem.to_string() }
+}
+
+fn other_run(path: &Path, problem: String) -> Error {
+    Error::OtherRun { path: path.to_owned(), problem }
 }
 
 impl DistributedOptimizer {
@@ -77,28 +82,12 @@ impl DistributedOptimizer {
             Ok([("model", model), ("optimizer", optimizer)].into_iter().chain(own_blobs(own)).collect())
         })?;
         self.sync.comm.set_clock(clock);
-        let path = directory.join(format!("step-{:08}", self.sync.step));
-        self.sync.write_checkpoint(&path, blobs, notes)?;
+        let series = Series::steps(directory);
+        self.sync.write_checkpoint(&series.path(self.sync.step), blobs, notes)?;
         if self.sync.rank() == 0 {
-            remove_old(directory);
+            remove_old(series);
         }
         self.sync.finish_saving(clock)
-    }
-
-    /// Continues from a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that
-    /// joined. In a world of the same size, what follows is bit for bit what would have followed without the break.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] when a file is damaged or was saved by another model, configuration or world (what differs is
-    /// named). On an error the optimizer has not changed; the module is gone with the error.
-    pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
-        let mut saved = self.sync.read_checkpoint(checkpoint, change)?;
-        let (module, record) = saved.load(module)?;
-        let empty = ModuleOptimizer::clone(&self.inner);
-        let inner = by_the_default_device(|| empty.load_record(record))?;
-        self.sync.restore(&saved.state)?;
-        self.inner = inner;
-        Ok(module)
     }
 }
 
@@ -152,8 +141,8 @@ impl Synchronizer {
     }
 
     fn write_manifest(&self, path: &Path, checksums: Vec<u32>, notes: &BTreeMap<String, String>) -> Result<u32, Error> {
-        let manifest = Manifest { step: self.step, world: self.world(), checksums, notes: notes.clone() };
-        let text = serde_json::to_string_pretty(&manifest).map_err(|e| fail(path, e))?;
+        let manifest = Manifest { step: self.step, world: self.world(), checksums, notes: notes.clone(), crc32: None };
+        let text = manifest.to_text().map_err(|e| fail(path, e))?;
         write_atomically(&path.join(MANIFEST), text.as_bytes())?;
         Ok(crc32fast::hash(text.as_bytes()))
     }
@@ -209,7 +198,7 @@ impl Synchronizer {
                 "saved by {saved} ranks, this world has {world}: resume with {saved}, or choose what becomes of the residuals \
                  (DropResiduals or SpreadResiduals)"
             );
-            return Err(fail(checkpoint.path(), problem));
+            return Err(other_run(checkpoint.path(), problem));
         }
         let source = if saved == world { rank } else { rank % saved };
         let path = checkpoint.path().join(file_name(source));
@@ -228,16 +217,6 @@ impl Synchronizer {
         Ok(Saved { path, state, blobs })
     }
 
-    /// Residuals, controller, step and clock, as they were saved.
-    pub(crate) fn restore(&mut self, state: &State) -> Result<(), Error> {
-        let rank = self.rank();
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
-        let books = Books::read(state)?;
-        state.load_part("strategy", &mut *joined.strategy)?;
-        books.apply(self);
-        Ok(())
-    }
-
     /// What differs between the run that saved and this one.
     fn check_metadata(&self, bytes: &[u8], path: &Path, same_world: bool) -> Result<(), Error> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| fail(path, e))?;
@@ -252,7 +231,7 @@ impl Synchronizer {
             if theirs != ours[field] {
                 let what = if field == "layout" { "model" } else { field };
                 let problem = format!("saved by another {what}: {theirs} there, {} here", ours[field]);
-                return Err(fail(path, problem));
+                return Err(other_run(path, problem));
             }
         }
         Ok(())

@@ -73,12 +73,20 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// A checkpoint cannot be used.
+    /// A checkpoint is not whole, or none is there.
     #[error("checkpoint {path}: {problem}")]
     Checkpoint {
         /// File or directory.
         path: PathBuf,
         /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A checkpoint is whole, but another model, configuration or world saved it.
+    #[error("checkpoint {path}: {problem}")]
+    OtherRun {
+        /// File or directory.
+        path: PathBuf,
+        /// What differs and what to do.
         problem: String,
     },
     /// Saved state does not fit this configuration.

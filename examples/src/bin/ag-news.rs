@@ -52,13 +52,10 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         ..TextSource::new(kind)
     };
     let texts = source.load()?;
-    let notes = if control.quiet { &[][..] } else { &texts.notes };
-    for note in notes {
-        println!("note: {note}");
+    for note in &texts.notes {
+        control.say(format_args!("note: {note}"));
     }
-    if !control.quiet {
-        println!("{} training and {} test texts\n", texts.train.len(), texts.test.len());
-    }
+    control.say(format_args!("{} training and {} test texts\n", texts.train.len(), texts.test.len()));
     let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
     train(settings, &TextTask { texts, kind: model, config, key: Key::new(settings.seed) }, control)
 }

@@ -55,13 +55,10 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         ..ImageSource::new(kind)
     };
     let images = source.load()?;
-    let notes = if control.quiet { &[][..] } else { &images.notes };
-    for note in notes {
-        println!("note: {note}");
+    for note in &images.notes {
+        control.say(format_args!("note: {note}"));
     }
-    if !control.quiet {
-        println!("{} training and {} test images\n", images.train.len(), images.test.len());
-    }
+    control.say(format_args!("{} training and {} test images\n", images.train.len(), images.test.len()));
     let augment = match settings.augment {
         None | Some(AugmentSpec::None) => None,
         Some(AugmentSpec::Flip) => Some(Augment::flip()),

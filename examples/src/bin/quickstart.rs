@@ -11,6 +11,7 @@ use briquette_datasets::{Augment, ImageKind, ImageSource};
 use briquette_examples::cli::{bytes, show_warnings};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;
+use briquette_examples::output::Output;
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
@@ -41,33 +42,38 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    let cli = Cli::parse();
+    let output = Output::default();
+    show_warnings(&output);
+    output.take_panics();
+    // Its own folder, of its own runs.
+    let control = Control { plain: cli.plain, overwrite: true, output: output.clone(), ..Control::default() };
+    let code = match run(&cli, &control) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(130),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output.err(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
-    }
+    };
+    output.finish();
+    code
 }
 
 /// Both runs and the table; false when interrupted.
-fn run(cli: &Cli) -> Result<bool> {
-    show_warnings();
-    // Its own folder, of its own runs.
-    let control = Control { plain: cli.plain, overwrite: true, ..Control::default() };
+fn run(cli: &Cli, control: &Control) -> Result<bool> {
     let stop = Arc::clone(&control.stop);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
     let mut rows = Vec::new();
     for (name, folder, adaptive) in [("dense", "dense", false), ("adaptive (GraVAC)", "adaptive", true)] {
         let settings = settings(cli, folder, adaptive)?;
-        println!("{name}: {} ranks, {} steps, link {}", cli.ranks, cli.steps, cli.network);
-        rows.push((name, one(&settings, &control)?));
+        control.say(format_args!("{name}: {} ranks, {} steps, link {}", cli.ranks, cli.steps, cli.network));
+        rows.push((name, one(&settings, control)?));
         if control.stop.load(Ordering::Relaxed) {
             return Ok(false);
         }
     }
-    print(cli, &rows);
+    print(cli, control, &rows);
     Ok(true)
 }
 
@@ -120,7 +126,7 @@ fn one(settings: &Settings, control: &Control) -> Result<Summary> {
     train(settings, &task, control)
 }
 
-fn print(cli: &Cli, rows: &[(&str, Summary)]) {
+fn print(cli: &Cli, control: &Control, rows: &[(&str, Summary)]) {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY);
     table.set_header(["what travels", "test accuracy", "bytes sent", "time on the simulated link", "time here"]);
@@ -133,19 +139,19 @@ fn print(cli: &Cli, rows: &[(&str, Summary)]) {
             format!("{:.0} s", summary.wall_seconds),
         ]);
     }
-    println!("\n{table}");
+    control.say(format_args!("\n{table}"));
     if let [(_, dense), (_, adaptive)] = rows {
         if dense.bytes_sent == 0 {
-            println!("One rank alone sends nothing: use --ranks 2 or more to compare.");
-            return println!("Run folders: {}", cli.out.display());
+            control.say("One rank alone sends nothing: use --ranks 2 or more to compare.");
+            return control.say(format_args!("Run folders: {}", cli.out.display()));
         }
         let (before, after) = (dense.simulated_seconds.unwrap_or(1.0), adaptive.simulated_seconds.unwrap_or(1.0));
-        println!(
+        control.say(format_args!(
             "{:.0} times fewer bytes; on {} with 50 ms of computing a step, {:.1} times as fast as dense.",
             dense.bytes_sent as f64 / adaptive.bytes_sent.max(1) as f64,
             cli.network,
             before / after.max(1e-9),
-        );
+        ));
     }
-    println!("Run folders: {}", cli.out.display());
+    control.say(format_args!("Run folders: {}", cli.out.display()));
 }

@@ -1,9 +1,32 @@
-//! Which of the ranks' errors is the one to show.
+//! What is refused, and which of the ranks' errors is the one to show.
+
+use std::fmt;
 
 use anyhow::{Result, anyhow};
 use briquette::core::error::{CommError, ReduceError, SyncError};
 
 use crate::record::Summary;
+
+/// What was asked for cannot be done, and nothing was changed: the same again would be refused again.
+#[derive(Debug)]
+pub struct Refused {
+    reason: String,
+}
+
+impl Refused {
+    /// Why.
+    pub fn new(reason: impl Into<String>) -> Refused {
+        Refused { reason: reason.into() }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// Whether a rank failed by itself or was stopped by another.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use burn::tensor::Device;
 use indicatif::ProgressBar;
 
 use super::Run;
+use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::task::{Place, Score, Task};
 
@@ -25,6 +26,7 @@ fn model<M>(model: &Option<M>) -> Result<&M> {
 /// One rank in training.
 pub(super) struct Rank<'a, T: Task> {
     pub(super) run: &'a Run<'a, T>,
+    pub(super) start: Start,
     pub(super) rank: usize,
     pub(super) device: Device,
     pub(super) optim: DistributedOptimizer,
@@ -72,7 +74,7 @@ impl<T: Task> Rank<'_, T> {
     fn unevaluated(&self) -> bool {
         let (run, step) = (self.run, self.step());
         let last = step == run.total;
-        let due = step.is_multiple_of(run.steps_per_epoch * run.settings.eval_every);
+        let due = step.is_multiple_of(run.steps_per_epoch.saturating_mul(run.settings.eval_every));
         step > 0 && (last || due) && self.totals.evaluated != Some(step)
     }
 
@@ -131,7 +133,10 @@ impl<T: Task> Rank<'_, T> {
         }
         let (step, out) = (self.step(), self.run.settings.out.display());
         match self.save() {
-            Ok(()) => error.context(format!("stopped before step {step}, where --resume {out} goes on")),
+            Ok(()) => error.context(format!(
+                "stopped before step {step} and saved; --resume {out} computes this step again, with the same result where \
+                 training has diverged: begin anew then, with a lower --lr"
+            )),
             Err(other) => error.context(format!("stopped before step {step}, which could not be saved ({other:#})")),
         }
     }
@@ -184,10 +189,9 @@ impl<T: Task> Rank<'_, T> {
         self.totals.score = Some(Score { loss, correct, samples });
         self.totals.evaluated = Some(self.step());
         self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
-        if self.rank == 0 && !self.run.control.quiet {
-            self.bar.suspend(|| {
-                println!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.factors())
-            });
+        if self.rank == 0 {
+            let line = format!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.factors());
+            self.bar.suspend(|| self.run.control.say(line));
         }
         Ok(())
     }
@@ -222,9 +226,8 @@ impl<T: Task> Rank<'_, T> {
 
     fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
-        let mut notes = self.run.notes();
-        notes.insert("totals".to_owned(), serde_json::to_string(&totals)?);
-        self.optim.save(model(&self.model)?, &self.run.settings.out.join("checkpoints"), &notes)?;
+        let notes = self.run.notes(&self.start, &totals)?;
+        self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 mod backends;
 #[path = "../common/mod.rs"]
 mod common;
+mod directory;
+mod output;
 mod processes;
 mod resume;
 
@@ -40,7 +42,7 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
         "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds read_seconds write_seconds seconds_are simulated_seconds",
+         exchange_seconds read_seconds write_seconds seconds_are simulated_seconds crc32",
     );
     let metrics = runs.text("run", "metrics.jsonl");
     for (number, line) in metrics.lines().enumerate() {
@@ -112,8 +114,14 @@ fn config_toml_given_as_config_reproduces_a_run_to_the_bit() {
         assert_eq!(runs.text("first", "metrics.jsonl"), runs.text("second", "metrics.jsonl"));
         // The test loss depends on all weights and running statistics.
         assert_eq!(runs.summary("first"), runs.summary("second"));
-        let config = runs.text("second", "config.toml").replace("\"second\"", "\"first\"");
-        assert_eq!(config, runs.text("first", "config.toml"));
+        let config = |out: &str| {
+            let text = runs.text(out, "config.toml").replace(&format!("{out:?}"), "\"the same\"");
+            let (run, settings) = text.split_once('\n').unwrap();
+            (run.to_owned(), settings.to_owned())
+        };
+        let (first, second) = (config("first"), config("second"));
+        assert_eq!(first.1, second.1);
+        assert!(first.0.starts_with("run = ") && first.0 != second.0, "each run has an id of its own");
     }
 }
 

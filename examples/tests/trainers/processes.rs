@@ -23,7 +23,7 @@ use crate::GRAVAC;
 use crate::common::{CIFAR, Runs, SMALL};
 
 /// The launcher; none, with a note, where it was not built.
-fn launcher() -> Option<PathBuf> {
+pub(crate) fn launcher() -> Option<PathBuf> {
     let path = Path::new(CIFAR).with_file_name("briquette");
     if !path.is_file() {
         println!("skipped: no {}; `cargo test --workspace` builds it", path.display());
@@ -32,7 +32,7 @@ fn launcher() -> Option<PathBuf> {
 }
 
 /// Flags of a small run that processes can have, too: no network is simulated.
-fn small(ranks: usize, steps: u64) -> String {
+pub(crate) fn processes(ranks: usize, steps: u64) -> String {
     let flags = SMALL.replace("--ranks 2", "").replace("--network 100mbit,1ms", "");
     flags.replace("--steps 6", &format!("--steps {steps}")) + &format!(" --ranks {ranks}")
 }
@@ -46,7 +46,7 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
         GRAVAC,
     ] {
         let runs = Runs::default();
-        let flags = format!("{} {flags}", small(4, 6));
+        let flags = format!("{} {flags}", processes(4, 6));
         runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
         let launch = format!("launch --ranks 4 -- {CIFAR} {flags} --out processes");
         let said = runs.run(launcher.to_str().unwrap(), &launch).succeeds().stdout;
@@ -87,7 +87,7 @@ fn bytes_of_metrics_are_those_counted_at_the_sockets() {
 fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit() {
     let Some(launcher) = launcher() else { return };
     let runs = Runs::default();
-    let flags = format!("{} --epochs 500", small(2, 400));
+    let flags = format!("{} --epochs 500", processes(2, 400));
     let launch = format!("launch --ranks 2 -- {CIFAR} {flags} --out broken");
     let mut running = runs.start(launcher.to_str().unwrap(), &launch);
     let metrics = runs.path("broken/metrics.jsonl");
@@ -112,7 +112,7 @@ fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_aga
     let runs = Runs::default();
     runs.cifar("run", "").succeeds();
     let before = runs.contents("run");
-    let launch = format!("launch --ranks 2 --restart 3 -- {CIFAR} {} --out run", small(2, 6));
+    let launch = format!("launch --ranks 2 --restart 3 -- {CIFAR} {} --out run", processes(2, 6));
     let ended = runs.run(launcher.to_str().unwrap(), &launch);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert!(
@@ -131,7 +131,7 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
         return;
     }
     let runs = Runs::default();
-    let flags = format!("{} --compressor topk:0.05 --feedback error", small(2, 6));
+    let flags = format!("{} --compressor topk:0.05 --feedback error", processes(2, 6));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
     let ended = runs.run("bash", &format!("{script} 100mbit {CIFAR} {flags} --out machines"));
     // No namespaces, or no tools for them.
@@ -153,7 +153,7 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
         return println!("skipped: this system does not list a process's children");
     }
     let runs = Runs::default();
-    let flags = format!("{} --epochs 500 --checkpoint-every 2 --eval-every 500 {GRAVAC}", small(2, 300));
+    let flags = format!("{} --epochs 500 --checkpoint-every 2 --eval-every 500 {GRAVAC}", processes(2, 300));
     let launch = format!("launch --ranks 2 --restart 20 -- {CIFAR} {flags} --out broken");
     let mut running = runs.start(launcher.to_str().unwrap(), &launch).within(Duration::from_secs(500));
     let (mut killed, mut earlier, mut steps) = (0, Vec::new(), Vec::new());

@@ -205,3 +205,22 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_and_said_aloud() {
     }
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
 }
+
+#[test]
+fn totals_that_cannot_be_read_give_way_to_the_checkpoint_before_and_are_said_aloud() {
+    let runs = Runs::default();
+    run(&runs, "whole", 6, "--checkpoint-every 2");
+    run(&runs, "broken", 4, "--checkpoint-every 2");
+    let path = runs.path("broken/checkpoints/step-00000004/manifest.json");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // As an older version wrote it, without a checksum, and with what this one does not understand.
+    manifest.as_object_mut().unwrap().remove("crc32").unwrap();
+    manifest["notes"]["totals"] = "{\"bytes_sent\":null}".into();
+    fs::write(&path, manifest.to_string()).unwrap();
+    let said = runs.run(CIFAR, "--resume broken --steps 6 --plain").succeeds().stderr;
+    for word in ["step-00000004", "its totals cannot be read", "going back to step 2"] {
+        assert!(said.contains(word), "no `{word}` in {said}");
+    }
+    assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
+    assert_eq!(runs.summary("whole").bytes_sent, runs.summary("broken").bytes_sent);
+}

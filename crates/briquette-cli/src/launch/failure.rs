@@ -2,8 +2,8 @@
 //!
 //! When one rank fails, the others fail a moment later because they lost it; a launcher that showed whichever ended first
 //! would often name a victim. So of the ranks that fail within [`WINDOW`] of the first, one killed by a signal is
-//! taken before one that says what went wrong, that one before ranks told to stop, and all of them before ranks that only
-//! say that another one was lost.
+//! taken before one that was asked for what cannot be done, that one before one that says what went wrong, that one before ranks
+//! told to stop, and all of them before ranks that only say that another one was lost.
 
 use std::fmt;
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub struct Failure {
 pub(super) enum Blame {
     /// A signal killed it.
     Killed,
+    /// It was asked for what cannot be done. Before [`Own`](Blame::Own), as the others only say that it did not join.
+    Refused,
     /// It says what went wrong, or nothing.
     Own,
     /// It was told to stop and did: the exit code of an interrupted program.
@@ -102,6 +104,7 @@ impl Ended {
         match (self.end, &self.words) {
             (End::Signal(_), _) => Blame::Killed,
             (end, _) if end.stopped() => Blame::Stopped,
+            (end, _) if end.refused() => Blame::Refused,
             (_, Words::Error(text)) if blames_another(self.rank, text) => Blame::Another,
             (_, Words::Lines(lines)) if lines.iter().any(|line| blames_another(self.rank, line)) => Blame::Another,
             _ => Blame::Own,
@@ -198,8 +201,10 @@ mod tests {
         assert_eq!(first_of(&ranks), Some(1));
         ranks.push(ended(2, End::Exit(1), 0.2, "no space left"));
         assert_eq!(first_of(&ranks), Some(2));
-        ranks.push(ended(3, End::Signal(9), 0.3, ""));
-        assert_eq!(first_of(&ranks), Some(3));
+        ranks.push(ended(3, End::Exit(2), 0.2, "--batch must be at least 1, got 0"));
+        assert_eq!(first_of(&ranks), Some(3), "the others say that the world did not come together");
+        ranks.push(ended(4, End::Signal(9), 0.3, ""));
+        assert_eq!(first_of(&ranks), Some(4));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use briquette_tcp::{Environment, names};
+use briquette_tcp::{Environment, Token, names};
 
 use super::{Launch, LaunchError};
 
@@ -26,6 +26,8 @@ pub(super) struct Plan {
     token_file: Option<PathBuf>,
     tls: Option<PathBuf>,
     command: Vec<OsString>,
+    /// What tells this launch from others.
+    launch: String,
 }
 
 /// What is new at each start of the world.
@@ -52,8 +54,8 @@ impl Plan {
         }
         if nodes > 1 && launch.token_file.is_none() {
             return usage(
-                "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `briquette \
-                 token > FILE`, readable by you alone, and copy it to every node",
+                "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `(umask \
+                 077; briquette token > FILE)`, readable by you alone, and copy it to every node",
             );
         }
         let token_file = launch.token_file.as_deref().map(token_file).transpose()?;
@@ -68,6 +70,7 @@ impl Plan {
             token_file,
             tls,
             command: launch.command.clone(),
+            launch: launch_id()?,
         })
     }
 
@@ -123,6 +126,7 @@ impl Plan {
             token: start.token.clone(),
             token_file: self.token_file.clone(),
             tls: self.tls.clone(),
+            launch: Some(self.launch.clone()),
             restart: start.restart,
         }
     }
@@ -151,6 +155,14 @@ impl Plan {
     }
 }
 
+fn launch_id() -> Result<String, LaunchError> {
+    let id = getrandom::u64().map_err(|error| LaunchError::System {
+        what: "no random numbers for this launch's id",
+        source: error.into(),
+    })?;
+    Ok(format!("{id:016x}"))
+}
+
 fn usage<T>(text: impl Into<String>) -> Result<T, LaunchError> {
     Err(LaunchError::Usage(text.into()))
 }
@@ -166,15 +178,9 @@ fn absolute(option: &str, path: &Path) -> Result<PathBuf, LaunchError> {
 }
 
 fn token_file(path: &Path) -> Result<PathBuf, LaunchError> {
-    let shown = path.display();
-    match std::fs::read(path) {
-        Ok(bytes) if bytes.trim_ascii().is_empty() => {
-            usage(format!("--token-file {shown} is empty: fill it with `briquette token > {shown}`"))
-        }
+    match Token::read(path) {
         Ok(_) => absolute("--token-file", path),
-        Err(e) => usage(format!(
-            "--token-file {shown}: {e}; make it once with `briquette token > {shown}` and copy it to every node"
-        )),
+        Err(error) => usage(format!("--token-file {error}")),
     }
 }
 

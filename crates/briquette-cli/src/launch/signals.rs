@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::LaunchError;
+use crate::signals::hangup_is_ignored;
 
 /// Receives the process's signals until it is dropped.
 #[derive(Debug)]
@@ -85,12 +86,4 @@ pub(super) fn exit_code(signal: i32) -> u8 {
 /// `SIGTERM` for 15.
 pub(super) fn name(signal: i32) -> &'static str {
     Signal::try_from(signal).map_or("a signal without a name", Signal::as_str)
-}
-
-/// Whether `nohup` or its like started the launcher: then it and its ranks outlive the terminal. Where the system does
-/// not say, the launcher takes no notice of SIGHUP, so that `nohup` works everywhere.
-fn hangup_is_ignored() -> bool {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }

@@ -27,6 +27,13 @@ fn each_rank_is_told_its_place_and_one_secret() {
     assert_ne!(fields_of(&place.read("told-0"))[6], fields[0][6], "a new secret each time");
 }
 
+/// A file of this mode.
+fn secret(place: &Place, name: &str, text: &str, mode: u32) {
+    std::fs::write(place.path(name), text).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(place.path(name), mode).unwrap();
+}
+
 fn fields_of(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -34,7 +41,7 @@ fn fields_of(line: &str) -> Vec<&str> {
 #[test]
 fn ranks_on_the_second_node_continue_the_numbers() {
     let place = Place::new(TELL);
-    std::fs::write(place.path("secret"), "0123456789abcdef\n").unwrap();
+    secret(&place, "secret", "0123456789abcdef\n", 0o600);
     std::fs::create_dir(place.path("certs")).unwrap();
     ["ca.pem", "cert.pem", "key.pem"]
         .iter()
@@ -68,7 +75,9 @@ fn a_variable_of_a_launcher_around_this_one_is_not_passed_on() {
 #[test]
 fn what_cannot_be_started_is_refused_with_what_to_do() {
     let place = Place::new("touch started");
-    std::fs::write(place.path("empty"), "\n").unwrap();
+    secret(&place, "empty", "\n", 0o600);
+    secret(&place, "short", "0123456789abcde\n", 0o600);
+    secret(&place, "open", "0123456789abcdef\n", 0o644);
     std::fs::create_dir(place.path("dir")).unwrap();
     let nodes = "--nodes a,b --ranks 1 --port 29500";
     let script = "-- /bin/sh rank.sh";
@@ -90,7 +99,9 @@ fn what_cannot_be_started_is_refused_with_what_to_do() {
         (format!("{nodes} --node-rank 2 {script}"), "--node-rank 2 is not one of the 2"),
         (format!("{nodes} --node-rank 0 {script}"), "briquette token > FILE"),
         (format!("{nodes} --node-rank 0 --token-file none {script}"), "briquette token > none"),
-        (format!("{nodes} --node-rank 0 --token-file empty {script}"), "empty is empty"),
+        (format!("{nodes} --node-rank 0 --token-file empty {script}"), "empty: it is empty"),
+        (format!("{nodes} --node-rank 0 --token-file short {script}"), "short: the secret in it has 15 bytes"),
+        (format!("{nodes} --node-rank 0 --token-file open {script}"), "open: every user of this machine can read"),
         (format!("--ranks 1 --tls dir {script}"), "briquette cert --out dir"),
     ] {
         let left = place.start_command(&arguments).end();

@@ -111,6 +111,7 @@ impl Case {
                 token: Some("sesame".into()),
                 token_file: None,
                 tls: None,
+                launch: None,
                 restart: 0,
             };
             let (deadline, lost_after) = self.times();

@@ -17,6 +17,7 @@ const KEEP: usize = 2;
 
 /// Written when every rank's file is in place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     pub(super) step: u64,
     pub(super) world: usize,
@@ -24,9 +25,79 @@ pub(super) struct Manifest {
     pub(super) checksums: Vec<u32>,
     /// What the training loop wants to know before it loads.
     pub(super) notes: BTreeMap<String, String>,
+    /// CRC-32 of all of the above, as JSON without white space; absent in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) crc32: Option<u32>,
 }
 
-/// The newest complete checkpoint under a directory.
+impl Manifest {
+    fn checksum(&self) -> serde_json::Result<u32> {
+        serde_json::to_vec(&Manifest { crc32: None, ..self.clone() }).map(|bytes| crc32fast::hash(&bytes))
+    }
+
+    /// With its checksum, as it is written.
+    pub(super) fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&Manifest { crc32: Some(self.checksum()?), ..self.clone() })
+    }
+
+    fn parse(text: &[u8]) -> Result<Manifest, String> {
+        let manifest: Manifest = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+        let sum = manifest.checksum().map_err(|e| e.to_string())?;
+        match manifest.crc32 {
+            Some(written) if written != sum => Err("damaged: its checksum is not that of what it says".to_owned()),
+            _ => Ok(manifest),
+        }
+    }
+}
+
+/// Directories named `PREFIXnumber`, and nothing else, in one directory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Series<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) prefix: &'static str,
+}
+
+impl<'a> Series<'a> {
+    /// Those of [`DistributedOptimizer::save`](crate::DistributedOptimizer::save).
+    pub(crate) fn steps(directory: &'a Path) -> Series<'a> {
+        Series { directory, prefix: "step-" }
+    }
+
+    pub(crate) fn path(self, number: u64) -> PathBuf {
+        self.directory.join(format!("{}{number:08}", self.prefix))
+    }
+
+    /// For people: "step 390".
+    pub(crate) fn name(self, number: u64) -> String {
+        format!("{} {number}", self.prefix.trim_end_matches('-'))
+    }
+
+    /// `step-00000390` is 390. Only what [`path`](Self::path) makes counts: nothing else is ever read or removed.
+    fn number(self, path: &Path) -> Option<u64> {
+        let number = path.file_name()?.to_str()?.strip_prefix(self.prefix)?.parse().ok()?;
+        (path == self.path(number)).then_some(number)
+    }
+
+    /// Complete ones and others, oldest first.
+    fn found(self) -> Vec<u64> {
+        let entries = fs::read_dir(self.directory).into_iter().flatten().flatten();
+        let mut numbers: Vec<u64> = entries.filter_map(|entry| self.number(&entry.path())).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Those that are complete, damaged or not, oldest first.
+    pub(crate) fn complete(self) -> Vec<u64> {
+        self.found().into_iter().filter(|number| self.path(*number).join(MANIFEST).is_file()).collect()
+    }
+
+    /// What is wrong where none is complete.
+    pub(crate) fn none(self) -> Error {
+        fail(self.directory, "no complete checkpoint here (one has a manifest.json); give the directory of a run")
+    }
+}
+
+/// A complete checkpoint.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -35,20 +106,21 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Finds the newest complete checkpoint in `directory` of which every rank's file is as it was saved. One that is
-    /// damaged is passed over for the one before, with a warning. Every rank finds the same, as each reads all files.
+    /// damaged is passed over for the one before, with a warning. Every rank finds the same, as each reads all files. (Ranks
+    /// that [`resume`](crate::DistributedOptimizer::resume) read their own, and agree.)
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when there is none: what is wrong with the newest, if there are any.
     pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
-        let mut newest = None;
-        for path in complete(directory).into_iter().rev() {
+        let (series, mut newest) = (Series::steps(directory), None);
+        for step in series.complete().into_iter().rev() {
             let whole = |checkpoint: Checkpoint| {
                 (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop)).map(|()| checkpoint)
             };
-            match (Checkpoint::open(path).and_then(whole), &newest) {
+            match (Checkpoint::open(series, step).and_then(whole), &newest) {
                 (Ok(checkpoint), None) => return Ok(checkpoint),
                 (Ok(checkpoint), Some(problem)) => {
-                    tracing::warn!("{problem}; going back to step {}", checkpoint.step());
+                    tracing::warn!("{problem}; going back to {}", series.name(step));
                     return Ok(checkpoint);
                 }
                 (Err(problem), _) => {
@@ -56,19 +128,22 @@ impl Checkpoint {
                 }
             }
         }
-        let none = "no complete checkpoint here (one has a manifest.json); give the directory of a run";
-        Err(newest.unwrap_or_else(|| fail(directory, none)))
+        Err(newest.unwrap_or_else(|| series.none()))
     }
 
     /// Whether there are complete checkpoints in `directory`, damaged or not.
     pub fn any(directory: &Path) -> bool {
-        !complete(directory).is_empty()
+        !Series::steps(directory).complete().is_empty()
     }
 
-    /// The complete checkpoint at `path`.
-    pub(crate) fn open(path: PathBuf) -> Result<Checkpoint, Error> {
-        let text = fs::read_to_string(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
-        let manifest = serde_json::from_str(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
+    /// The complete checkpoint of this number.
+    pub(crate) fn open(series: Series<'_>, number: u64) -> Result<Checkpoint, Error> {
+        let path = series.path(number);
+        let text = fs::read(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
+        let manifest = Manifest::parse(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
+        if series.prefix == "step-" && manifest.step != number {
+            return Err(fail(&path, format!("manifest.json is of step {}: the directory was renamed", manifest.step)));
+        }
         Ok(Checkpoint { path, manifest })
     }
 
@@ -102,22 +177,6 @@ impl Checkpoint {
     }
 }
 
-/// Checkpoints, complete ones and others, oldest first.
-fn found(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries
-        .map(|e| e.path())
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("step-")))
-        .collect();
-    paths.sort();
-    paths.into_iter()
-}
-
-/// Those that are complete.
-fn complete(directory: &Path) -> Vec<PathBuf> {
-    found(directory).filter(|p| p.join(MANIFEST).is_file()).collect()
-}
-
 pub(super) fn file_name(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }
@@ -131,10 +190,11 @@ pub(super) fn forget_manifest(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Leaves the newest [`KEEP`] complete checkpoints, and nothing that is older than they are.
-pub(super) fn remove_old(directory: &Path) {
-    let Some(oldest_kept) = complete(directory).into_iter().rev().take(KEEP).next_back() else { return };
-    for path in found(directory).take_while(|path| *path < oldest_kept) {
+/// Leaves the newest [`KEEP`] complete checkpoints, and nothing of the series that is older than they are.
+pub(super) fn remove_old(series: Series<'_>) {
+    let Some(oldest_kept) = series.complete().into_iter().rev().take(KEEP).next_back() else { return };
+    for number in series.found().into_iter().take_while(|number| *number < oldest_kept) {
+        let path = series.path(number);
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());
         }

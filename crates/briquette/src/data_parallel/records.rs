@@ -16,9 +16,12 @@ use burn::train::metric::LossMetric;
 use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
 use burn::train::{Learner, LearnerModel, LearningCheckpointer};
 
-use crate::checkpoint::{Blobs, Checkpoint, WorldChange, by_the_default_device, fail, own_blobs};
+use crate::checkpoint::{Blobs, Series, WorldChange, by_the_default_device, fail, own_blobs};
 use crate::error::Error;
 use crate::synchronizer::{Own, Synchronizer};
+
+/// The note in a checkpoint.
+const EPOCH: &str = "epoch";
 
 /// Where and when to save.
 pub(super) struct Saving {
@@ -43,8 +46,12 @@ impl Saving {
         if self.directory.is_some() { self.strategy.checkpointing(epoch, store) } else { Vec::new() }
     }
 
+    fn series(&self) -> Option<Series<'_>> {
+        self.directory.as_ref().map(|directory| Series { directory, prefix: "epoch-" })
+    }
+
     fn path(&self, epoch: usize) -> Option<PathBuf> {
-        self.directory.as_ref().map(|directory| directory.join(format!("epoch-{epoch:08}")))
+        self.series().map(|series| series.path(epoch as u64))
     }
 
     /// Saves this rank's file; all ranks do.
@@ -55,7 +62,7 @@ impl Saving {
         epoch: usize,
     ) -> Result<(), Error> {
         let Some(path) = self.path(epoch) else { return Ok(()) };
-        let notes = BTreeMap::from([("epoch".to_owned(), epoch.to_string())]);
+        let notes = BTreeMap::from([(EPOCH.to_owned(), epoch.to_string())]);
         let clock = sync.communicator().now();
         sync.write_checkpoint(&path, blobs, &notes)?;
         sync.finish_saving(clock)
@@ -69,26 +76,44 @@ impl Saving {
         }
     }
 
-    /// Continues after `epoch`.
+    /// Continues after `epoch`, or after the newest before it that every rank can load; which one it is.
     pub(super) fn resume<M: LearnerModel>(
         &self,
         sync: &mut Synchronizer,
         learner: &mut Learner<M>,
         epoch: usize,
-    ) -> Result<(), Error> {
-        let path = self.path(epoch).ok_or_else(|| {
+    ) -> Result<usize, Error> {
+        let series = self.series().ok_or_else(|| {
             let problem = "to resume, every rank needs its own state: give the directory it was saved in by \
                            `DataParallel::with_checkpoints`";
             fail(format!("of epoch {epoch}").as_ref(), problem)
         })?;
-        let mut saved = sync.read_checkpoint(&Checkpoint::open(path)?, self.change)?;
-        let (model, optimizer) = saved.load(learner.model())?;
-        let schedule = saved.record("schedule", LrSchedulerRecord::from_bytes)?;
-        sync.restore(&saved.state)?;
+        let (found, _, (model, optimizer, schedule, state)) =
+            sync.newest_usable(series, epoch as u64, |sync, checkpoint| {
+                let epoch = checkpoint.note(EPOCH).and_then(|epoch| epoch.parse().ok());
+                if epoch.map(|epoch| series.path(epoch)).as_deref() != Some(checkpoint.path()) {
+                    return Err(fail(
+                        checkpoint.path(),
+                        "manifest.json is of another epoch: the directory was renamed",
+                    ));
+                }
+                let mut saved = sync.read_checkpoint(checkpoint, self.change)?;
+                let (model, optimizer) = saved.load(learner.model())?;
+                Ok((
+                    model,
+                    optimizer,
+                    saved.record("schedule", LrSchedulerRecord::from_bytes)?,
+                    sync.prepare(&saved.state)?,
+                ))
+            })?;
+        if found != epoch as u64 && sync.rank() == 0 {
+            tracing::warn!("no checkpoint of epoch {epoch} can be used; going on after epoch {found}");
+        }
         learner.load_model(model.into_record());
         by_the_default_device(|| learner.load_optim(optimizer))?;
         learner.load_scheduler(schedule);
-        Ok(())
+        sync.apply(state);
+        Ok(found as usize)
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn training_error(rank: usize, message: impl ToString) -> TrainingErr
 impl<M: LearnerModel> Run<M> {
     /// Trains; a failure goes to the interrupter and stops the other ranks.
     pub(super) fn train_all(&mut self, starting_epoch: usize) {
-        let Err(failure) = self.join(starting_epoch).and_then(|()| self.epochs(starting_epoch)) else { return };
+        let Err(failure) = self.join(starting_epoch).and_then(|from| self.epochs(from)) else { return };
         let reason = match &failure {
             Failure::Exchange(error) => error.to_string(),
             Failure::Loader(error) => format!("its loader failed: {error}"),
@@ -90,7 +90,8 @@ impl<M: LearnerModel> Run<M> {
         self.components.interrupter.error().map_or(Ok(()), |error| Err(Failure::Known(error)))
     }
 
-    fn join(&mut self, starting_epoch: usize) -> Result<(), Failure> {
+    /// The first epoch: an earlier one than Burn's where the checkpoint that was asked for cannot be used.
+    fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
         let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
         let model = sync.join(learner.model())?;
         learner.load_model(model.into_record());
@@ -101,10 +102,10 @@ impl<M: LearnerModel> Run<M> {
             ("use of checkpoints", u64::from(saving.directory.is_some())),
         ];
         compare(sync, &settings)?;
-        if let Some(epoch) = components.checkpoint {
-            saving.resume(sync, learner, epoch)?;
+        match components.checkpoint {
+            Some(epoch) => Ok(saving.resume(sync, learner, epoch)? + 1),
+            None => Ok(starting_epoch),
         }
-        Ok(())
     }
 
     fn epochs(&mut self, starting_epoch: usize) -> Result<(), Failure> {

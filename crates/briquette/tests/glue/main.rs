@@ -3,6 +3,7 @@
 mod averages;
 mod books;
 mod buffers;
+mod candidates;
 mod checkpoint_errors;
 mod common;
 mod compressed;

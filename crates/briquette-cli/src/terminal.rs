@@ -1,0 +1,25 @@
+//! What may be written to a terminal.
+
+use std::borrow::Cow;
+
+/// `text` with everything escaped that a terminal would take for a command, or that hides what the text says: control
+/// characters but for new lines, and those that turn the direction of writing. Names of tensors and files come from elsewhere.
+///
+/// ```
+/// use briquette_cli::terminal::printable;
+///
+/// assert_eq!(printable("tensor `\u{1b}[2Jnorm`"), r"tensor `\u{1b}[2Jnorm`");
+/// assert_eq!(printable("two\nlines"), "two\nlines");
+/// ```
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let is_bad = |c: char| {
+        c != '\n'
+            && (c.is_control()
+                || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+    };
+    if !text.contains(is_bad) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(escaped).collect())
+}

@@ -1,0 +1,69 @@
+//! Ranks that are interrupted while their world comes together: they stop at once, and the others get the reason.
+
+mod common;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use briquette_tcp::{JoinError, TcpBuilder};
+
+use common::{PATIENT, rank};
+
+/// What a rank that is interrupted may take, on a busy machine.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Ranks 0 and 1 of three wait for the third; then one of them is interrupted. Their errors, the interrupted one's first.
+fn interrupted(which: usize) -> [JoinError; 2] {
+    let (cancel, master) = (Arc::new(AtomicBool::new(false)), nowhere());
+    let builder = |number: usize| {
+        let builder = rank(number, master).join_deadline(6 * PATIENT);
+        if number == which { builder.cancel(Arc::clone(&cancel)) } else { builder }
+    };
+    thread::scope(|threads| {
+        let [one, other] = [which, 1 - which].map(|number| {
+            let builder = builder(number);
+            threads.spawn(move || (builder.join().unwrap_err(), Instant::now()))
+        });
+        // Longer than they take to find each other.
+        thread::sleep(Duration::from_millis(700));
+        let begin = Instant::now();
+        cancel.store(true, Ordering::Relaxed);
+        let (one, at) = one.join().unwrap();
+        assert!(at - begin < AT_ONCE, "{:?}", at - begin);
+        let (other, at) = other.join().unwrap();
+        assert!(at - begin < PATIENT, "{:?}", at - begin);
+        [one, other]
+    })
+}
+
+#[test]
+fn a_rank_that_is_interrupted_stops_at_once_and_the_others_get_the_reason() {
+    for which in [0, 1] {
+        let [one, other] = interrupted(which);
+        assert!(matches!(one, JoinError::Cancelled { rank } if rank == which), "{one}");
+        let words = format!("rank {which} was interrupted before all ranks had joined");
+        assert!(matches!(&other, JoinError::Stopped { reason } if *reason == words), "{other}");
+    }
+}
+
+#[test]
+fn a_rank_that_finds_nobody_stops_at_once() {
+    for number in [0, 1] {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let builder = TcpBuilder::new(number, 2, nowhere().to_string()).cancel(Arc::clone(&cancel));
+        let joining = thread::spawn(move || (builder.join().unwrap_err(), Instant::now()));
+        thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        cancel.store(true, Ordering::Relaxed);
+        let (error, at) = joining.join().unwrap();
+        assert!(matches!(error, JoinError::Cancelled { rank } if rank == number), "{error}");
+        assert!(at - begin < AT_ONCE, "{:?}", at - begin);
+    }
+}

@@ -1,0 +1,173 @@
+//! Going on from the newest checkpoint that every rank can use.
+
+use std::path::Path;
+
+use briquette_core::state::State;
+use briquette_core::sync::SyncStrategy;
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+
+use super::books::Books;
+use super::directory::Series;
+use super::{Checkpoint, WorldChange, by_the_default_device, fail};
+use crate::error::Error;
+use crate::flat::{self, Part};
+use crate::optimizer::DistributedOptimizer;
+use crate::synchronizer::Synchronizer;
+
+/// What a rank reports of a candidate, before the words.
+const USABLE: u8 = 0;
+/// Damaged, or not to be understood: the one before may serve.
+const UNUSABLE: u8 = 1;
+/// Whole, but not of this run: an older one would not be either.
+const REFUSED: u8 = 2;
+
+/// State that was read and fits; nothing has changed yet.
+pub(crate) struct Prepared {
+    strategy: Box<dyn SyncStrategy>,
+    books: Books,
+}
+
+/// The same with a module and its optimizer.
+struct Loaded<M> {
+    module: M,
+    inner: ModuleOptimizer,
+    sync: Prepared,
+}
+
+impl DistributedOptimizer {
+    /// Continues from a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that
+    /// joined. In a world of the same size, what follows is bit for bit what would have followed without the break. No rank
+    /// asks the others: where one may find a file damaged, [`resume`](DistributedOptimizer::resume) agrees on another.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when a file is damaged, [`Error::OtherRun`] when it was saved by another model, configuration or
+    /// world (what differs is named). On an error the optimizer has not changed; the module is gone with the error.
+    pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
+        let loaded = prepare(&self.inner, &self.sync, module, (checkpoint, change))?;
+        Ok(self.apply(loaded))
+    }
+
+    /// Continues from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
+    /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory says which there are. One that
+    /// any rank finds damaged, for whatever reason, gives way to the one before on all ranks, with a warning on rank 0.
+    ///
+    /// `accept` reads what the training loop left in the checkpoint's [notes](Checkpoint::note); where it cannot, it says why
+    /// and the checkpoint gives way as if it were damaged. What it makes of those of the chosen one is returned.
+    ///
+    /// # Errors
+    /// [`Error::OtherRun`] when the newest that is whole was saved by another model, configuration or world: older ones are
+    /// then not tried. [`Error::Checkpoint`] when there is none, or none that is whole. On an error nothing has changed but
+    /// that the module is gone.
+    pub fn resume<M: Module, T>(
+        &mut self,
+        module: M,
+        directory: &Path,
+        change: WorldChange,
+        mut accept: impl FnMut(&Checkpoint) -> Result<T, String>,
+    ) -> Result<(M, Checkpoint, T), Error> {
+        // Clones share running statistics, and loading writes them.
+        let buffers = flat::read_bytes(&module, Part::Buffers)?;
+        let DistributedOptimizer { inner, sync } = self;
+        let found = sync.newest_usable(Series::steps(directory), u64::MAX, |sync, checkpoint| {
+            let accepted = accept(checkpoint).map_err(|problem| fail(checkpoint.path(), problem))?;
+            Ok((prepare(inner, sync, module.clone(), (checkpoint, change))?, accepted))
+        });
+        match found {
+            Ok((_, checkpoint, (loaded, accepted))) => Ok((self.apply(loaded), checkpoint, accepted)),
+            Err(error) => {
+                let _ = flat::write_bytes(module, Part::Buffers, &buffers);
+                Err(error)
+            }
+        }
+    }
+
+    fn apply<M>(&mut self, loaded: Loaded<M>) -> M {
+        self.sync.apply(loaded.sync);
+        self.inner = loaded.inner;
+        loaded.module
+    }
+}
+
+fn prepare<M: Module>(
+    inner: &ModuleOptimizer,
+    sync: &Synchronizer,
+    module: M,
+    (checkpoint, change): (&Checkpoint, WorldChange),
+) -> Result<Loaded<M>, Error> {
+    let mut saved = sync.read_checkpoint(checkpoint, change)?;
+    let (module, record) = saved.load(module)?;
+    let empty = ModuleOptimizer::clone(inner);
+    let inner = by_the_default_device(|| empty.load_record(record))?;
+    Ok(Loaded { module, inner, sync: sync.prepare(&saved.state)? })
+}
+
+impl Synchronizer {
+    /// Residuals, controller, step and clock, as they were saved.
+    pub(crate) fn prepare(&self, state: &State) -> Result<Prepared, Error> {
+        let mut strategy = self.config.build(self.layout()?, self.world())?;
+        state.load_part("strategy", &mut *strategy)?;
+        Ok(Prepared { strategy, books: Books::read(state)? })
+    }
+
+    pub(crate) fn apply(&mut self, prepared: Prepared) {
+        if let Some(joined) = &mut self.joined {
+            joined.strategy = prepared.strategy;
+        }
+        prepared.books.apply(self);
+    }
+
+    /// Has every rank prepare the newest checkpoint of the series up to `newest`, and the one before where any cannot; its
+    /// number, and what was prepared.
+    pub(crate) fn newest_usable<T>(
+        &mut self,
+        series: Series<'_>,
+        newest: u64,
+        mut prepare: impl FnMut(&Synchronizer, &Checkpoint) -> Result<T, Error>,
+    ) -> Result<(u64, Checkpoint, T), Error> {
+        let mine: Vec<u8> = series.complete().iter().flat_map(|number| number.to_le_bytes()).collect();
+        let heard = self.tell("choice of a checkpoint", &mine)?;
+        let numbers = heard[0].as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut numbers = numbers.rev().filter(|number| *number <= newest).peekable();
+        let mut error = series.none();
+        while let Some(number) = numbers.next() {
+            let prepared =
+                Checkpoint::open(series, number).and_then(|found| prepare(self, &found).map(|t| (number, found, t)));
+            match self.agree_on_candidate(&series.path(number), prepared)? {
+                Ok(prepared) => return Ok(prepared),
+                Err(problem) => error = problem,
+            }
+            if let Some(before) = numbers.peek().filter(|_| self.rank() == 0) {
+                tracing::warn!("{error}; going back to {}", series.name(*before));
+            }
+        }
+        Err(error)
+    }
+
+    /// What was prepared, where all ranks have; else what is wrong with it, on all alike.
+    fn agree_on_candidate<T>(&mut self, path: &Path, prepared: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+        let mine = match &prepared {
+            Ok(_) => vec![USABLE],
+            Err(error) => [&[verdict(error)], error.to_string().as_bytes()].concat(),
+        };
+        let heard = self.tell("choice of a checkpoint", &mine)?;
+        let worst = heard.iter().map(|bytes| bytes.first().copied().unwrap_or(REFUSED)).max().unwrap_or(USABLE);
+        if worst == USABLE {
+            return Ok(prepared);
+        }
+        // Its own words, or those of the first rank that has the same to say.
+        let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();
+        let problem = match prepared {
+            Err(error) if verdict(&error) == worst => error,
+            _ => fail(
+                path,
+                format!("rank {rank}: {}", String::from_utf8_lossy(heard[rank].get(1..).unwrap_or_default())),
+            ),
+        };
+        if worst == REFUSED { Err(problem) } else { Ok(Err(problem)) }
+    }
+}
+
+fn verdict(error: &Error) -> u8 {
+    if matches!(error, Error::Checkpoint { .. } | Error::State(_)) { UNUSABLE } else { REFUSED }
+}

@@ -1,0 +1,244 @@
+//! A run's directory: who may use it, whose run is in it, and how another run takes that one's place.
+//!
+//! ```text
+//! DIR/config.toml       the settings and the run's id; a run begins when it is renamed into place
+//!     metrics.jsonl  summary.json  gradient.safetensors  checkpoints/
+//!     lock              held by rank 0's process from before anything is written until the run ends
+//!     replaced-by-ID/   what an earlier run left, while run ID takes its place
+//! ```
+//!
+//! Rank 0 alone looks into the directory and decides, when every rank is ready; the others receive its [`Start`].
+
+mod lock;
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use briquette::Checkpoint;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::lock::RunLock;
+use crate::record::RunFiles;
+use crate::settings::Settings;
+use crate::train::{Control, Refused};
+
+/// The settings of the run, which make it one.
+const CONFIG: &str = "config.toml";
+/// What else a run writes.
+const FILES: [&str; 4] = [METRICS, SUMMARY, GRADIENT, CHECKPOINTS];
+pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const SUMMARY: &str = "summary.json";
+pub(crate) const GRADIENT: &str = "gradient.safetensors";
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+/// Where these are while another run takes their place.
+const REPLACED: &str = "replaced-by-";
+
+/// How a run starts: the same on every rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// The run's id. Runs of older versions have none.
+    pub(crate) run: Option<String>,
+    /// From its newest checkpoint.
+    pub(crate) resumed: bool,
+}
+
+/// A directory that this process alone may write to.
+#[derive(Debug)]
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    lock: RunLock,
+}
+
+/// Whether there is anything of a run in a directory that could be lost.
+pub fn holds_a_run(directory: &Path) -> bool {
+    let some = |name: &str| fs::metadata(directory.join(name)).is_ok_and(|file| file.len() > 0);
+    [CONFIG, SUMMARY, METRICS].into_iter().any(some)
+        || Checkpoint::any(&directory.join(CHECKPOINTS))
+        || replaced(directory).next().is_some()
+}
+
+/// The id of the run in a directory; none if there is no run, or one of an older version.
+fn saved_run(directory: &Path) -> Result<Option<String>> {
+    #[derive(Deserialize)]
+    struct Config {
+        run: Option<String>,
+    }
+    let path = directory.join(CONFIG);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(toml::from_str::<Config>(&text).with_context(|| format!("in {}", path.display()))?.run),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Whether the run in `out` may be continued or replaced as `control` says; looks, and changes nothing.
+///
+/// # Errors
+/// [`Refused`]: the directory is in use, or holds a run that was neither to be continued nor to be replaced.
+pub(crate) fn check(out: &Path, control: &Control) -> Result<()> {
+    lock::check(out)?;
+    if control.resume {
+        check_saved(out)
+    } else if own(out, control)? {
+        Ok(())
+    } else {
+        check_free(out, control)
+    }
+}
+
+fn check_saved(out: &Path) -> Result<()> {
+    // What was moved aside comes back when the directory is claimed.
+    if Checkpoint::any(&out.join(CHECKPOINTS)) || replaced(out).next().is_some() {
+        return Ok(());
+    }
+    let out = out.display();
+    bail!(Refused::new(format!(
+        "--resume {out}: no complete checkpoint there (one has a manifest.json); a run that saved nothing has to begin again, \
+         without --resume and with --overwrite"
+    )))
+}
+
+fn check_free(out: &Path, control: &Control) -> Result<()> {
+    if control.overwrite || !holds_a_run(out) {
+        return Ok(());
+    }
+    let out = out.display();
+    bail!(Refused::new(format!(
+        "--out {out}: there is a run already; continue it with --resume {out}, replace it with --overwrite, or choose another \
+         --out"
+    )))
+}
+
+/// Whether the run in `out` was begun by the launch that started this process again.
+fn own(out: &Path, control: &Control) -> Result<bool> {
+    let again = control.place.as_ref().filter(|place| place.restart > 0);
+    let launch = again.and_then(|place| place.launch.clone());
+    Ok(launch.is_some() && saved_run(out)? == launch)
+}
+
+impl RunDirectory {
+    /// Locks the directory for this process, settles what an earlier one left undone, and decides how the run starts: from a
+    /// checkpoint where that was asked for, or where this launch began the run already and was started again; else anew.
+    ///
+    /// # Errors
+    /// As for [`check`], and where the directory cannot be made or written to.
+    pub(crate) fn claim(out: &Path, control: &Control) -> Result<(RunDirectory, Start)> {
+        fs::create_dir_all(out).with_context(|| format!("cannot make --out {}", out.display()))?;
+        let directory = RunDirectory { path: out.to_owned(), lock: RunLock::take(out)? };
+        directory.settle()?;
+        let mine = own(out, control)?;
+        let resumed = control.resume || (mine && Checkpoint::any(&out.join(CHECKPOINTS)));
+        if resumed {
+            return Ok((directory, Start { run: saved_run(out)?, resumed }));
+        }
+        if !mine {
+            check_free(out, control)?;
+        }
+        let launch = control.place.as_ref().and_then(|place| place.launch.clone());
+        let run = launch.map_or_else(random_id, Ok)?;
+        Ok((directory, Start { run: Some(run), resumed }))
+    }
+
+    /// The files of a run that begins, in place of an earlier run's. Either that run stays whole or the new one has begun,
+    /// whatever happens: see [`settle`](Self::settle).
+    pub(crate) fn begin(self, settings: &Settings, run: &str) -> Result<RunFiles> {
+        let aside = self.path.join(format!("{REPLACED}{run}"));
+        let begun = self.move_aside(&aside).and_then(|()| self.write_config(settings, Some(run)));
+        // Also where nothing has begun: then it puts everything back.
+        let settled = self.settle();
+        begun.and(settled)?;
+        let metrics = self.path.join(METRICS);
+        let file = File::create(&metrics).with_context(|| format!("cannot write {}", metrics.display()))?;
+        Ok(RunFiles::new(self.path, file, self.lock))
+    }
+
+    /// The files of a run that goes on from a step.
+    pub(crate) fn resume(self, settings: &Settings, run: Option<&str>, from: u64) -> Result<RunFiles> {
+        let metrics = self.path.join(METRICS);
+        let file = crate::record::keep_before(&metrics, from);
+        let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;
+        self.write_config(settings, run)?;
+        Ok(RunFiles::new(self.path, file, self.lock))
+    }
+
+    fn write_config(&self, settings: &Settings, run: Option<&str>) -> Result<()> {
+        let run = run.map_or(String::new(), |run| format!("run = {}\n", toml::Value::from(run)));
+        let path = self.path.join(CONFIG);
+        let text = run + &toml::to_string(settings)?;
+        write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn move_aside(&self, aside: &Path) -> Result<()> {
+        let failed = || format!("cannot move the earlier run to {}", aside.display());
+        for from in FILES.map(|name| self.path.join(name)).into_iter().filter(|path| path.exists()) {
+            fs::create_dir_all(aside).with_context(failed)?;
+            let to = aside.join(from.file_name().context("a file has a name")?);
+            fs::rename(from, to).with_context(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
+    /// that has not gives it back.
+    fn settle(&self) -> Result<()> {
+        let run = saved_run(&self.path)?;
+        for (aside, by) in replaced(&self.path) {
+            let settled =
+                if Some(&by) == run.as_ref() { fs::remove_dir_all(&aside) } else { put_back(&aside, &self.path) };
+            settled.with_context(|| format!("cannot settle {}", aside.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What was moved aside, and for which run.
+fn replaced(directory: &Path) -> impl Iterator<Item = (PathBuf, String)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let by = entry.file_name().to_str()?.strip_prefix(REPLACED)?.to_owned();
+        Some((entry.path(), by))
+    })
+}
+
+fn put_back(aside: &Path, directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(aside)? {
+        let entry = entry?;
+        fs::rename(entry.path(), directory.join(entry.file_name()))?;
+    }
+    fs::remove_dir(aside)
+}
+
+/// The whole contents or, after a full disk or a loss of power, what was there before.
+pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        sync_names(path)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&partial);
+    })
+}
+
+/// Makes a renaming last.
+#[cfg(unix)]
+fn sync_names(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Elsewhere directories cannot be synced.
+#[cfg(not(unix))]
+fn sync_names(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn random_id() -> Result<String> {
+    let id = getrandom::u64().context("the system gives no random numbers for the run's id")?;
+    Ok(format!("{id:016x}"))
+}

@@ -1,0 +1,228 @@
+//! One process at a time in a run's directory.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use indicatif::HumanDuration;
+use serde::{Deserialize, Serialize};
+
+use crate::train::Refused;
+
+/// The file's name in the directory. It stays there, and is empty when its holder ended properly.
+const LOCK: &str = "lock";
+
+/// Held until it is dropped, or its process is gone.
+#[derive(Debug)]
+pub(crate) struct RunLock {
+    file: File,
+}
+
+/// Who holds the lock: what the file says, for people and for file systems without locks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    user: String,
+    host: String,
+    process: u32,
+}
+
+/// What an owner that did not let go means for the next process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Earlier {
+    Gone,
+    /// The lock is free, but locks may not be seen from host to host.
+    Elsewhere,
+    /// There are no locks here, and nothing says that it is gone.
+    Unknown,
+}
+
+/// That no process holds the lock; looks only.
+pub(super) fn check(directory: &Path) -> Result<()> {
+    let path = directory.join(LOCK);
+    // What cannot be looked at now is found out when the lock is taken.
+    let Ok(file) = File::open(&path) else { return Ok(()) };
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
+        _ => Ok(()),
+    }
+}
+
+impl RunLock {
+    /// # Errors
+    /// [`Refused`] if another process has it, which is named; otherwise if the file cannot be written.
+    pub(super) fn take(directory: &Path) -> Result<RunLock> {
+        let path = directory.join(LOCK);
+        let failed = || format!("cannot write {}", path.display());
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.with_context(failed)?;
+        let locked = match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
+            Err(TryLockError::Error(_)) => false,
+        };
+        if let Some(owner) = Owner::read(&file) {
+            owner.give_way(locked, &path)?;
+        }
+        let mut lock = RunLock { file };
+        lock.write(&toml::to_string(&Owner::this())?).with_context(failed)?;
+        Ok(lock)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // What stays is recognized as stale.
+        let _ = self.file.set_len(0);
+    }
+}
+
+fn in_use(path: &Path, file: &File) -> Refused {
+    let out = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    // Its holder may be writing it.
+    let owner = Owner::read(file).map_or("another process".to_owned(), |owner| owner.to_string());
+    let since = file.metadata().and_then(|file| file.modified()).ok().and_then(|time| time.elapsed().ok());
+    let since = since.map_or(String::new(), |time| format!(" for {}", HumanDuration(whole_seconds(time))));
+    Refused::new(format!(
+        "--out {}: in use{since} by {owner}; wait until that run has ended, end it (Ctrl-C leaves a checkpoint), or choose \
+         another --out",
+        out.display()
+    ))
+}
+
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs())
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of {} on {}", self.process, self.user, self.host)
+    }
+}
+
+impl Owner {
+    fn read(mut file: &File) -> Option<Owner> {
+        let mut text = String::new();
+        file.rewind().ok()?;
+        file.take(1 << 12).read_to_string(&mut text).ok()?;
+        toml::from_str(&text).ok()
+    }
+
+    #[cfg(unix)]
+    fn this() -> Owner {
+        use nix::unistd::{Uid, User, gethostname};
+        let uid = Uid::current();
+        let user = User::from_uid(uid).ok().flatten().map_or_else(|| format!("user {uid}"), |user| user.name);
+        let host = gethostname().map_or("an unnamed host".into(), |host| host.to_string_lossy().into_owned());
+        Owner { user, host, process: std::process::id() }
+    }
+
+    #[cfg(not(unix))]
+    fn this() -> Owner {
+        let name = |variable: &str| std::env::var(variable).unwrap_or_else(|_| "unknown".into());
+        Owner { user: name("USERNAME"), host: name("COMPUTERNAME"), process: std::process::id() }
+    }
+
+    #[cfg(unix)]
+    fn is_running(&self) -> bool {
+        let process = i32::try_from(self.process).map(nix::unistd::Pid::from_raw);
+        process.is_ok_and(|process| nix::sys::signal::kill(process, None) != Err(nix::errno::Errno::ESRCH))
+    }
+
+    #[cfg(not(unix))]
+    fn is_running(&self) -> bool {
+        true
+    }
+
+    /// This owner did not let go of a lock that is now this process's (`locked`), or cannot be locked.
+    fn give_way(&self, locked: bool, path: &Path) -> Result<()> {
+        match self.earlier(locked, &Owner::this()) {
+            Earlier::Gone => {}
+            Earlier::Elsewhere => tracing::warn!(
+                "{} is free, but {self} did not end properly: where locks of this file system do not reach other hosts, see \
+                 that it is not running any more",
+                path.display()
+            ),
+            Earlier::Unknown => bail!(Refused::new(format!(
+                "{}: this file system has no locks, and {self} may still be running here; if it is not, remove this file",
+                path.display()
+            ))),
+        }
+        Ok(())
+    }
+
+    fn earlier(&self, locked: bool, this: &Owner) -> Earlier {
+        match (self.host == this.host, locked) {
+            (true, true) => Earlier::Gone,
+            (true, false) if self.process == this.process || !self.is_running() => Earlier::Gone,
+            (false, true) => Earlier::Elsewhere,
+            (_, false) => Earlier::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_lock_is_one_processs_until_dropped_and_says_whose() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path: PathBuf = directory.path().join(LOCK);
+        assert!(check(directory.path()).is_ok() && !path.exists(), "looking makes no file");
+        let held = RunLock::take(directory.path()).unwrap();
+        for error in [check(directory.path()).unwrap_err(), RunLock::take(directory.path()).unwrap_err()] {
+            let Owner { user, host, process } = Owner::this();
+            let text = error.to_string();
+            let words = [user, host, format!("process {process}"), "another --out".into()];
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            assert!(error.is::<Refused>());
+        }
+        drop(held);
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        assert!(check(directory.path()).is_ok() && RunLock::take(directory.path()).is_ok());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_stale() {
+        let directory = tempfile::TempDir::new().unwrap();
+        for process in ["user = \"a\"\nhost = \"b\"\nprocess = 1\n", "not a lock"] {
+            fs::write(directory.path().join(LOCK), process).unwrap();
+            let lock = RunLock::take(directory.path()).unwrap();
+            assert_eq!(Owner::read(&lock.file), Some(Owner::this()));
+        }
+    }
+
+    #[test]
+    fn without_locks_an_owner_gives_way_only_when_it_is_seen_to_be_gone() {
+        let this = Owner::this();
+        let running = Owner { process: std::os::unix::process::parent_id(), ..this.clone() };
+        // Above what Linux gives out.
+        let ended = Owner { process: 1 << 30, ..this.clone() };
+        let elsewhere = Owner { host: "another host".into(), ..ended.clone() };
+        for (owner, locked, expected) in [
+            (&running, true, Earlier::Gone),
+            (&running, false, Earlier::Unknown),
+            (&ended, false, Earlier::Gone),
+            (&elsewhere, true, Earlier::Elsewhere),
+            (&elsewhere, false, Earlier::Unknown),
+        ] {
+            assert_eq!(owner.earlier(locked, &this), expected, "{owner}, locked: {locked}");
+        }
+        let refusal = elsewhere.give_way(false, Path::new("run/lock")).unwrap_err().to_string();
+        assert!(
+            refusal.contains("another host") && refusal.contains("run/lock") && refusal.contains("remove"),
+            "{refusal}"
+        );
+    }
+}

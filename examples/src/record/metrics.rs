@@ -1,0 +1,211 @@
+//! `metrics.jsonl`: a line a step, each with its checksum, and what is kept of them when a run goes on.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use super::StepRecord;
+use crate::directory::write_whole;
+
+/// What stands before a line's checksum: CRC-32 of all that is before it.
+const CHECKSUM: &str = ",\"crc32\":\"";
+
+/// A record's line.
+pub(super) fn line(record: &StepRecord) -> serde_json::Result<String> {
+    let mut line = serde_json::to_string(record)?;
+    // The brace comes after the checksum.
+    line.pop();
+    let checksum = crc32fast::hash(line.as_bytes());
+    // Writing to a string does not fail.
+    let _ = writeln!(line, "{CHECKSUM}{checksum:08x}\"}}");
+    Ok(line)
+}
+
+/// The step of a line that is as it was written. Lines of older versions have no checksum.
+fn step(line: &[u8]) -> Option<u64> {
+    let line = str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    if let Some((text, checksum)) = line.rsplit_once(CHECKSUM)
+        && format!("{:08x}\"}}", crc32fast::hash(text.as_bytes())) != checksum
+    {
+        return None;
+    }
+    Some(serde_json::from_str::<StepRecord>(line).ok()?.step)
+}
+
+/// What became of a file's lines.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Kept {
+    /// Where they stand in the file.
+    lines: Vec<Range<usize>>,
+    steps: BTreeSet<u64>,
+    damaged: usize,
+    repeated: usize,
+}
+
+/// Keeps each step before `from` once. Later ones will be written again, and half a line is what a killed run leaves.
+fn sort(bytes: &[u8], from: u64) -> Kept {
+    let (mut kept, mut begin) = (Kept::default(), 0);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let place = begin..begin + line.len();
+        begin = place.end;
+        match step(line) {
+            None if line.ends_with(b"\n") => kept.damaged += 1,
+            Some(step) if step < from && kept.steps.last().is_none_or(|last| *last < step) => {
+                kept.steps.insert(step);
+                kept.lines.push(place);
+            }
+            Some(step) if step < from => kept.repeated += 1,
+            _ => {}
+        }
+    }
+    kept
+}
+
+impl Kept {
+    /// How far the file is kept as it is.
+    fn head(&self) -> usize {
+        let whole = self.lines.windows(2).take_while(|pair| pair[0].end == pair[1].start).count();
+        self.lines.get(whole).filter(|_| self.lines[0].start == 0).map_or(0, |line| line.end)
+    }
+
+    /// What a run that goes on from `from` should say of its record; nothing where it is whole.
+    fn losses(&self, from: u64) -> Option<String> {
+        let missing: Vec<u64> = (0..from).filter(|step| !self.steps.contains(step)).collect();
+        if missing.is_empty() && self.repeated == 0 {
+            return None;
+        }
+        let (damaged, repeated) = (self.damaged, self.repeated);
+        let mut text = format!("{damaged} damaged and {repeated} repeated lines were dropped");
+        if !missing.is_empty() {
+            let _ = write!(text, "; {} of {from} steps have no record any more: {}", missing.len(), ranges(&missing));
+        }
+        Some(text)
+    }
+}
+
+/// `0–3, 7`.
+fn ranges(steps: &[u64]) -> String {
+    let runs = steps.chunk_by(|a, b| a + 1 == *b);
+    let shown = runs.map(|run| match run {
+        [first, .., last] => format!("{first}–{last}"),
+        single => single.iter().map(u64::to_string).collect(),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// The file, open behind the records of the steps before `from`; what is lost is said. Lines that are kept are rewritten only
+/// where some before them are dropped, and then to a new file that takes the place of the old one when it is complete.
+pub(crate) fn keep_before(path: &Path, from: u64) -> io::Result<File> {
+    let (bytes, missing) = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), true),
+        read => (read?, false),
+    };
+    let kept = sort(&bytes, from);
+    if let Some(losses) = kept.losses(from) {
+        let what = if missing { "was missing" } else { "was damaged" };
+        tracing::warn!("{} {what}: {losses}", path.display());
+    }
+    let mut end = kept.head();
+    if kept.lines.last().is_some_and(|last| last.end > end) {
+        let whole: Vec<u8> = kept.lines.iter().flat_map(|line| &bytes[line.clone()]).copied().collect();
+        write_whole(path, &whole)?;
+        end = whole.len();
+    }
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.set_len(end as u64)?;
+    file.seek(SeekFrom::Start(end as u64))?;
+    Ok(file)
+}
+
+/// Appends a record.
+pub(super) fn append(file: &mut File, record: &StepRecord) -> io::Result<()> {
+    file.write_all(line(record)?.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(step: u64) -> StepRecord {
+        let text = format!(
+            r#"{{"step": {step}, "epoch": 0, "loss": 0.5, "lr": 0.1, "factor": null, "wire_factor": 20.5, "gain": null,
+                "bytes_sent": 10, "bytes_received": 10, "compute_seconds": 0, "compress_seconds": 0, "exchange_seconds": 0}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn file(steps: &[u64]) -> Vec<u8> {
+        steps.iter().flat_map(|step| line(&record(*step)).unwrap().into_bytes()).collect()
+    }
+
+    #[test]
+    fn every_flipped_bit_costs_at_most_the_lines_it_is_in() {
+        let whole = file(&[0, 1, 2, 3]);
+        let len = whole.len() / 4;
+        // In the second line, its end included: without that two lines are one.
+        for bit in 8 * len..16 * len {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let kept = sort(&bytes, 4);
+            let steps: Vec<u64> = kept.steps.iter().copied().collect();
+            let lost = if bit / 8 == 2 * len - 1 { vec![1, 2] } else { vec![1] };
+            let expected: Vec<u64> = (0..4).filter(|step| !lost.contains(step)).collect();
+            // A damaged name of the checksum leaves a line as of an older version, whose values are right.
+            let by_name = steps == [0, 1, 2, 3] && !String::from_utf8_lossy(&bytes[len..2 * len]).contains(CHECKSUM);
+            assert!(steps == expected || by_name, "bit {bit}: {steps:?}");
+            for place in &kept.lines {
+                let line = &bytes[place.clone()];
+                assert!(by_name || whole.windows(line.len()).any(|window| window == line), "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_said_with_its_steps() {
+        let mut bytes = file(&[0, 1, 2, 2, 3, 4, 8]);
+        assert_eq!(sort(&file(&[0, 1, 2]), 3).losses(3), None);
+        let len = bytes.len() / 7;
+        bytes[len + 20] ^= 1;
+        bytes.extend_from_slice(b"{\"step\": 9, \"ep");
+        let kept = sort(&bytes, 8);
+        assert_eq!(kept.steps.iter().copied().collect::<Vec<_>>(), [0, 2, 3, 4]);
+        let said = kept.losses(8).unwrap();
+        assert!(
+            said.contains("1 damaged and 1 repeated lines")
+                && said.ends_with("4 of 8 steps have no record any more: 1, 5–7"),
+            "{said}"
+        );
+        assert_eq!(sort(&[], 3).losses(3).unwrap().split(": ").last(), Some("0–2"));
+    }
+
+    #[test]
+    fn lines_of_older_versions_are_kept_and_only_the_rest_is_cut_off() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let old: String = (0..3).map(|step| serde_json::to_string(&record(step)).unwrap() + "\n").collect();
+        fs::write(&path, format!("{old}{{\"step\":3,\"ep")).unwrap();
+        let mut file = keep_before(&path, 2).unwrap();
+        append(&mut file, &record(2)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let steps: Vec<_> = text.split_inclusive('\n').map(|line| step(line.as_bytes())).collect();
+        assert_eq!(steps, [Some(0), Some(1), Some(2)]);
+        assert!(text.starts_with(&old[..2 * old.len() / 3]));
+    }
+
+    #[test]
+    fn a_hole_is_closed_in_a_new_file_and_a_missing_file_begins_anew() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut bytes = file(&[0, 1, 2, 3]);
+        bytes[5] ^= 4;
+        fs::write(&path, &bytes).unwrap();
+        append(&mut keep_before(&path, 3).unwrap(), &record(3)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), file(&[1, 2, 3]));
+        fs::remove_file(&path).unwrap();
+        append(&mut keep_before(&path, 7).unwrap(), &record(7)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), file(&[7]));
+    }
+}

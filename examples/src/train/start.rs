@@ -1,0 +1,130 @@
+//! One rank, from its communicator to its first step: joining, deciding how the run starts, loading, opening its files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use briquette::core::Communicator;
+use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
+
+use super::rank::Rank;
+use super::{Refused, Run};
+use crate::directory::{CHECKPOINTS, RunDirectory, Start};
+use crate::lr_schedule::LrSchedule;
+use crate::record::{RunFiles, Summary, Totals};
+use crate::task::Task;
+
+/// Notes in a checkpoint.
+const TOTAL: &str = "total steps";
+const RUN: &str = "run";
+const TOTALS: &str = "totals";
+
+impl<T: Task> Run<'_, T> {
+    /// Trains as one rank.
+    pub(super) fn rank(&self, comm: Box<dyn Communicator>) -> Result<Summary> {
+        let (settings, rank) = (self.settings, comm.rank());
+        let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
+        let config = settings.config(self.steps_per_epoch)?;
+        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
+            .with_local_weight_decay(settings.weight_decay);
+        if let Some(steps) = settings.rebroadcast {
+            optim = optim.with_rebroadcast(steps);
+        }
+        let mut model = optim.join(self.task.build(&device))?;
+        let (directory, start) = self.start(&mut optim)?;
+        let (mut totals, mut from) = (Totals::default(), None);
+        if start.resumed {
+            (model, totals) = self.resume(&mut optim, model, &start)?;
+            // They are sums over ranks: one rank takes them along.
+            if rank != 0 {
+                totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
+            }
+            from = Some(optim.synchronizer().step());
+        }
+        let files = self.open(&mut optim, directory, &start, from)?;
+        let bar = self.progress_bar(rank);
+        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
+        let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
+        state.finish(interrupted)
+    }
+
+    /// When every rank is ready, and before anything is written, rank 0 takes the directory and decides for all.
+    fn start(&self, optim: &mut DistributedOptimizer) -> Result<(Option<RunDirectory>, Start)> {
+        let sync = optim.synchronizer_mut();
+        sync.communicator().barrier()?;
+        let claim = (sync.rank() == 0).then(|| RunDirectory::claim(&self.settings.out, self.control)).transpose();
+        let claimed = claim.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
+        let mut decided = claimed.as_ref().map_or(Ok(Vec::new()), |(_, start)| serde_json::to_vec(start))?;
+        sync.communicator().broadcast(0, &mut decided)?;
+        let start = serde_json::from_slice(&decided).context("how the run starts, as received from rank 0")?;
+        Ok((claimed.map(|(directory, _)| directory), start))
+    }
+
+    /// Rank 0's files. No rank goes on before an earlier run is out of the way.
+    fn open(
+        &self,
+        optim: &mut DistributedOptimizer,
+        directory: Option<RunDirectory>,
+        start: &Start,
+        from: Option<u64>,
+    ) -> Result<Option<RunFiles>> {
+        let sync = optim.synchronizer_mut();
+        // Simulated time begins with the first step, not with the joining.
+        let clock = from.map_or(0.0, |_| sync.communicator().now());
+        let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
+            (Some(step), run) => directory.resume(self.settings, run, step),
+            (None, Some(run)) => directory.begin(self.settings, run),
+            (None, None) => bail!("a run that begins has an id"),
+        };
+        let files = directory.map(open).transpose();
+        let files = files.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
+        sync.communicator().barrier()?;
+        sync.set_clock(clock);
+        Ok(files)
+    }
+
+    /// Continues from the newest checkpoint of this run that all ranks can use.
+    fn resume(&self, optim: &mut DistributedOptimizer, model: T::Model, start: &Start) -> Result<(T::Model, Totals)> {
+        let accept = |checkpoint: &Checkpoint| -> Result<Totals, String> {
+            let run = checkpoint.note(RUN);
+            if run != start.run.as_deref() {
+                let name = |run: Option<&str>| run.unwrap_or("without an id").to_owned();
+                return Err(format!("it is of another run: {} there, {} here", name(run), name(start.run.as_deref())));
+            }
+            let note = checkpoint.note(TOTALS).ok_or("it was not written by this trainer: it has no totals")?;
+            serde_json::from_str(note).map_err(|error| format!("its totals cannot be read: {error}"))
+        };
+        let found = optim.resume(model, &self.checkpoints(), WorldChange::Refuse, accept);
+        let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
+        self.check_resumed(&checkpoint)?;
+        Ok((model, totals))
+    }
+
+    /// The steps of a resumed run had the learning rates they have now.
+    fn check_resumed(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let saved = checkpoint.note(TOTAL).unwrap_or("unknown");
+        if self.settings.schedule == LrSchedule::Constant || saved == self.total.to_string() {
+            return Ok(());
+        }
+        bail!(Refused::new(format!(
+            "--resume {}: --schedule {} runs over the whole of a run, {saved} steps there, {} here with --epochs and \
+             --steps: the learning rates would not be those it began with. Leave them as they were; only a run under \
+             --schedule constant can be made longer or shorter",
+            self.settings.out.display(),
+            self.settings.schedule,
+            self.total,
+        )))
+    }
+
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.settings.out.join(CHECKPOINTS)
+    }
+
+    /// What a run that is resumed has to know.
+    pub(super) fn notes(&self, start: &Start, totals: &Totals) -> Result<BTreeMap<String, String>> {
+        let totals = serde_json::to_string(totals)?;
+        let notes = [(TOTAL, self.total.to_string()), (TOTALS, totals)];
+        let run = start.run.clone().map(|run| (RUN, run));
+        Ok(notes.into_iter().chain(run).map(|(name, note)| (name.to_owned(), note)).collect())
+    }
+}
