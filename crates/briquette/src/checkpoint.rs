@@ -34,6 +34,7 @@ pub(crate) use self::file::{Blobs, Saved};
 use self::file::{read_state, write_atomically};
 use crate::backend::panic_text;
 use crate::error::Error;
+use crate::hello::{Difference, RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::{Own, Synchronizer};
 
@@ -182,9 +183,9 @@ impl Synchronizer {
 
     /// The run's identity, and whose file it is.
     fn metadata(&self) -> HashMap<String, String> {
-        let identity = self.joined.iter().flat_map(|j| j.identity.iter().cloned());
-        let rank = [("rank", self.rank().to_string()), ("world", self.world().to_string())];
-        identity.chain(rank).map(|(field, value)| (field.to_owned(), value)).collect()
+        let identity = self.joined.iter().flat_map(|joined| joined.identity.to_save());
+        let rank = [(RANK.to_owned(), self.rank().to_string()), (WORLD.to_owned(), self.world().to_string())];
+        identity.chain(rank).collect()
     }
 
     /// This rank's file, checked; nothing has changed yet.
@@ -221,20 +222,19 @@ impl Synchronizer {
     fn check_metadata(&self, bytes: &[u8], path: &Path, same_world: bool) -> Result<(), Error> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| fail(path, e))?;
         let saved = header.metadata().clone().unwrap_or_default();
-        let ours = self.metadata();
-        let mut fields: Vec<_> = self.joined.iter().flat_map(|j| j.identity.iter().map(|(field, _)| *field)).collect();
-        if same_world {
-            fields.extend(["rank", "world"]);
-        }
-        for field in fields {
-            let theirs = saved.get(field).map_or("absent", String::as_str);
-            if theirs != ours[field] {
-                let what = if field == "layout" { "model" } else { field };
-                let problem = format!("saved by another {what}: {theirs} there, {} here", ours[field]);
-                return Err(other_run(path, problem));
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
+        let of = |field: &str, ours: usize| {
+            let (ours, theirs) = (ours.to_string(), saved.get(field).map_or("absent", String::as_str).to_owned());
+            (same_world && ours != theirs).then(|| Difference { field: field.to_owned(), ours, theirs })
+        };
+        let difference = joined.identity.difference_to_saved(&saved, &joined.inventory.layout);
+        match difference.or_else(|| of(RANK, self.rank())).or_else(|| of(WORLD, self.world())) {
+            None => Ok(()),
+            Some(Difference { field, ours, theirs }) => {
+                let what = if field == "layout" { "model" } else { &field };
+                Err(other_run(path, format!("saved by another {what}: {theirs} there, {ours} here")))
             }
         }
-        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Error {
         /// The rank that differs.
         rank: usize,
         /// In what.
-        field: &'static str,
+        field: String,
         /// Here.
         ours: String,
         /// There.

@@ -17,7 +17,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use self::transfer::{Pieces, as_f32};
-pub(crate) use self::values::{read_bytes, read_gradients, read_values, write_bytes, write_values};
+pub(crate) use self::values::{like, read_bytes, read_gradients, read_values, write_bytes, write_values};
 use crate::backend::{describe, in_host_memory};
 use crate::error::Error;
 

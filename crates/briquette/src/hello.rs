@@ -1,50 +1,161 @@
-//! What ranks compare when they join.
+//! What ranks compare when they join, and a run with the checkpoint it goes on from.
 
 use briquette_core::config::Config;
 use briquette_core::{Communicator, Layout};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::Error;
 use crate::flat::Inventory;
+use crate::probe::Probe;
 
-/// What every rank of a run has in common, and a checkpoint with the run that saved it: field names and values, in a
-/// fixed order. Text, so that a mismatch can be shown.
-pub(crate) type Identity = Vec<(&'static str, String)>;
+/// Names and values, in a fixed order. Text, so that a mismatch can be shown.
+pub(crate) type Settings = Vec<(String, String)>;
 
-pub(crate) fn identity(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Identity {
+/// Keys of a configuration that change no bits, and may differ.
+const MAY_DIFFER: [&str; 1] = ["threads"];
+/// Keys that say what kind of thing an object is: where they differ, nothing else is worth naming.
+const KINDS: [&str; 2] = ["strategy", "kind"];
+
+/// What every rank of a run has in common.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// In every part of the run, too: a checkpoint is compared with them.
+    pub(crate) run: Settings,
+    /// In this part of it.
+    pub(crate) part: Settings,
+    /// How this rank's devices round. No two need to do it alike.
+    pub(crate) rounding: String,
+    /// Where the optimizer is known.
+    pub(crate) optimizer: Option<Probe>,
+}
+
+/// What differs, and both values.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Difference {
+    pub(crate) field: String,
+    pub(crate) ours: String,
+    pub(crate) theirs: String,
+}
+
+/// What the library compares by itself.
+pub(crate) fn settings(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Settings {
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
-    vec![
+    let fields = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("configuration", serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"))),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
         ("layout", layout(&inventory.layout)),
         ("buffers", layout(&inventory.buffers)),
-    ]
+    ];
+    fields.map(|(field, value)| (field.to_owned(), value)).to_vec()
 }
 
-/// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: `rounding` says how this
-/// rank's devices round, and no two need to do it alike.
-pub(crate) fn compare(
-    comm: &mut dyn Communicator,
-    mine: &[(&'static str, String)],
-    rounding: &str,
-) -> Result<bool, Error> {
+impl Identity {
+    /// The first that differs between two ranks. `slots` names parameters.
+    fn difference(&self, other: &Identity, slots: &Layout) -> Option<Difference> {
+        let settings = |identity: &Identity| [&identity.run[..], &identity.part[..]].concat();
+        let optimizers = || difference_of_optimizers(self, other, slots);
+        differences(&settings(self), &settings(other)).next().or_else(optimizers)
+    }
+
+    /// The first that differs between this run and the one that saved a file with `saved` in it. Files of older versions lack
+    /// some settings.
+    pub(crate) fn difference_to_saved(
+        &self,
+        saved: &std::collections::HashMap<String, String>,
+        slots: &Layout,
+    ) -> Option<Difference> {
+        let mut theirs: Settings =
+            saved.clone().into_iter().filter(|(field, _)| !FILE.contains(&field.as_str())).collect();
+        let older = !saved.contains_key(ROUNDING);
+        if older {
+            theirs.extend(self.run.iter().filter(|(field, _)| !saved.contains_key(field)).cloned());
+        }
+        let probe = saved.get(OPTIMIZER).and_then(|text| serde_json::from_str(text).ok());
+        let rounding = saved.get(ROUNDING).cloned().unwrap_or_default();
+        let saved = Identity { run: theirs, optimizer: probe, rounding, ..Identity::default() };
+        differences(&self.run, &saved.run).next().or_else(|| difference_of_optimizers(self, &saved, slots))
+    }
+
+    /// For a file.
+    pub(crate) fn to_save(&self) -> impl Iterator<Item = (String, String)> {
+        let optimizer = self.optimizer.as_ref().and_then(|probe| serde_json::to_string(probe).ok());
+        let optimizer = optimizer.map(|text| (OPTIMIZER.to_owned(), text));
+        self.run.iter().cloned().chain([(ROUNDING.to_owned(), self.rounding.clone())]).chain(optimizer)
+    }
+}
+
+/// Entries of a file that are no settings.
+pub(crate) const FILE: [&str; 4] = [RANK, WORLD, ROUNDING, OPTIMIZER];
+pub(crate) const RANK: &str = "rank";
+pub(crate) const WORLD: &str = "world";
+const ROUNDING: &str = "rounding";
+const OPTIMIZER: &str = "optimizer";
+
+/// In our order, then what only they have.
+fn differences(ours: &Settings, theirs: &Settings) -> impl Iterator<Item = Difference> {
+    let find =
+        |settings: &Settings, field: &str| settings.iter().find(|(name, _)| name == field).map(|(_, v)| v.clone());
+    let fields = ours.iter().map(|(field, _)| field).chain(theirs.iter().map(|(field, _)| field)).cloned();
+    let pairs: Vec<_> = fields.map(|field| (find(ours, &field), find(theirs, &field), field)).collect();
+    pairs.into_iter().filter_map(|(ours, theirs, field)| compare_text(field, ours, theirs))
+}
+
+/// Text that differs; of objects, the first entry that does.
+fn compare_text(field: String, ours: Option<String>, theirs: Option<String>) -> Option<Difference> {
+    if ours == theirs {
+        return None;
+    }
+    let object = |text: &Option<String>| serde_json::from_str(text.as_deref()?).ok().filter(Value::is_object);
+    match (object(&ours), object(&theirs)) {
+        (Some(ours), Some(theirs)) => compare_json(field, Some(&ours), Some(&theirs)),
+        _ => {
+            let text = |text: Option<String>| text.unwrap_or_else(|| ABSENT.to_owned());
+            Some(Difference { field, ours: text(ours), theirs: text(theirs) })
+        }
+    }
+}
+
+const ABSENT: &str = "absent";
+
+fn compare_json(field: String, ours: Option<&Value>, theirs: Option<&Value>) -> Option<Difference> {
+    if let (Some(Value::Object(a)), Some(Value::Object(b))) = (ours, theirs) {
+        let keys = KINDS.into_iter().chain(a.keys().chain(b.keys()).map(String::as_str));
+        let mut keys = keys.filter(|key| !MAY_DIFFER.contains(key));
+        return keys.find_map(|key| compare_json(format!("{field}.{key}"), a.get(key), b.get(key)));
+    }
+    let text = |value: Option<&Value>| match value {
+        None => ABSENT.to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    (ours != theirs).then(|| Difference { field, ours: text(ours), theirs: text(theirs) })
+}
+
+fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) -> Option<Difference> {
+    let alike = ours.rounding == theirs.rounding;
+    let (slot, mine, other) = ours.optimizer.as_ref()?.difference(theirs.optimizer.as_ref()?, alike)?;
+    let path = slots.slots().get(slot).map_or("a parameter", |slot| slot.path());
+    let field = format!("optimizer (its kind and settings, by what it makes of test gradients of `{path}`)");
+    Some(Difference { field, ours: mine.to_string(), theirs: other.to_string() })
+}
+
+/// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: not all devices round alike.
+pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity, slots: &Layout) -> Result<bool, Error> {
     comm.scope().operation = "join";
     let (this, mut mixed) = (comm.rank(), false);
-    let text = mine.iter().map(|(_, value)| value.as_str()).chain([rounding]).collect::<Vec<_>>().join("\n");
+    let text = serde_json::to_vec(mine).unwrap_or_default();
     let mut frames = Vec::new();
-    comm.all_gather(text.as_bytes(), &mut frames)?;
+    comm.all_gather(&text, &mut frames)?;
     for (rank, frame) in frames.iter().enumerate().filter(|(rank, _)| *rank != this) {
-        let theirs = String::from_utf8_lossy(frame);
-        let mut theirs = theirs.split('\n');
-        for (field, ours) in mine {
-            let theirs = theirs.next().unwrap_or("absent");
-            if theirs != ours {
-                let (ours, theirs) = (ours.clone(), theirs.to_owned());
-                return Err(Error::Mismatch { this, rank, field, ours, theirs });
-            }
+        // Another version may say it in another way.
+        let theirs: Identity = serde_json::from_slice(frame).unwrap_or_default();
+        if let Some(Difference { field, ours, theirs }) = mine.difference(&theirs, slots) {
+            return Err(Error::Mismatch { this, rank, field, ours, theirs });
         }
-        mixed |= theirs.next() != Some(rounding);
+        mixed |= theirs.rounding != mine.rounding;
     }
     Ok(mixed)
 }
@@ -59,13 +170,35 @@ mod tests {
     fn one_rank_that_rounds_differently_makes_the_world_mixed_for_all() {
         let mixed = |texts: [&'static str; 3]| {
             let told = Local::run(3, |mut comm| {
-                let text = texts[comm.rank()];
-                compare(&mut comm, &[("seed", "7".to_owned())], text)
+                let run = vec![("seed".to_owned(), "7".to_owned())];
+                let mine = Identity { run, rounding: texts[comm.rank()].to_owned(), ..Identity::default() };
+                compare(&mut comm, &mine, &Layout::flat(1))
             });
             told.into_iter().collect::<Result<Vec<bool>, Error>>().unwrap()
         };
         assert_eq!(mixed(["a", "a", "a"]), [false; 3]);
         assert_eq!(mixed(["a", "a", "b"]), [true; 3]);
         assert_eq!(mixed(["b", "a", "a"]), [true; 3]);
+    }
+
+    #[test]
+    fn the_entry_that_differs_is_named_and_what_only_one_side_has_differs() {
+        let pair = |field: &str, value: &str| (field.to_owned(), value.to_owned());
+        let first = |ours: &[(String, String)], theirs: &[(String, String)]| {
+            let found = differences(&ours.to_vec(), &theirs.to_vec()).next();
+            found.map(|d| format!("{}: {} here, {} there", d.field, d.ours, d.theirs))
+        };
+        let ours =
+            pair("c", r#"{"strategy":"every-step","threads":1,"reducer":{"kind":"gather","compressor":"qsgd:4"}}"#);
+        let theirs =
+            pair("c", r#"{"strategy":"every-step","threads":7,"reducer":{"kind":"gather","compressor":"sign"}}"#);
+        let (a, b) = ([pair("seed", "1"), ours], [pair("seed", "1"), theirs]);
+        assert_eq!(first(&a, &b).unwrap(), "c.reducer.compressor: qsgd:4 here, sign there");
+        let dense = [pair("seed", "1"), pair("c", r#"{"strategy":"every-step","reducer":{"kind":"dense"}}"#)];
+        assert_eq!(first(&a, &dense).unwrap(), "c.reducer.kind: gather here, dense there");
+        assert_eq!(first(&a, &a[..1]).unwrap(), format!("c: {} here, absent there", a[1].1));
+        assert_eq!(first(&a[..1], &[pair("seed", "1"), pair("more", "x")]).unwrap(), "more: absent here, x there");
+        let other_threads = [pair("c", r#"{"threads":2}"#)];
+        assert_eq!(first(&[pair("c", r#"{"threads":null}"#)], &other_threads), None);
     }
 }

@@ -60,6 +60,7 @@ mod error;
 mod flat;
 mod hello;
 mod optimizer;
+mod probe;
 mod step_report;
 mod synchronizer;
 

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::error::{Error, StepError};
+use crate::probe::Probe;
 use crate::step_report::StepReport;
 use crate::synchronizer::Synchronizer;
 
@@ -74,12 +75,29 @@ impl DistributedOptimizer {
         self
     }
 
-    /// See [`Synchronizer::join`]: call it once, before the first step.
+    /// See [`Synchronizer::with_run_setting`].
+    #[must_use]
+    pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.sync = self.sync.with_run_setting(name, value);
+        self
+    }
+
+    /// See [`Synchronizer::with_world_setting`].
+    #[must_use]
+    pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.sync = self.sync.with_world_setting(name, value);
+        self
+    }
+
+    /// See [`Synchronizer::join`]: call it once, before the first step. The inner optimizer is compared too, by what a copy of
+    /// it makes of a few test gradients: Burn does not say of what kind it is and how it is set.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when a rank differs in version, configuration, seed or layout.
+    /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
+    /// loop.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.sync.join(module)
+        let inner = &self.inner;
+        self.sync.join_with(module, |module| Probe::of(inner, module))
     }
 
     /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.

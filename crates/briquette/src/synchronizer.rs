@@ -17,7 +17,7 @@ use burn::optim::GradientsParams;
 
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
-use crate::hello::Identity;
+use crate::hello::{Identity, Settings};
 use crate::step_report::StepReport;
 
 pub(crate) use self::average::Own;
@@ -34,6 +34,8 @@ pub struct Synchronizer {
     pub(crate) facts: Option<Facts>,
     pub(crate) previous: Option<Previous>,
     weight_decay: f64,
+    /// What the training loop has compared, in every part of a run and in one.
+    settings: (Settings, Settings),
     /// Nothing where the world decides.
     rebroadcast: Option<u64>,
     gradients: Gradients,
@@ -89,6 +91,7 @@ impl Synchronizer {
             facts: None,
             previous: None,
             weight_decay: 0.0,
+            settings: Default::default(),
             rebroadcast: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
@@ -157,8 +160,9 @@ impl Synchronizer {
         &mut *self.comm
     }
 
-    fn mismatch(&self, rank: usize, field: &'static str, ours: impl ToString, theirs: impl ToString) -> Error {
-        Error::Mismatch { this: self.rank(), rank, field, ours: ours.to_string(), theirs: theirs.to_string() }
+    fn mismatch(&self, rank: usize, field: &str, ours: impl ToString, theirs: impl ToString) -> Error {
+        let (field, ours, theirs) = (field.to_owned(), ours.to_string(), theirs.to_string());
+        Error::Mismatch { this: self.rank(), rank, field, ours, theirs }
     }
 
     /// What is due at this step.

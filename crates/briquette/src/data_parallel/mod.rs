@@ -153,6 +153,19 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_sync(|sync| sync.with_rebroadcast(steps))
     }
 
+    /// See [`Synchronizer::with_run_setting`]. Burn's learner keeps its optimizer and schedule to itself: give here what they
+    /// were made from, such as their configurations' text, and a fingerprint of the data.
+    #[must_use]
+    pub fn with_run_setting(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with_sync(|sync| sync.with_run_setting(name, value))
+    }
+
+    /// See [`Synchronizer::with_world_setting`].
+    #[must_use]
+    pub fn with_world_setting(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with_sync(|sync| sync.with_world_setting(name, value))
+    }
+
     fn with_sync(self, edit: impl FnOnce(Synchronizer) -> Synchronizer) -> Self {
         let own = self.own.into_inner().unwrap_or_else(PoisonError::into_inner);
         let own = own.map(|own| Own { sync: edit(own.sync), ..own });

@@ -102,7 +102,7 @@ pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)])
         for ((field, ours), theirs) in settings.iter().zip(theirs.as_chunks().0) {
             let theirs = u64::from_le_bytes(*theirs);
             if *ours != theirs {
-                let (ours, theirs) = (ours.to_string(), theirs.to_string());
+                let (field, ours, theirs) = (field.to_string(), ours.to_string(), theirs.to_string());
                 return Err(Error::Mismatch { this, rank, field, ours, theirs });
             }
         }

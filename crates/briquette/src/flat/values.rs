@@ -135,7 +135,7 @@ impl<F: FnMut(Shape, DType) -> TensorData> ModuleMapper for Write<F> {
 }
 
 /// `new` with the autodiff state of `old`.
-fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
+pub(crate) fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
     if !old.is_autodiff() {
         return new;
     }

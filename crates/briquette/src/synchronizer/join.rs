@@ -8,29 +8,54 @@ use burn::module::Module;
 use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
 use crate::error::Error;
 use crate::flat::{self, Inventory, Part};
-use crate::hello;
+use crate::hello::{self, Identity};
+use crate::probe::Probe;
 
 impl Synchronizer {
-    /// Makes this rank one of the world: compares version, configuration, seed, local weight decay and layout with every
-    /// rank, then gives the module rank 0's parameters and buffers, by path. Local parameter ids stay, so parameter groups
-    /// keep matching.
+    /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run: by
+    /// [`join`](Self::join), and when a checkpoint is loaded. What differs is named with both values; of two JSON objects, the
+    /// entry that does.
+    #[must_use]
+    pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.0.push((name.into(), value.into()));
+        self
+    }
+
+    /// As [`with_run_setting`](Self::with_run_setting), for what may change when the run is resumed, as its length may: only
+    /// [`join`](Self::join) compares it.
+    #[must_use]
+    pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.1.push((name.into(), value.into()));
+        self
+    }
+
+    /// Makes this rank one of the world: compares version, configuration, seed, local weight decay, layout and the training
+    /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers,
+    /// by path. Local parameter ids stay, so parameter groups keep matching.
     ///
     /// # Errors
     /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.join_with(module, |_| Ok(None))
+    }
+
+    /// The same, with what is known of the optimizer.
+    pub(crate) fn join_with<M: Module>(
+        &mut self,
+        module: M,
+        probe: impl FnOnce(&M) -> Result<Option<Probe>, Error>,
+    ) -> Result<M, Error> {
         flat::drain(&module);
         let built = Inventory::of(&module).and_then(|inventory| {
             let strategy = self.config.build(&inventory.layout, self.world())?;
             self.check_rebroadcast()?;
-            Ok((inventory, strategy, mixed::rounding(&module)?))
+            Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });
         // The other ranks may have built theirs, and would wait for this one.
-        let (inventory, strategy, rounding) = built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        let identity = hello::identity(&inventory, &self.config, self.seed, self.weight_decay);
-        let told = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
-        // Not of the identity: a run may go on elsewhere, where another number is due.
-        let asked = [&identity[..], &[("re-broadcast", told)]].concat();
-        let mixed = hello::compare(&mut *self.comm, &asked, &rounding)?;
+        let (inventory, strategy, rounding, optimizer) =
+            built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        let identity = self.identity(&inventory, rounding, optimizer);
+        let mixed = hello::compare(&mut *self.comm, &identity, &inventory.layout)?;
         let module = self.take_first(module, &inventory).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let due = if mixed && !self.periodic() { REBROADCAST_STEPS } else { 0 };
         let rebroadcast = self.rebroadcast.unwrap_or(due);
@@ -38,6 +63,16 @@ impl Synchronizer {
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
+    }
+
+    /// The training loop's settings come first: they say best what is wrong.
+    fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
+        let (mut run, mut part) = self.settings.clone();
+        run.extend(hello::settings(inventory, &self.config, self.seed, self.weight_decay));
+        let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
+        // A run may go on elsewhere, where another number is due.
+        part.push(("re-broadcast".to_owned(), steps));
+        Identity { run, part, rounding, optimizer }
     }
 
     fn periodic(&self) -> bool {

@@ -1,0 +1,152 @@
+//! What an optimizer does, to tell it from another.
+//!
+//! Burn's `ModuleOptimizer` keeps its kind and its settings to itself, so each rank asks its own what it does: a copy of it
+//! steps a copy of the module in which every parameter is a few values, with the same gradients on every rank, large ones,
+//! small ones and none. Momenta, decays, clipping and parameter groups all show. Optimizers that differ in what only other
+//! gradients or more steps would show are taken for equal.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::by_the_default_device;
+use crate::error::Error;
+use crate::flat::{self, Part, like};
+
+/// Learning rate and size of the gradients of a run of [`STEPS`] steps. The last shows decay alone, however small.
+const RUNS: [(f64, f32); 4] = [(0.1, 1.0), (1.0, 1e4), (1.0, 1e-4), (1000.0, 0.0)];
+/// The last of them without a gradient worth speaking of.
+const STEPS: usize = 3;
+/// How far results may be apart where devices round alike, and elsewhere: a share of the larger.
+const TOLERANCE: [f32; 2] = [1e-4, 1e-2];
+
+/// What an optimizer made of every parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    /// Results that differ, as bits of f32: JSON knows no infinity.
+    results: Vec<Vec<u32>>,
+    /// Which of them is each slot's.
+    slots: Vec<usize>,
+}
+
+impl Probe {
+    /// Nothing where the optimizer cannot be asked: its state came along, and the device that Burn clears it by cannot be had.
+    pub(crate) fn of<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
+        let mut fresh = optimizer.clone();
+        if !fresh.to_record().is_empty() {
+            match by_the_default_device(|| optimizer.clone().load_record(OptimizerRecord::default())) {
+                Ok(cleared) => fresh = cleared,
+                Err(_) => return Ok(None),
+            }
+        }
+        let small = module.clone().map(&mut Shrink);
+        let lens = lens(&small);
+        let mut all = vec![Vec::new(); lens.len()];
+        for (rate, size) in RUNS {
+            let (mut optimizer, mut module) = (fresh.clone(), small.clone());
+            for step in 0..STEPS {
+                let gradients = gradients(&module, step, size);
+                module = optimizer.step(rate, module, gradients);
+                let mut values = Vec::new();
+                flat::read_values(&module, Part::Trainable, &mut values)?;
+                let mut rest = values.iter().map(|v| v.to_bits());
+                lens.iter().zip(&mut all).for_each(|(len, result)| result.extend(rest.by_ref().take(*len)));
+            }
+        }
+        let mut probe = Probe { results: Vec::new(), slots: Vec::new() };
+        for result in all {
+            let known = probe.results.iter().position(|other| *other == result);
+            probe.slots.push(known.unwrap_or(probe.results.len()));
+            if known.is_none() {
+                probe.results.push(result);
+            }
+        }
+        Ok(Some(probe))
+    }
+
+    /// The first slot of which another optimizer makes something else, and both results.
+    pub(crate) fn difference(&self, other: &Probe, alike: bool) -> Option<(usize, f32, f32)> {
+        let tolerance = TOLERANCE[usize::from(!alike)];
+        let of = |probe: &Probe, slot: usize| probe.results.get(*probe.slots.get(slot)?).cloned();
+        (0..self.slots.len().max(other.slots.len())).find_map(|slot| {
+            let (ours, theirs) = (of(self, slot).unwrap_or_default(), of(other, slot).unwrap_or_default());
+            if ours.len() != theirs.len() {
+                return Some((slot, f32::NAN, f32::NAN));
+            }
+            let mut pairs = ours.into_iter().zip(theirs).map(|(a, b)| (f32::from_bits(a), f32::from_bits(b)));
+            pairs.find(|(a, b)| !close(*a, *b, tolerance)).map(|(a, b)| (slot, a, b))
+        })
+    }
+}
+
+fn close(a: f32, b: f32, tolerance: f32) -> bool {
+    let both_lost = !a.is_finite() && !b.is_finite();
+    both_lost || a == b || (a - b).abs() <= tolerance * a.abs().max(b.abs())
+}
+
+/// A parameter of this many dimensions, for a probe: two of the first two, one of the others.
+fn shape<const D: usize>() -> [usize; D] {
+    std::array::from_fn(|i| if i < 2 { 2 } else { 1 })
+}
+
+/// The same values in every parameter of as many dimensions.
+fn values<const D: usize>(size: f32, pattern: [f32; 4]) -> TensorData {
+    let shape = shape::<D>();
+    let values: Vec<f32> = (0..shape.iter().product()).map(|i| size * pattern[i % 4]).collect();
+    TensorData::new(values, shape)
+}
+
+/// Buffers stay as they are: clones share them.
+struct Shrink;
+
+impl ModuleMapper for Shrink {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            if !old.is_require_grad() {
+                return old;
+            }
+            let device = old.device().inner();
+            let small = Tensor::<D>::from_data(values::<D>(1.0, [0.5, -0.7, 0.9, 0.4]), (&device, DType::F32));
+            like(&old, small.cast(old.dtype()))
+        })
+    }
+}
+
+fn gradients<M: Module>(module: &M, step: usize, size: f32) -> GradientsParams {
+    struct Give {
+        size: f32,
+        pattern: [f32; 4],
+        out: GradientsParams,
+    }
+    impl ModuleVisitor for Give {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() {
+                let device = value.device().inner();
+                let grad = Tensor::<D>::from_data(values::<D>(self.size, self.pattern), (&device, DType::F32));
+                self.out.register(param.id, grad.cast(value.dtype()));
+            }
+        }
+    }
+    let pattern = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]][step % STEPS];
+    let mut walk = Give { size, pattern, out: GradientsParams::new() };
+    module.visit(&mut walk);
+    walk.out
+}
+
+/// Values of every parameter.
+fn lens<M: Module>(module: &M) -> Vec<usize> {
+    struct Lens(Vec<usize>);
+    impl ModuleVisitor for Lens {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() {
+                self.0.push(value.shape().num_elements());
+            }
+        }
+    }
+    let mut walk = Lens(Vec::new());
+    module.visit(&mut walk);
+    walk.0
+}
