@@ -242,3 +242,6 @@ fn random_id() -> Result<String> {
     let id = getrandom::u64().context("the system gives no random numbers for the run's id")?;
     Ok(format!("{id:016x}"))
 }
+
+#[cfg(test)]
+mod tests;
