@@ -35,7 +35,7 @@ pub struct Cli {
     /// and the number of steps may change under --schedule constant only: others are stretched over the run
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Replace the run that is in the directory of --out, checkpoints and all
+    /// Replace the run that is in the directory of --out, checkpoints and all, when every rank is ready to begin
     #[arg(long, conflicts_with = "resume")]
     pub overwrite: bool,
     /// No progress bar

@@ -127,8 +127,8 @@ impl Launch {
     pub fn run(&self) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
-            plan.commands().iter().for_each(|command| println!("{command}"));
-            return Ok(0);
+            let shown = crate::terminal::show(plan.commands().join("\n"));
+            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
         }
         self.start(&plan)
     }

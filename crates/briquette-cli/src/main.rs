@@ -9,7 +9,7 @@ use briquette_cli::cert::Cert;
 use briquette_cli::file::{self, Vector};
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
-use briquette_cli::terminal::printable;
+use briquette_cli::terminal::{complain, printable, show};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {}", printable(&format!("{error:#}")));
+            complain(format_args!("error: {}", printable(&format!("{error:#}"))));
             ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
         }
     }
@@ -106,8 +106,8 @@ fn main() -> ExitCode {
 fn run() -> Result<u8> {
     match Cli::parse().command {
         Command::Launch(launch) => return Ok(launch.run()?),
-        Command::Token => println!("{}", token::new()?),
-        Command::Cert(cert) => println!("{}", cert.run()?),
+        Command::Token => show(token::new()?)?,
+        Command::Cert(cert) => show(cert.run()?)?,
         Command::Inspect(inspect) => inspect.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]
@@ -135,14 +135,14 @@ impl Inspect {
         }
         bar.finish_and_clear();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&rows)?);
+            show(serde_json::to_string_pretty(&rows)?)?;
         } else if self.csv {
-            let mut out = csv::Writer::from_writer(std::io::stdout());
+            let mut out = csv::Writer::from_writer(Vec::new());
             rows.iter().try_for_each(|row| out.serialize(row))?;
-            out.flush()?;
+            show(String::from_utf8(out.into_inner()?)?.trim_end())?;
         } else {
-            println!("{}", summary(&self.file, &vector));
-            println!("{}", table(&rows, 4.0 * vector.values.len() as f64));
+            show(summary(&self.file, &vector))?;
+            show(table(&rows, 4.0 * vector.values.len() as f64))?;
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Codec {
         let gain = read.kept_energy(&vector.values) / vector.values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
         read.decode_into(&mut vector.values)?;
         file::write(&self.output, &vector)?;
-        println!("{}: {dense} bytes to {}, gain {gain:.6}", self.compressor, bytes.len());
+        show(format_args!("{}: {dense} bytes to {}, gain {gain:.6}", self.compressor, bytes.len()))?;
         Ok(())
     }
 }

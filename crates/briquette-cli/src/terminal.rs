@@ -1,6 +1,26 @@
-//! What may be written to a terminal.
+//! What may be written to a terminal, and to what stands in its place.
 
 use std::borrow::Cow;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes a line to standard output. A reader that has gone away has read what it wanted, which is no error.
+///
+/// # Errors
+/// When it cannot be written for another reason, such as a full disk.
+pub fn show(text: impl Display) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Writes a line to standard error, where that is possible.
+pub fn complain(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
 
 /// `text` with everything escaped that a terminal would take for a command, or that hides what the text says: control
 /// characters but for new lines, and those that turn the direction of writing. Names of tensors and files come from elsewhere.

@@ -79,3 +79,40 @@ fn mistakes_say_what_is_possible() {
         assert!(!output.status.success() && error.contains(says), "{arguments:?}: {error}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn every_command_ends_quietly_where_its_reader_went_away_and_names_a_full_disk() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = gradient(directory.path());
+    let (decoded, certificates) = (directory.path().join("decoded.npy"), directory.path().join("certificates"));
+    let (decoded, certificates) = (decoded.to_str().unwrap(), certificates.to_str().unwrap());
+    let fast = ["inspect", &file, "--compressor", "sign", "--repeats", "1"];
+    let commands: [&[&str]; 8] = [
+        &fast,
+        &[&fast[..], &["--csv"]].concat(),
+        &[&fast[..], &["--json"]].concat(),
+        &["codec", "--compressor", "sign", "--in", &file, "--out", decoded],
+        &["token"],
+        &["cert", "--force", "--out", certificates],
+        &["launch", "--ranks", "2", "--dry-run", "--", "sh"],
+        &["--help"],
+    ];
+    for command in commands {
+        let run = |stdout: std::process::Stdio| {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_briquette"));
+            let ended = program.args(command).stdout(stdout).output().expect("the command starts");
+            (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(run(writer.into()), (Some(0), String::new()), "{command:?}");
+        let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else { continue };
+        // What the command line's parser writes by itself is not checked for room.
+        if command != ["--help"] {
+            let (code, error) = run(full.into());
+            assert_eq!(code, Some(1), "{command:?}: {error}");
+            assert!(error.starts_with("error: ") && error.contains("standard output cannot be written"), "{error}");
+        }
+    }
+}

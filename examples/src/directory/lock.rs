@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_lock_is_one_processs_until_dropped_and_says_whose() {
         let directory = tempfile::TempDir::new().unwrap();
-        let path: PathBuf = directory.path().join(LOCK);
+        let path = directory.path().join(LOCK);
         assert!(check(directory.path()).is_ok() && !path.exists(), "looking makes no file");
         let held = RunLock::take(directory.path()).unwrap();
         for error in [check(directory.path()).unwrap_err(), RunLock::take(directory.path()).unwrap_err()] {

@@ -179,6 +179,24 @@ mod launched {
     }
 
     #[test]
+    fn a_launch_that_cannot_begin_leaves_the_earlier_run_whole() {
+        let Some(launcher) = launcher() else { return };
+        let runs = Runs::default();
+        runs.run(CIFAR, &format!("{} --out run", processes(2, 2))).succeeds();
+        let before = runs.contents("run");
+        for (flags, word) in [
+            (processes(2, 2).replace("--dataset generated", "--dataset cifar10 --data nowhere"), "nowhere"),
+            (format!("{} --rules conv9.*=dense", processes(2, 2)), "conv9"),
+        ] {
+            let launch = format!("launch --ranks 2 --grace 1s -- {CIFAR} {flags} --out run --overwrite");
+            let ended = runs.run(launcher.to_str().unwrap(), &launch);
+            assert_ne!(ended.code, Some(0));
+            assert!(ended.stderr.contains(word), "{}", ended.stderr);
+            assert_eq!(runs.contents("run"), before, "{flags}");
+        }
+    }
+
+    #[test]
     fn a_restart_leaves_another_run_alone_as_the_first_start_would_have() {
         let runs = Runs::default();
         runs.run(CIFAR, &format!("{} --out run", processes(2, 4))).succeeds();

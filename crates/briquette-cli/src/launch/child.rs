@@ -40,7 +40,7 @@ impl RunRank {
         }
         let program = &self.command[0];
         let error = Command::new(program).args(&self.command[1..]).exec();
-        eprintln!("error: `{}` cannot be started: {error}", program.to_string_lossy());
+        crate::terminal::complain(format_args!("error: `{}` cannot be started: {error}", program.to_string_lossy()));
         if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
     }
 }
