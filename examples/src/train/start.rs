@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use briquette::core::Communicator;
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
+use super::common::compared;
 use super::rank::Rank;
 use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
@@ -27,6 +28,7 @@ impl<T: Task> Run<'_, T> {
         let config = settings.config(self.steps_per_epoch)?;
         let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
             .with_local_weight_decay(settings.weight_decay);
+        optim = compared(optim, settings, &self.fingerprints)?;
         if let Some(steps) = settings.rebroadcast {
             optim = optim.with_rebroadcast(steps);
         }
