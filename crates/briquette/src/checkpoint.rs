@@ -17,7 +17,6 @@ mod ids;
 mod resume;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -31,7 +30,7 @@ pub use self::directory::Checkpoint;
 pub(crate) use self::directory::Series;
 use self::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old};
 pub(crate) use self::file::{Blobs, Saved};
-use self::file::{read_state, write_atomically};
+use self::file::{make_directory, read_state, write_atomically};
 use crate::backend::panic_text;
 use crate::error::Error;
 use crate::hello::{Difference, RANK, WORLD};
@@ -157,7 +156,7 @@ impl Synchronizer {
     }
 
     fn write_rank(&self, path: &Path, blobs: Result<Blobs, String>) -> Result<u32, Error> {
-        fs::create_dir_all(path).map_err(|e| fail(path, e))?;
+        make_directory(path).map_err(|e| fail(path, e))?;
         // Before the first file of an older checkpoint here is replaced, none may take it for complete.
         forget_manifest(path).map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))?;
         let bytes = blobs.and_then(|blobs| self.to_bytes(&blobs)).map_err(|e| fail(path, e))?;
