@@ -105,8 +105,9 @@ impl DistributedOptimizer {
     /// Under gradient accumulation, call it once per real step with the accumulated gradients.
     ///
     /// # Errors
-    /// [`StepError`] holds the model as it was. After a non-finite gradient (refused on every rank) the world may go on
-    /// with the next batch; after any other error the communicator is of no further use.
+    /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
+    /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
+    /// SGD, the communicator is of no further use.
     pub fn step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
