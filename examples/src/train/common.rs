@@ -11,7 +11,7 @@ const OF_A_RANK: [&str; 6] = ["data", "out", "backend", "device", "threads", "re
 
 /// Settings that are the same on every rank and may change when a run is resumed. (Re-broadcasting is of this kind too, and the
 /// library's own to compare.)
-const OF_A_PART: [&str; 5] = ["epochs", "steps", "eval-every", "checkpoint-every", "rebroadcast"];
+const OF_A_PART: [&str; 6] = ["epochs", "steps", "eval-every", "checkpoint-every", "background-saving", "rebroadcast"];
 
 /// Settings on which others depend: where they differ, they are to be named.
 const FIRST: [&str; 5] = ["dataset", "model", "optimizer", "reducer", "local-steps"];

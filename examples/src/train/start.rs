@@ -13,6 +13,7 @@ use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
 use crate::lr_schedule::LrSchedule;
 use crate::record::{RunFiles, Summary, Totals};
+use crate::spec::Toggle;
 use crate::task::Task;
 
 /// Notes in a checkpoint.
@@ -29,6 +30,7 @@ impl<T: Task> Run<'_, T> {
         let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
             .with_local_weight_decay(settings.weight_decay);
         optim = compared(optim, settings, &self.fingerprints)?;
+        optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
         if let Some(steps) = settings.rebroadcast {
             optim = optim.with_rebroadcast(steps);
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use briquette_core::state::{State, Value};
 use burn::module::Module;
@@ -79,15 +80,18 @@ pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
 }
 
-/// Writes under a temporary name, syncs, renames, syncs the directory.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Writes under a temporary name, syncs, renames, syncs the directory: seconds of writing, and of the rest.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
+    let write = || -> std::io::Result<[f64; 2]> {
+        let begin = Instant::now();
         let mut file = tempfile::Builder::new().prefix(".partial-").tempfile_in(directory)?;
         file.write_all(bytes)?;
+        let written = begin.elapsed();
         file.as_file().sync_all()?;
         file.persist(path)?;
-        sync_directory(directory)
+        sync_directory(directory)?;
+        Ok([written.as_secs_f64(), (begin.elapsed() - written).as_secs_f64()])
     };
     write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))
 }
