@@ -13,7 +13,6 @@ use ureq::Agent;
 use crate::catalog::Catalog;
 use crate::error::DataError;
 use crate::find;
-use crate::verify::hex;
 
 /// Whether, from where and to where an archive is downloaded when no directory has the files.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,7 +157,7 @@ fn transfer(
     bar.finish_and_clear();
     match length {
         Some(length) if length != total => Err(format!("the connection ended after {total} of {length} bytes").into()),
-        _ => Ok(hex(digest.finalize())),
+        _ => Ok(format!("{:x}", digest.finalize())),
     }
 }
 

@@ -145,6 +145,13 @@ impl TextSet {
         Self { tokens, lengths, labels: rows.iter().map(|row| row.label).collect(), length }
     }
 
+    /// Tells these texts and classes from others.
+    pub fn fingerprint(&self) -> String {
+        let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let [tokens, labels] = [&tokens, &self.labels].map(|bytes| crc32fast::hash(bytes));
+        format!("{} texts with CRC-32 {tokens:08x}, of their classes {labels:08x}", self.len())
+    }
+
     /// Number of texts.
     pub fn len(&self) -> usize {
         self.labels.len()

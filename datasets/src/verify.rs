@@ -18,7 +18,7 @@ pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<Strin
     let (unit, divisor) = record.map_or(("bytes", 1), |record| ("records", record));
     match file.official {
         Some(official) if official.bytes == bytes.len() => {
-            let got = hex(Md5::digest(&bytes));
+            let got = format!("{:x}", Md5::digest(&bytes));
             if got != official.md5 {
                 return Err(DataError::Checksum {
                     file: file.path.display().to_string(),
@@ -72,11 +72,6 @@ pub(crate) fn read_part(
         notes.push(format!("{limit} {} rows were asked for, {rows} are there", part.role));
     }
     Ok(rows)
-}
-
-/// Lower-case hexadecimal digits.
-pub(crate) fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A limit of 0 rows leaves nothing to train or test on.

@@ -118,6 +118,9 @@ options! {
     out: PathBuf,
     /// Steps between checkpoints; an epoch if absent, 0 for none but the last
     checkpoint_every: u64,
+    /// Write checkpoints in a thread while training goes on: on or off. A checkpoint is then complete at the next one, or at the
+    /// end; each rank holds its file in memory until it is written
+    background_saving: Toggle,
     /// Write rank 0's gradient of this step to gradient.safetensors in --out, for `briquette inspect`: STEP, or STEP:bf16 for
     /// half the size
     #[arg(value_name = "STEP")]
@@ -212,6 +215,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_every: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub background_saving: Option<Toggle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub record_gradient: Option<RecordSpec>,
     pub eval_every: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -281,6 +286,7 @@ impl Options {
             non_iid: self.non_iid,
             out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
             checkpoint_every: self.checkpoint_every,
+            background_saving: self.background_saving,
             record_gradient: self.record_gradient,
             eval_every: self.eval_every.unwrap_or(1),
             train_limit: self.train_limit,

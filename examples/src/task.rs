@@ -45,21 +45,12 @@ pub trait Task: Sync {
     fn train_labels(&self) -> &[u8];
     /// Test samples.
     fn test_len(&self) -> usize;
-    /// What tells this data from other data: a run goes on with what it began with.
-    fn fingerprint(&self) -> String {
-        let labels = fingerprint(self.train_labels());
-        format!("{} training and {} test samples, labels {labels}", self.train_labels().len(), self.test_len())
-    }
+    /// What tells the training data and the test data from others: ranks, and parts of a run, must have the same.
+    fn fingerprints(&self) -> [String; 2];
     /// The mean loss over some training samples.
     fn loss(&self, model: &Self::Model, indices: &[usize], place: Place, device: &Device) -> Tensor<1>;
     /// How an inference model does on some test samples.
     fn score(&self, model: &Self::Model, indices: &[usize], device: &Device) -> Score;
-}
-
-/// FNV-1a.
-fn fingerprint<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    format!("{:016x}", bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
 /// Images and a network for them.
@@ -113,6 +104,9 @@ impl Task for ImageTask {
     fn test_len(&self) -> usize {
         self.images.test.len()
     }
+    fn fingerprints(&self) -> [String; 2] {
+        [&self.images.train, &self.images.test].map(ImageSet::fingerprint)
+    }
     fn loss(&self, model: &ImageModel, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
         let key = self.key.purpose("augment").step(place.epoch);
         let augment = self.augment.as_ref().map(|augment| (augment, key));
@@ -156,13 +150,8 @@ impl Task for TextTask {
     fn test_len(&self) -> usize {
         self.texts.test.len()
     }
-    fn fingerprint(&self) -> String {
-        let vocabulary = &self.texts.vocabulary;
-        let words = (0..vocabulary.size() as i64).filter_map(|id| vocabulary.word(id));
-        let words = fingerprint(words.flat_map(|word| word.as_bytes().iter().chain(b"\n")));
-        let labels = fingerprint(self.train_labels());
-        let (train, test) = (self.texts.train.len(), self.test_len());
-        format!("{train} training and {test} test samples, labels {labels}, vocabulary {words}")
+    fn fingerprints(&self) -> [String; 2] {
+        [&self.texts.train, &self.texts.test].map(TextSet::fingerprint)
     }
     fn loss(&self, model: &TextModel, indices: &[usize], _place: Place, device: &Device) -> Tensor<1> {
         let (input, labels) = text_batch(&self.texts.train, indices, device);

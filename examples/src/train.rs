@@ -1,6 +1,7 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
 //! communicator of its own.
 
+mod common;
 mod failure;
 mod rank;
 mod start;
@@ -92,7 +93,9 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
         bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
     }
-    let run = Run { settings, task, control, shards, key, steps_per_epoch, total, begin: Instant::now() };
+    let fingerprints = task.fingerprints();
+    let begin = Instant::now();
+    let run = Run { settings, task, control, shards, key, steps_per_epoch, total, fingerprints, begin };
     let results = match &control.place {
         None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
         Some(place) => return run.rank(process(settings, place)?),
@@ -133,6 +136,8 @@ struct Run<'a, T: Task> {
     key: Key,
     steps_per_epoch: u64,
     total: u64,
+    /// Of the training data and the test data.
+    fingerprints: [String; 2],
     begin: Instant,
 }
 

@@ -250,9 +250,13 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
     let config = runs.text("run", "config.toml");
     for (from, to, words) in [
         ("ranks = 2", "ranks = 3", ["saved by 2 ranks, this world has 3", "resume with 2"]),
-        ("model = \"resnet8\"", "model = \"resnet20\"", ["saved by another model", "77850 values in 25 slots"]),
-        ("compressor = \"topk:0.1\"", "compressor = \"topk:0.2\"", ["saved by another configuration", "topk:10x"]),
-        ("seed = 1", "seed = 2", ["saved by another seed", "1 there, 2 here"]),
+        ("model = \"resnet8\"", "model = \"resnet20\"", ["saved by another --model", "resnet8 there, resnet20 here"]),
+        (
+            "compressor = \"topk:0.1\"",
+            "compressor = \"topk:0.2\"",
+            ["saved by another --compressor", "topk:0.1 there, topk:0.2 here"],
+        ),
+        ("seed = 1", "seed = 2", ["saved by another --seed", "1 there, 2 here"]),
     ] {
         let edited = config.replace(from, to);
         assert_ne!(edited, config, "{from}");

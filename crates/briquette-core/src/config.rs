@@ -222,6 +222,11 @@ impl Config {
         })
     }
 
+    /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered.
+    pub fn remembers(&self) -> bool {
+        matches!(self, Config::EveryStep(exchange) if exchange.feedback != Feedback::None)
+    }
+
     /// Builds the strategy for a module and a world.
     ///
     /// # Errors

@@ -242,6 +242,31 @@ pub enum SyncError {
         /// Its step.
         got: u64,
     },
+    /// A learning rate that is no number would end every replica.
+    #[error("step {step}: rank {rank} steps with learning rate {got}, which is not finite; no rank exchanged anything")]
+    Rate {
+        /// The optimizer step.
+        step: u64,
+        /// Whose rate.
+        rank: usize,
+        /// The rate; infinite where another rank's is not a number.
+        got: f64,
+    },
+    /// A count of samples that would leave the other ranks no weight.
+    #[error(
+        "step {step}: rank {rank} recorded {got} samples behind its gradient, at most {most} are sensible; no rank exchanged \
+         anything"
+    )]
+    Samples {
+        /// The optimizer step.
+        step: u64,
+        /// Whose gradient.
+        rank: usize,
+        /// Samples it recorded.
+        got: u64,
+        /// How many it may.
+        most: u64,
+    },
     /// Replicas that step with different learning rates do not stay equal.
     #[error(
         "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
@@ -257,6 +282,13 @@ pub enum SyncError {
         /// Its rate.
         got: Option<f64>,
     },
+}
+
+impl SyncError {
+    /// Whether every rank finds it by itself, in the step header and before anything has changed: no rank need stop another.
+    pub fn is_everyones(&self) -> bool {
+        !matches!(self, SyncError::Reduce { .. })
+    }
 }
 
 fn told(rate: Option<f64>) -> String {

@@ -15,27 +15,25 @@ mod directory;
 mod file;
 mod ids;
 mod resume;
+mod save;
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use briquette_core::state::State;
-use burn::module::Module;
 use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
-use self::books::Books;
 pub use self::directory::Checkpoint;
 pub(crate) use self::directory::Series;
-use self::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old};
+use self::directory::file_name;
+use self::file::read_state;
 pub(crate) use self::file::{Blobs, Saved};
-use self::file::{read_state, write_atomically};
+pub(crate) use self::save::Pending;
+pub use self::save::SaveReport;
 use crate::backend::panic_text;
 use crate::error::Error;
 use crate::hello::{Difference, RANK, WORLD};
-use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::{Own, Synchronizer};
 
 /// What to do with residuals when the world has another size than the one that saved.
@@ -59,39 +57,6 @@ fn other_run(path: &Path, problem: String) -> Error {
     Error::OtherRun { path: path.to_owned(), problem }
 }
 
-impl DistributedOptimizer {
-    /// Saves a checkpoint under `directory`; every rank must call it at the same step. What is saved as the model holds means
-    /// over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; what this rank has in their place is saved
-    /// beside them. `module` does not change, so that saving does not change training. `notes` (rank 0's count) come back from
-    /// [`Checkpoint::note`]. Older checkpoints but one are removed once the new one is complete.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete, and training may
-    /// go on.
-    pub fn save<M: Module>(
-        &mut self,
-        module: &M,
-        directory: &Path,
-        notes: &BTreeMap<String, String>,
-    ) -> Result<(), Error> {
-        // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
-        let clock = self.sync.comm.now();
-        let inner = &self.inner;
-        let blobs = self.sync.with_averages(module, |averaged, own| -> Result<Blobs, String> {
-            let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
-            let optimizer = inner.into_bytes().map_err(|e| e.to_string())?;
-            Ok([("model", model), ("optimizer", optimizer)].into_iter().chain(own_blobs(own)).collect())
-        })?;
-        self.sync.comm.set_clock(clock);
-        let series = Series::steps(directory);
-        self.sync.write_checkpoint(&series.path(self.sync.step), blobs, notes)?;
-        if self.sync.rank() == 0 {
-            remove_old(series);
-        }
-        self.sync.finish_saving(clock)
-    }
-}
-
 /// What this rank goes on with in the place of the saved model's means.
 pub(crate) fn own_blobs(own: Own) -> impl Iterator<Item = (&'static str, Bytes)> {
     let own = [("buffers", Some(own.buffers)), ("parameters", own.parameters)];
@@ -111,83 +76,6 @@ pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Er
 }
 
 impl Synchronizer {
-    /// Every rank's file and rank 0's manifest in the directory `path`; [`finish_saving`](Self::finish_saving) follows.
-    pub(crate) fn write_checkpoint(
-        &mut self,
-        path: &Path,
-        blobs: Result<Blobs, String>,
-        notes: &BTreeMap<String, String>,
-    ) -> Result<(), Error> {
-        let written = self.write_rank(path, blobs);
-        let checksums = self.agree_on_files(&written)?;
-        written?;
-        if checksums.contains(&None) {
-            let rank = checksums.iter().position(Option::is_none).unwrap_or_default();
-            return Err(fail(
-                path,
-                format!("rank {rank} could not write its file; the checkpoint before is untouched"),
-            ));
-        }
-        // Rank 0 alone writes the manifest: the others must hear whether it could.
-        let complete = match self.rank() {
-            0 => self.write_manifest(path, checksums.into_iter().flatten().collect(), notes),
-            _ => Ok(0),
-        };
-        let told = self.agree_on_files(&complete)?;
-        complete?;
-        match told[0] {
-            Some(_) => Ok(()),
-            None => Err(fail(path, "rank 0 could not write manifest.json; the checkpoint before is untouched")),
-        }
-    }
-
-    fn write_manifest(&self, path: &Path, checksums: Vec<u32>, notes: &BTreeMap<String, String>) -> Result<u32, Error> {
-        let manifest = Manifest { step: self.step, world: self.world(), checksums, notes: notes.clone(), crc32: None };
-        let text = manifest.to_text().map_err(|e| fail(path, e))?;
-        write_atomically(&path.join(MANIFEST), text.as_bytes())?;
-        Ok(crc32fast::hash(text.as_bytes()))
-    }
-
-    /// Waits until rank 0's manifest is in place, and leaves the time since `clock` out of the run's.
-    pub(crate) fn finish_saving(&mut self, clock: f64) -> Result<(), Error> {
-        self.comm.scope().operation = "checkpoint save";
-        self.comm.barrier()?;
-        self.set_clock(clock);
-        Ok(())
-    }
-
-    fn write_rank(&self, path: &Path, blobs: Result<Blobs, String>) -> Result<u32, Error> {
-        fs::create_dir_all(path).map_err(|e| fail(path, e))?;
-        // Before the first file of an older checkpoint here is replaced, none may take it for complete.
-        forget_manifest(path).map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))?;
-        let bytes = blobs.and_then(|blobs| self.to_bytes(&blobs)).map_err(|e| fail(path, e))?;
-        write_atomically(&path.join(file_name(self.rank())), &bytes)?;
-        Ok(crc32fast::hash(&bytes))
-    }
-
-    /// What each rank wrote, as a checksum, or `None` where writing failed.
-    fn agree_on_files(&mut self, written: &Result<u32, Error>) -> Result<Vec<Option<u32>>, Error> {
-        let mine = written.as_ref().map(|sum| sum.to_le_bytes().to_vec()).unwrap_or_default();
-        let heard = self.tell("checkpoint save", &mine)?;
-        Ok(heard.iter().map(|bytes| bytes.first_chunk().map(|b| u32::from_le_bytes(*b))).collect())
-    }
-
-    fn to_bytes(&self, records: &Blobs) -> Result<Vec<u8>, String> {
-        let mut state = State::default();
-        if let Some(joined) = &self.joined {
-            state.put_part("strategy", &*joined.strategy);
-        }
-        Books::of(self).save(&mut state);
-        file::serialize(records, &state, self.metadata())
-    }
-
-    /// The run's identity, and whose file it is.
-    fn metadata(&self) -> HashMap<String, String> {
-        let identity = self.joined.iter().flat_map(|joined| joined.identity.to_save());
-        let rank = [(RANK.to_owned(), self.rank().to_string()), (WORLD.to_owned(), self.world().to_string())];
-        identity.chain(rank).collect()
-    }
-
     /// This rank's file, checked; nothing has changed yet.
     pub(crate) fn read_checkpoint(&self, checkpoint: &Checkpoint, change: WorldChange) -> Result<Saved, Error> {
         let (rank, world, saved) = (self.rank(), self.world(), checkpoint.world());

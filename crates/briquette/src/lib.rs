@@ -28,7 +28,8 @@
 //!   BatchNorm's statistics, and the [`StepReport`] with traffic, gain, factor and seconds.
 //! - `DataParallel` (feature `train`): a strategy for Burn's own `SupervisedTraining`.
 //! - [`Compressed`]: compression with error feedback inside one process, to try what it costs.
-//! - [`Checkpoint`], [`WorldChange`]: saving and resuming, to the bit in a world of the same size.
+//! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also [in the background](
+//!   DistributedOptimizer::with_background_saving)) and resuming, to the bit in a world of the same size.
 //! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
 //!   [world of several](Synchronizer::with_rebroadcast).
 //! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for communicators, as core reads none.
@@ -68,7 +69,7 @@ pub use briquette_core as core;
 pub use briquette_core::config::Config;
 
 pub use backend::{Backend, BackendError, Found};
-pub use checkpoint::{Checkpoint, WorldChange};
+pub use checkpoint::{Checkpoint, SaveReport, WorldChange};
 pub use clock::WallClock;
 pub use compressed::{Compressed, CompressedState};
 #[cfg(feature = "train")]

@@ -6,6 +6,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
+use crate::checkpoint::{Pending, SaveReport};
 use crate::error::{Error, StepError};
 use crate::probe::Probe;
 use crate::step_report::StepReport;
@@ -37,6 +38,11 @@ use crate::synchronizer::Synchronizer;
 pub struct DistributedOptimizer {
     pub(crate) inner: ModuleOptimizer,
     pub(crate) sync: Synchronizer,
+    /// Whether files are written in a thread.
+    pub(crate) background: bool,
+    /// The checkpoint that is being written.
+    pub(crate) pending: Option<Pending>,
+    pub(crate) saved: SaveReport,
 }
 
 impl std::fmt::Debug for DistributedOptimizer {
@@ -58,7 +64,13 @@ impl DistributedOptimizer {
         config: Config,
         seed: u64,
     ) -> Self {
-        DistributedOptimizer { inner: optimizer.into(), sync: Synchronizer::new(comm, config, seed) }
+        DistributedOptimizer {
+            inner: optimizer.into(),
+            sync: Synchronizer::new(comm, config, seed),
+            background: false,
+            pending: None,
+            saved: SaveReport::default(),
+        }
     }
 
     /// See [`Synchronizer::with_local_weight_decay`].
@@ -105,8 +117,9 @@ impl DistributedOptimizer {
     /// Under gradient accumulation, call it once per real step with the accumulated gradients.
     ///
     /// # Errors
-    /// [`StepError`] holds the model as it was. After a non-finite gradient (refused on every rank) the world may go on
-    /// with the next batch; after any other error the communicator is of no further use.
+    /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
+    /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
+    /// SGD, the communicator is of no further use.
     pub fn step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,

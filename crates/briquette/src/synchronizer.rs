@@ -7,7 +7,6 @@ mod told;
 
 use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
 use briquette_core::config::Config;
-use briquette_core::error::SyncError;
 use briquette_core::reduce::{Facts, Previous};
 use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
@@ -195,6 +194,7 @@ impl Synchronizer {
             self.gradients = gradients;
             self.end(result)?
         } else {
+            self.check_recorded()?;
             flat::decay(module, grads, self.weight_decay)
         };
         self.open = true;
@@ -248,6 +248,11 @@ impl Synchronizer {
         }
         let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts };
         joined.strategy.sync(vector, &cx, &mut *self.comm)?;
+        if !self.config.remembers() {
+            // A sign has no zero: what no rank had stays absent.
+            let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
+            absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));
+        }
         let mut exchange = Report::default();
         joined.strategy.report(&mut exchange);
         self.facts = Some(facts);
@@ -366,9 +371,7 @@ impl Synchronizer {
                 self.report.clock = now;
             }
             // Every rank found the same fault: nothing to tell.
-            Err(Error::Sync(
-                SyncError::NonFinite { .. } | SyncError::OutOfStep { .. } | SyncError::LearningRate { .. },
-            )) => {}
+            Err(Error::Sync(error)) if error.is_everyones() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
         result.map_err(|error| match error {

@@ -56,7 +56,7 @@ fn archive(names: &[&str]) -> Vec<u8> {
 }
 
 fn md5(bytes: &[u8]) -> String {
-    Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Md5::digest(bytes))
 }
 
 fn source(cache: &Path, base_url: String, md5: Option<String>) -> ImageSource {

@@ -132,7 +132,7 @@ impl<T: Task> Rank<'_, T> {
             return error;
         }
         let (step, out) = (self.step(), self.run.settings.out.display());
-        match self.save() {
+        match self.save().and_then(|()| Ok(self.optim.finish_saving()?)) {
             Ok(()) => error.context(format!(
                 "stopped before step {step} and saved; --resume {out} computes this step again, with the same result where \
                  training has diverged: begin anew then, with a lower --lr"
@@ -236,6 +236,7 @@ impl<T: Task> Rank<'_, T> {
     }
 
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
+        self.optim.finish_saving()?;
         self.bar.finish_and_clear();
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();

@@ -7,11 +7,13 @@ use anyhow::{Context, Result, bail};
 use briquette::core::Communicator;
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
+use super::common::compared;
 use super::rank::Rank;
 use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
 use crate::lr_schedule::LrSchedule;
 use crate::record::{RunFiles, Summary, Totals};
+use crate::spec::Toggle;
 use crate::task::Task;
 
 /// Notes in a checkpoint.
@@ -27,6 +29,8 @@ impl<T: Task> Run<'_, T> {
         let config = settings.config(self.steps_per_epoch)?;
         let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
             .with_local_weight_decay(settings.weight_decay);
+        optim = compared(optim, settings, &self.fingerprints)?;
+        optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
         if let Some(steps) = settings.rebroadcast {
             optim = optim.with_rebroadcast(steps);
         }

@@ -85,12 +85,18 @@ impl Runs {
 
     /// Starts a program inside, with no data but what the flags name.
     pub(crate) fn start(&self, program: &str, flags: &str) -> Running {
+        self.start_with(program, flags, &[])
+    }
+
+    /// The same, with variables of the environment.
+    pub(crate) fn start_with(&self, program: &str, flags: &str, variables: &[(&str, String)]) -> Running {
         let (stdout, stderr) = (self.log("stdout"), self.log("stderr"));
         let child = Command::new(program)
             .args(flags.split_whitespace())
             .current_dir(self.directory.path())
             .env("RAYON_NUM_THREADS", "1")
             .env("XDG_CACHE_HOME", self.directory.path())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(File::create(&stdout).unwrap())
             .stderr(File::create(&stderr).unwrap())
@@ -276,6 +282,10 @@ impl Task for Toy {
     }
     fn test_len(&self) -> usize {
         self.labels.len()
+    }
+    fn fingerprints(&self) -> [String; 2] {
+        let points = format!("{} points", self.labels.len());
+        [points.clone(), points]
     }
     fn loss(&self, model: &Linear, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
         let (points, labels) = self.batch(indices, device);

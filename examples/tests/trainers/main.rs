@@ -8,6 +8,7 @@ mod directory;
 mod output;
 mod processes;
 mod resume;
+mod settings;
 
 use std::collections::BTreeSet;
 use std::fs;

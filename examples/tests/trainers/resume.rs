@@ -71,7 +71,11 @@ fn how_often_a_run_is_saved_and_evaluated_changes_no_bit_of_it() {
     };
     let (metrics, buffers, summary) = run("often", "--checkpoint-every 1 --eval-every 1");
     assert_ne!(buffers[0], buffers[1], "each rank has its own");
-    for (out, flags) in [("seldom", "--checkpoint-every 0 --eval-every 2"), ("odd", "--checkpoint-every 3")] {
+    for (out, flags) in [
+        ("seldom", "--checkpoint-every 0 --eval-every 2"),
+        ("odd", "--checkpoint-every 3"),
+        ("beside", "--checkpoint-every 2 --background-saving on"),
+    ] {
         let (again, own, end) = run(out, flags);
         assert_eq!(metrics, again, "{flags}");
         assert!(buffers == own, "{flags}");

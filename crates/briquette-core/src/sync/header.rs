@@ -75,7 +75,24 @@ const BYTES: usize = 81;
 /// Beside the wishes in the last byte: there was an exchange before.
 const PREVIOUS: u8 = 0x80;
 
+/// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
+pub const MOST_SAMPLES: u64 = 1 << 40;
+
 impl Header {
+    /// That what a rank recorded can be weighed and stepped with.
+    ///
+    /// # Errors
+    /// [`SyncError::Rate`], [`SyncError::Samples`].
+    pub fn check_numbers(&self, rank: usize, step: u64) -> Result<(), SyncError> {
+        if let Some(got) = self.learning_rate.filter(|rate| !rate.is_finite()) {
+            return Err(SyncError::Rate { step, rank, got });
+        }
+        match self.samples {
+            got if got > MOST_SAMPLES => Err(SyncError::Samples { step, rank, got, most: MOST_SAMPLES }),
+            _ => Ok(()),
+        }
+    }
+
     fn to_bytes(self) -> [u8; BYTES] {
         let p = self.previous.unwrap_or_default();
         let words: [u64; 10] = [
@@ -88,7 +105,8 @@ impl Header {
             p.exchange_seconds.to_bits(),
             p.traffic.sent,
             p.traffic.received,
-            self.learning_rate.unwrap_or(f64::NAN).to_bits(),
+            // What is no number must not look like none.
+            self.learning_rate.map_or(f64::NAN, |rate| if rate.is_nan() { f64::INFINITY } else { rate }).to_bits(),
         ];
         let mut bytes = [0; BYTES];
         for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -126,7 +144,8 @@ impl Header {
 /// [`Facts::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
 /// # Errors
-/// [`SyncError::NonFinite`], [`SyncError::OutOfStep`] and [`SyncError::LearningRate`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
+/// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`] and
+/// [`SyncError::Samples`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
 pub fn agree(
     mine: &Header,
     before: Option<&Facts>,
@@ -165,6 +184,9 @@ pub fn agree(
 fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError> {
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.step != mine.step) {
         return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
+    }
+    for (rank, header) in all.iter().enumerate() {
+        header.check_numbers(rank, mine.step)?;
     }
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.learning_rate != mine.learning_rate) {
         let (expected, got) = (mine.learning_rate, other.learning_rate);
@@ -278,6 +300,25 @@ mod tests {
         assert!(a.contains("this rank with none told"), "{a}");
         let [a, b] = exchange([header(Some(0.2)), header(Some(0.2))]).map(Result::unwrap);
         assert_eq!((a.facts.learning_rate, b.facts.learning_rate), (Some(0.2), Some(0.2)));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
+        let good = Header { samples: 4, learning_rate: Some(0.1), ..Header::default() };
+        for rate in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let bad = Header { learning_rate: Some(rate), ..good };
+            for result in exchange([good, bad]).into_iter().chain(exchange([bad, bad])) {
+                let error = result.unwrap_err();
+                assert!(matches!(error, SyncError::Rate { step: 0, .. }) && error.is_everyones(), "{error}");
+            }
+        }
+        for samples in [u64::MAX, MOST_SAMPLES + 1] {
+            for result in exchange([good, Header { samples, ..good }]) {
+                let error = result.unwrap_err();
+                assert_eq!(error, SyncError::Samples { step: 0, rank: 1, got: samples, most: MOST_SAMPLES });
+            }
+        }
+        assert!(exchange([good, Header { samples: MOST_SAMPLES, ..good }]).iter().all(Result::is_ok));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What is in one rank's file, and how it gets onto the disk.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use briquette_core::state::{State, Value};
 use burn::module::Module;
@@ -63,19 +65,33 @@ impl Saved {
     }
 }
 
-/// Writes under a temporary name, syncs, renames.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// A new name is safe when its directory is.
+fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    if cfg!(unix) { fs::File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+/// Makes a directory, with those above it that are not there, each safe in the one that it is in. (Another rank may have made it
+/// just now: the one it is in is synced whoever did.)
+pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
+    let above =
+        |path: &Path| path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new(".")).to_owned();
+    let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|p| *p != Path::new("") && !p.is_dir()).collect();
+    fs::create_dir_all(path)?;
+    [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
+}
+
+/// Writes under a temporary name, syncs, renames, syncs the directory: seconds of writing, and of the rest.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
+    let write = || -> std::io::Result<[f64; 2]> {
+        let begin = Instant::now();
         let mut file = tempfile::Builder::new().prefix(".partial-").tempfile_in(directory)?;
         file.write_all(bytes)?;
+        let written = begin.elapsed();
         file.as_file().sync_all()?;
         file.persist(path)?;
-        // The new name is safe when its directory is.
-        if cfg!(unix) {
-            std::fs::File::open(directory)?.sync_all()?;
-        }
-        Ok(())
+        sync_directory(directory)?;
+        Ok([written.as_secs_f64(), (begin.elapsed() - written).as_secs_f64()])
     };
     write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))
 }

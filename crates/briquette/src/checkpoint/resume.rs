@@ -68,7 +68,7 @@ impl DistributedOptimizer {
     ) -> Result<(M, Checkpoint, T), Error> {
         // Clones share running statistics, and loading writes them.
         let buffers = flat::read_bytes(&module, Part::Buffers)?;
-        let DistributedOptimizer { inner, sync } = self;
+        let DistributedOptimizer { inner, sync, .. } = self;
         let found = sync.newest_usable(Series::steps(directory), u64::MAX, |sync, checkpoint| {
             let accepted = accept(checkpoint).map_err(|problem| fail(checkpoint.path(), problem))?;
             Ok((prepare(inner, sync, module.clone(), (checkpoint, change))?, accepted))

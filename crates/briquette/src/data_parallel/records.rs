@@ -65,7 +65,7 @@ impl Saving {
         let notes = BTreeMap::from([(EPOCH.to_owned(), epoch.to_string())]);
         let clock = sync.communicator().now();
         sync.write_checkpoint(&path, blobs, &notes)?;
-        sync.finish_saving(clock)
+        sync.end_saving(clock)
     }
 
     /// Removes an epoch that is no longer kept; rank 0 does.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use briquette_core::error::SyncError;
 use burn::data::dataloader::Progress;
 use burn::data::dataset::DatasetError;
 use burn::train::{
@@ -37,13 +36,11 @@ pub(super) enum Failure {
 impl Failure {
     /// Every rank finds the same fault by itself, and an abort would only cut its finding short.
     fn is_everyones(&self) -> bool {
-        use SyncError::{LearningRate, NonFinite, OutOfStep};
-        matches!(
-            self,
-            Failure::Exchange(
-                Error::Mismatch { .. } | Error::Sync(NonFinite { .. } | OutOfStep { .. } | LearningRate { .. })
-            )
-        )
+        match self {
+            Failure::Exchange(Error::Mismatch { .. }) => true,
+            Failure::Exchange(Error::Sync(error)) => error.is_everyones(),
+            _ => false,
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the training loop tells before an exchange, and what it learns of the others' wishes.
 
-use briquette_core::sync::StopFlags;
+use briquette_core::Communicator;
+use briquette_core::sync::{Header, StopFlags};
 
 use super::Synchronizer;
+use crate::error::Error;
 
 impl Synchronizer {
     /// Tells controllers this rank's loss. Call it before the step; several calls (gradient accumulation) are averaged,
@@ -13,9 +15,11 @@ impl Synchronizer {
     }
 
     /// How many samples are behind this rank's gradient; calls before one step add up. Ranks are weighted by it: a rank
-    /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same.
+    /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same. More than
+    /// [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES) are an error of the step, on every rank.
     pub fn record_samples(&mut self, samples: usize) {
-        *self.loss.samples.get_or_insert(0) += samples as u64;
+        let sum = self.loss.samples.get_or_insert(0);
+        *sum = sum.saturating_add(samples as u64);
     }
 
     /// Tells what the inner optimizer multiplies the average by, until told otherwise; every rank must tell the same. What
@@ -23,6 +27,14 @@ impl Synchronizer {
     /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) tells its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.learning_rate = Some(learning_rate);
+    }
+
+    /// Where no header tells the others of this step: refuses what it would refuse, and stops them.
+    pub(super) fn check_recorded(&mut self) -> Result<(), Error> {
+        let (learning_rate, samples) = (self.learning_rate, self.loss.samples.unwrap_or_default());
+        let header = Header { learning_rate, samples, ..Header::default() };
+        let checked = header.check_numbers(self.rank(), self.step);
+        checked.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
     /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).

@@ -181,6 +181,31 @@ fn a_gradient_missing_on_one_rank_counts_as_zero_and_one_missing_on_all_stays_ab
     assert_eq!(replicas[0], replicas[1]);
 }
 
+#[test]
+fn a_parameter_without_a_gradient_on_any_rank_does_not_move_whatever_the_compressor_makes_of_zeros() {
+    for compressor in ["sign", "plain-sign", "one-bit", "qsgd:4", "terngrad"] {
+        let config = config(&format!(
+            r#"{{"strategy": "every-step", "reducer": {{"kind": "gather", "compressor": "{compressor}"}}}}"#
+        ));
+        let replicas = ranks(2, |comm| {
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+            let mut model = optim.join(Heads::new())?;
+            let before = bits(&model);
+            for _ in 0..3 {
+                let (x, _) = batch(&[(9, 4)]);
+                let loss = model.left.forward(x).sum();
+                let gradients = grads(&model, &loss);
+                model = optim.step(0.1, model, gradients)?;
+            }
+            let after = bits(&model);
+            assert_ne!(before[0], after[0], "{compressor}: the left head has learned");
+            assert_eq!(before[1..], after[1..], "{compressor}");
+            Ok(after)
+        });
+        assert_eq!(replicas[0], replicas[1]);
+    }
+}
+
 /// A layer in 16 bits between two in 32.
 #[derive(Module, Debug)]
 struct Mixed {

@@ -219,3 +219,56 @@ fn a_full_disk_fails_the_save_and_leaves_the_checkpoint_before_whole() {
     };
     failed_save(disk.0.path(), spoil, |directory| fs::remove_file(directory.join("filler")).unwrap());
 }
+
+/// Where the traced copy of the next test saves.
+const TRACED: &str = "BRIQUETTE_TEST_SAVES_IN";
+
+/// The test runs itself once more, under `strace`, and reads what that saw.
+#[cfg(target_os = "linux")]
+#[test]
+fn every_new_name_is_followed_by_a_sync_of_the_directory_it_is_in() {
+    if let Ok(directory) = std::env::var(TRACED) {
+        return save_one(Path::new(&directory)).unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (run, trace) = (directory.path().join("new/checkpoints"), directory.path().join("trace"));
+    let name = "checkpoint_errors::every_new_name_is_followed_by_a_sync_of_the_directory_it_is_in";
+    let traced = Command::new("strace")
+        .args(["-f", "-y", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2,mkdir,mkdirat", "-o"])
+        .arg(&trace)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(TRACED, &run)
+        .output();
+    match traced {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return println!("skipped: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return println!("skipped: no strace here: {error}"),
+    }
+    let trace = fs::read_to_string(trace).unwrap();
+    let at = directory.path().to_str().unwrap();
+    let calls: Vec<&str> = trace.lines().filter(|line| line.contains(at) && line.trim_end().ends_with("= 0")).collect();
+    let mut new = Vec::new();
+    for (index, call) in calls.iter().enumerate().filter(|(_, call)| call.contains("rename") || call.contains("mkdir"))
+    {
+        let path = Path::new(call.rsplit('"').nth(1).expect("a path in quotation marks"));
+        let above = format!("<{}>", path.parent().unwrap().display());
+        let synced = calls[index..].iter().any(|later| later.contains("sync(") && later.contains(&above));
+        assert!(synced, "{}: its directory is not synced\n{trace}", path.display());
+        new.push(path.strip_prefix(directory.path()).unwrap().to_owned());
+        if call.contains("rename") {
+            let old = call.split('"').nth(1).unwrap();
+            let before = calls[..index].iter().any(|call| call.contains("sync(") && call.contains(&format!("<{old}>")));
+            assert!(before, "{old}: renamed before it was synced\n{trace}");
+        }
+    }
+    let step = Path::new("new/checkpoints/step-00000001");
+    let expected = [
+        Path::new("new"),
+        Path::new("new/checkpoints"),
+        step,
+        &step.join("rank-0.safetensors"),
+        &step.join("manifest.json"),
+    ];
+    assert_eq!(new, expected);
+}

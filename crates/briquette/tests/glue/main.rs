@@ -13,6 +13,7 @@ mod mixed;
 mod periodic;
 mod replicas;
 mod resume;
+mod saving;
 #[path = "../seeded/mod.rs"]
 mod seeded;
 mod skipped;

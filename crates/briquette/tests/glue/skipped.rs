@@ -61,6 +61,72 @@ fn state(directory: &Path) -> Vec<BTreeMap<String, Vec<u8>>> {
     (0..3).map(rank).collect()
 }
 
+/// Six steps; before the third, one that `spoil` makes senseless, with what every rank says to it.
+fn senseless(
+    spoil: Option<fn(usize, &mut DistributedOptimizer) -> f64>,
+) -> Vec<(Vec<(String, Vec<u32>)>, Vec<String>)> {
+    ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1);
+        let (mut model, mut said) = (optim.join(Mlp::new(5))?, Vec::new());
+        for step in 0..6 {
+            if let Some(spoil) = spoil.filter(|_| step == 2) {
+                let gradients = grads(&model, &model.loss(data(77, rank), 4));
+                let (rate, before) = (spoil(rank, &mut optim), bits(&model));
+                let error = optim.step(rate, model, gradients).expect_err("refused");
+                said.push(error.to_string());
+                model = *error.model;
+                assert_eq!((bits(&model), optim.synchronizer().step()), (before, 2));
+            }
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        Ok((bits(&model), said))
+    })
+}
+
+#[test]
+fn a_rate_or_a_count_that_makes_no_sense_is_refused_on_every_rank_and_leaves_no_trace() {
+    let good = senseless(None);
+    type Spoil = fn(usize, &mut DistributedOptimizer) -> f64;
+    let cases: [(Spoil, &str); 4] = [
+        (|_, _| f64::INFINITY, "rank 0 steps with learning rate inf, which is not finite"),
+        (|_, _| f64::NAN, "rank 0 steps with learning rate"),
+        (|rank, _| if rank == 1 { f64::NAN } else { 0.02 }, "rank 1 steps with learning rate"),
+        (
+            |rank, optim| {
+                optim.record_samples(if rank == 1 { usize::MAX } else { 4 });
+                optim.record_samples(4);
+                0.02
+            },
+            "rank 1 recorded 18446744073709551615 samples",
+        ),
+    ];
+    for (spoil, words) in cases {
+        for ((values, said), (expected, _)) in senseless(Some(spoil)).iter().zip(&good) {
+            assert!(said[0].starts_with("step 2: ") && said[0].contains(words), "{said:?}");
+            assert!(values == expected, "{words}: training goes on as if it had never been");
+        }
+    }
+}
+
+#[test]
+fn a_senseless_rate_between_two_averages_stops_every_rank() {
+    let results = outcomes(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, config(r#"{"strategy": "periodic", "every": 3}"#), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..6 {
+            let gradients = grads(&model, &model.loss(data(step, rank), 4));
+            model = optim.step(if (rank, step) == (1, 1) { f64::INFINITY } else { 0.02 }, model, gradients)?;
+        }
+        Ok(())
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        let error = result.expect_err("rank 1 cannot step").to_string();
+        assert!(error.contains("rank 1 steps with learning rate inf"), "rank {rank}: {error}");
+    }
+}
+
 #[test]
 fn training_goes_on_after_a_refused_batch_as_if_it_had_never_been() {
     let cases: [(Config, fn() -> ModuleOptimizer); 5] = [

@@ -1,0 +1,170 @@
+//! What a checkpoint costs, and what writing it in the background hides: a loop that saves every few steps, at once and in the
+//! background in turns, and the same loop without saving.
+//!
+//! Ranks are threads; each writes its own file, of the model and its momenta. `blocked` is what training waits inside `save`;
+//! in the background that includes waiting for the write before, where it is not done. `cycle` is the whole of the steps and
+//! the save. Medians over all cycles of rank 0 but the first.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use briquette::core::Communicator;
+use briquette::core::comm::{Local, run_ranks};
+use briquette::{Config, DistributedOptimizer, Error};
+use briquette_benches::ranks::write_csv;
+use briquette_benches::trainer::machine;
+use briquette_cli::measure::median;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use clap::Parser;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+/// What a checkpoint costs, and what writing it in the background hides
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Sizes of the model, in MiB of parameters
+    #[arg(long, value_delimiter = ',', default_value = "1,16,64")]
+    mib: Vec<usize>,
+    /// Ranks, each a thread
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// Steps between saves
+    #[arg(long, default_value_t = 10)]
+    steps: usize,
+    /// Saves of each kind
+    #[arg(long, default_value_t = 9)]
+    repeats: usize,
+    /// Where to save, on the disk to be measured; a directory is made there and removed again
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// Write the table here as CSV too
+    #[arg(long)]
+    csv: Option<PathBuf>,
+}
+
+/// How a loop saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    Never,
+    AtOnce,
+    Background,
+}
+
+/// Milliseconds, but for the first four.
+#[derive(Debug, Serialize)]
+struct Row {
+    model_mib: usize,
+    ranks: usize,
+    saving: Mode,
+    file_mib: f64,
+    cycle_ms: f64,
+    blocked_ms: f64,
+    serialize_ms: f64,
+    write_ms: f64,
+    sync_ms: f64,
+    complete_ms: f64,
+    steps: usize,
+    cpu: String,
+    cores: usize,
+}
+
+/// Seconds of one cycle: all of it, blocked, and the four of the report; and the bytes of the file.
+type Cycle = ([f64; 6], u64);
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let (cpu, cores) = machine();
+    let mut rows = Vec::new();
+    for &model_mib in &arguments.mib {
+        for saving in [Mode::Never, Mode::AtOnce, Mode::Background] {
+            let directory = arguments.directory.join(format!(".checkpoints-{}", std::process::id()));
+            let cycles = run_ranks(Local::world(arguments.ranks), |comm| {
+                cycles(comm, &arguments, (model_mib, saving), &directory)
+            });
+            // Nothing is there where nothing was saved.
+            let _ = std::fs::remove_dir_all(&directory);
+            let cycles = cycles.into_iter().next().context("there is a rank")??;
+            let ms = |index: usize| 1e3 * median(cycles.iter().map(|(seconds, _)| seconds[index]).collect());
+            rows.push(Row {
+                model_mib,
+                ranks: arguments.ranks,
+                saving,
+                file_mib: cycles[0].1 as f64 / f64::from(1 << 20),
+                cycle_ms: ms(0),
+                blocked_ms: ms(1),
+                serialize_ms: ms(2),
+                write_ms: ms(3),
+                sync_ms: ms(4),
+                complete_ms: ms(5),
+                steps: arguments.steps,
+                cpu: cpu.clone(),
+                cores,
+            });
+        }
+    }
+    show(&rows);
+    write_csv(arguments.csv.as_deref(), &rows)
+}
+
+/// Rank 0's cycles count, but for the first, whose files are new.
+fn cycles(
+    comm: Local,
+    arguments: &Arguments,
+    (mib, mode): (usize, Mode),
+    directory: &Path,
+) -> Result<Vec<Cycle>, Error> {
+    let device = Device::default().autodiff();
+    let side = (mib * (1 << 20) / 4).isqrt();
+    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+    let inner = SgdConfig::new().with_momentum(Some(momentum)).init();
+    let mut optim =
+        DistributedOptimizer::new(inner, comm, Config::dense(), 1).with_background_saving(mode == Mode::Background);
+    let mut model: Linear = optim.join(LinearConfig::new(side, side).with_bias(false).init(&device))?;
+    let mut cycles = Vec::new();
+    for _ in 0..=arguments.repeats {
+        let begin = Instant::now();
+        for _ in 0..arguments.steps {
+            let input = Tensor::<2>::full([4, side], 0.01, &device);
+            let grads = GradientsParams::from_grads(model.forward(input).square().mean().backward(), &model);
+            model = optim.step(1e-3, model, grads)?;
+        }
+        let trained = begin.elapsed();
+        if mode != Mode::Never {
+            optim.save(&model, directory, &BTreeMap::new())?;
+        }
+        let (cycle, report) = (begin.elapsed(), optim.save_report());
+        let parts = [report.serialize_seconds, report.write_seconds, report.sync_seconds, report.complete_seconds];
+        let [a, b, c, d] = parts;
+        cycles.push(([cycle.as_secs_f64(), (cycle - trained).as_secs_f64(), a, b, c, d], report.bytes));
+    }
+    optim.finish_saving()?;
+    // In the background a report comes a cycle late.
+    Ok(cycles.split_off(1))
+}
+
+fn show(rows: &[Row]) {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.set_header(["model", "saving", "file", "cycle", "blocked", "serialize", "write", "sync", "complete"]);
+    for row in rows {
+        let ms = |value: f64| format!("{value:.1} ms");
+        table.add_row([
+            format!("{} MiB", row.model_mib),
+            format!("{:?}", row.saving),
+            format!("{:.1} MiB", row.file_mib),
+            ms(row.cycle_ms),
+            ms(row.blocked_ms),
+            ms(row.serialize_ms),
+            ms(row.write_ms),
+            ms(row.sync_ms),
+            ms(row.complete_ms),
+        ]);
+    }
+    println!("{table}");
+}
