@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use briquette::core::Communicator;
 use briquette::core::comm::{Local, run_ranks};
 use briquette::{Config, DistributedOptimizer, Error};
 use briquette_benches::ranks::write_csv;

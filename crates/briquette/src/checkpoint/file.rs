@@ -80,20 +80,25 @@ pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
 }
 
-/// Writes under a temporary name, syncs, renames, syncs the directory: seconds of writing, and of the rest.
+/// Writes under a temporary name, syncs, renames, syncs the directory: seconds of writing, and of the rest. The name is always
+/// the same, so that the next attempt replaces what a killed process left.
 pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let directory = path.parent().unwrap_or(Path::new("."));
+    let partial = path.with_file_name(format!(".partial-{}", path.file_name().unwrap_or_default().to_string_lossy()));
     let write = || -> std::io::Result<[f64; 2]> {
         let begin = Instant::now();
-        let mut file = tempfile::Builder::new().prefix(".partial-").tempfile_in(directory)?;
+        let mut file = fs::File::create(&partial)?;
         file.write_all(bytes)?;
         let written = begin.elapsed();
-        file.as_file().sync_all()?;
-        file.persist(path)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
         sync_directory(directory)?;
         Ok([written.as_secs_f64(), (begin.elapsed() - written).as_secs_f64()])
     };
-    write().map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))
+    write().map_err(|e| {
+        let _ = fs::remove_file(&partial);
+        fail(path, format!("{e}; the checkpoint before is untouched"))
+    })
 }
 
 const PREFIX: &str = "state/";
@@ -156,4 +161,20 @@ pub(super) fn read_state(file: &SafeTensors<'_>) -> Result<State, String> {
         state.put(name.strip_prefix("one:").unwrap_or(name), value);
     }
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_of_a_file_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        // As far as the first attempt came.
+        fs::write(directory.path().join(".partial-file"), "ha").unwrap();
+        write_atomically(&directory.path().join("file"), b"half no more").unwrap();
+        let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["file"]);
+        assert_eq!(fs::read(directory.path().join("file")).unwrap(), b"half no more");
+    }
 }
