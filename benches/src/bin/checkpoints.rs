@@ -78,37 +78,44 @@ type Cycle = ([f64; 6], u64);
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let (cpu, cores) = machine();
+    let rows = measure(&arguments)?;
+    show(&rows);
+    write_csv(arguments.csv.as_deref(), &rows)
+}
+
+fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &model_mib in &arguments.mib {
         for saving in [Mode::Never, Mode::AtOnce, Mode::Background] {
             let directory = arguments.directory.join(format!(".checkpoints-{}", std::process::id()));
-            let cycles = run_ranks(Local::world(arguments.ranks), |comm| {
-                cycles(comm, &arguments, (model_mib, saving), &directory)
-            });
+            let world = Local::world(arguments.ranks);
+            let cycles = run_ranks(world, |comm| cycles(comm, arguments, (model_mib, saving), &directory));
             // Nothing is there where nothing was saved.
             let _ = std::fs::remove_dir_all(&directory);
-            let cycles = cycles.into_iter().next().context("there is a rank")??;
-            let ms = |index: usize| 1e3 * median(cycles.iter().map(|(seconds, _)| seconds[index]).collect());
-            rows.push(Row {
-                model_mib,
-                ranks: arguments.ranks,
-                saving,
-                file_mib: cycles[0].1 as f64 / f64::from(1 << 20),
-                cycle_ms: ms(0),
-                blocked_ms: ms(1),
-                serialize_ms: ms(2),
-                write_ms: ms(3),
-                sync_ms: ms(4),
-                complete_ms: ms(5),
-                steps: arguments.steps,
-                cpu: cpu.clone(),
-                cores,
-            });
+            rows.push(row(arguments, (model_mib, saving), &cycles.into_iter().next().context("there is a rank")??));
         }
     }
-    show(&rows);
-    write_csv(arguments.csv.as_deref(), &rows)
+    Ok(rows)
+}
+
+fn row(arguments: &Arguments, (model_mib, saving): (usize, Mode), cycles: &[Cycle]) -> Row {
+    let ms = |index: usize| 1e3 * median(cycles.iter().map(|(seconds, _)| seconds[index]).collect());
+    let (cpu, cores) = machine();
+    Row {
+        model_mib,
+        ranks: arguments.ranks,
+        saving,
+        file_mib: cycles.last().map_or(0, |(_, bytes)| *bytes) as f64 / f64::from(1 << 20),
+        cycle_ms: ms(0),
+        blocked_ms: ms(1),
+        serialize_ms: ms(2),
+        write_ms: ms(3),
+        sync_ms: ms(4),
+        complete_ms: ms(5),
+        steps: arguments.steps,
+        cpu,
+        cores,
+    }
 }
 
 /// Rank 0's cycles count, but for the first, whose files are new.
@@ -166,4 +173,28 @@ fn show(rows: &[Row]) {
         ]);
     }
     println!("{table}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_of_the_model_and_its_momenta_however_it_is_saved() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().to_str().unwrap();
+        let flags = ["checkpoints", "--mib", "1", "--steps", "1", "--repeats", "2", "--directory", at];
+        let rows = measure(&Arguments::parse_from(flags)).unwrap();
+        assert_eq!(
+            rows.iter().map(|row| row.saving).collect::<Vec<_>>(),
+            [Mode::Never, Mode::AtOnce, Mode::Background]
+        );
+        assert_eq!((rows[0].file_mib, rows[0].blocked_ms.round()), (0.0, 0.0));
+        for row in &rows[1..] {
+            assert!((2.0..2.1).contains(&row.file_mib), "{row:?}");
+            assert!(row.cycle_ms > row.blocked_ms && row.blocked_ms > 0.0, "{row:?}");
+            assert!(row.serialize_ms > 0.0 && row.sync_ms > 0.0, "{row:?}");
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    }
 }

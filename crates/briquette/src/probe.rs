@@ -5,6 +5,8 @@
 //! small ones and none. Momenta, decays, clipping and parameter groups all show. Optimizers that differ in what only other
 //! gradients or more steps would show are taken for equal.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{DType, Tensor, TensorData};
@@ -31,8 +33,13 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Nothing where the optimizer cannot be asked: its state came along, and the device that Burn clears it by cannot be had.
+    /// Nothing where the optimizer cannot be asked: its state came along, and the device that Burn clears it by cannot be had;
+    /// or it is one of the user's own that does not take such small parameters.
     pub(crate) fn of<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
+        catch_unwind(AssertUnwindSafe(|| Probe::ask(optimizer, module))).unwrap_or(Ok(None))
+    }
+
+    fn ask<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
         let mut fresh = optimizer.clone();
         if !fresh.to_record().is_empty() {
             match by_the_default_device(|| optimizer.clone().load_record(OptimizerRecord::default())) {

@@ -67,7 +67,8 @@ impl DistributedOptimizer {
         mut accept: impl FnMut(&Checkpoint) -> Result<T, String>,
     ) -> Result<(M, Checkpoint, T), Error> {
         // Clones share running statistics, and loading writes them.
-        let buffers = flat::read_bytes(&module, Part::Buffers)?;
+        let buffers = flat::read_bytes(&module, Part::Buffers);
+        let buffers = buffers.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         let DistributedOptimizer { inner, sync, .. } = self;
         let found = sync.newest_usable(Series::steps(directory), u64::MAX, |sync, checkpoint| {
             let accepted = accept(checkpoint).map_err(|problem| fail(checkpoint.path(), problem))?;

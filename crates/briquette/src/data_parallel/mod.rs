@@ -179,7 +179,8 @@ impl<M: LearnerModel> DataParallel<M> {
     /// lowest validation loss on rank 0. Give [`with_checkpointing_strategy`](Self::with_checkpointing_strategy) what
     /// you give Burn.
     ///
-    /// To resume, build the same, on every rank, and call Burn's `.checkpoint(epoch)` on every rank. What follows is bit for bit what
+    /// To resume, build the same, on every rank, and call Burn's `.checkpoint(epoch)` on every rank. Where a rank cannot use
+    /// that epoch's, all go on after the newest before it that they can, with a warning. What follows is bit for bit what
     /// would have followed without the break if the loader gives the same batches (Burn's own do not repeat their
     /// shuffles).
     #[must_use]
