@@ -183,8 +183,8 @@ impl RunDirectory {
     /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
     /// that has not gives it back.
     fn settle(&self) -> Result<()> {
-        let run = saved_run(&self.path)?;
         for (aside, by) in replaced(&self.path) {
+            let run = saved_run(&self.path)?;
             let settled =
                 if Some(&by) == run.as_ref() { fs::remove_dir_all(&aside) } else { put_back(&aside, &self.path) };
             settled.with_context(|| format!("cannot settle {}", aside.display()))?;

@@ -179,7 +179,8 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
     let ended = running.end().succeeds();
     assert_eq!(ended.stderr.matches("restarting (").count(), 20, "{}", ended.stderr);
     println!("killed after {steps:?} steps");
-    runs.run(CIFAR, &format!("{flags} --out whole")).succeeds();
+    let whole = runs.start(CIFAR, &format!("{flags} --out whole")).within(Duration::from_secs(500));
+    whole.end().succeeds();
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
     // The test loss depends on all weights and running statistics.
     assert_eq!(runs.summary("whole"), runs.summary("broken"));
