@@ -177,14 +177,16 @@ impl RunDirectory {
             let to = aside.join(from.file_name().context("a file has a name")?);
             fs::rename(from, to).with_context(failed)?;
         }
-        Ok(())
+        // Before the new run begins: a loss of power may not mix the two.
+        let moved = [aside, &self.path].into_iter().filter(|_| aside.exists());
+        moved.map(sync_directory).collect::<io::Result<()>>().with_context(failed)
     }
 
     /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
     /// that has not gives it back.
     fn settle(&self) -> Result<()> {
-        let run = saved_run(&self.path)?;
         for (aside, by) in replaced(&self.path) {
+            let run = saved_run(&self.path)?;
             let settled =
                 if Some(&by) == run.as_ref() { fs::remove_dir_all(&aside) } else { put_back(&aside, &self.path) };
             settled.with_context(|| format!("cannot settle {}", aside.display()))?;
@@ -218,23 +220,23 @@ pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
         file.write_all(contents)?;
         file.sync_all()?;
         fs::rename(&partial, path)?;
-        sync_names(path)
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_directory(parent.unwrap_or(Path::new(".")))
     };
     write().inspect_err(|_| {
         let _ = fs::remove_file(&partial);
     })
 }
 
-/// Makes a renaming last.
+/// Makes what was renamed in a directory last.
 #[cfg(unix)]
-fn sync_names(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// Elsewhere directories cannot be synced.
 #[cfg(not(unix))]
-fn sync_names(_: &Path) -> io::Result<()> {
+fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! What a trainer writes to the terminal, or to what stands in its place: handed to a thread, never waited for.
 //!
 //! A run does not end because its reader did (`trainer | head`, a full disk behind a log, a closed terminal), and does not wait
-//! for one that stopped reading (Ctrl-S). What finds no room is dropped, and where writing goes on a line says how many were.
-//! `tracing-appender` is not used for this: it counts, but does not say where lines are missing, and prints to standard output
+//! for one that stopped reading (Ctrl-S). What finds no room is dropped, and where writing continues a line gives their number.
+//! `tracing-appender` is not used for this: it counts, but does not mark where lines are missing, and prints to standard output
 //! when it cannot end in time, which is where a run would hang.
 
 mod bar;
@@ -180,7 +180,7 @@ impl Output {
         queue.waiting.push_back(Entry { text, after, dropped: std::mem::take(&mut queue.dropped) });
         if let Some(sink) = queue.sink.take() {
             let shared = Arc::clone(&self.shared);
-            // Without a thread nothing is written, as if nobody read.
+            // Without a thread nothing is written, as without a reader.
             let _ = Builder::new().name(format!("{stream:?}")).spawn(move || shared.write(stream, sink));
         }
         self.shared.changed.notify_all();

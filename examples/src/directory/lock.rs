@@ -21,7 +21,7 @@ pub(crate) struct RunLock {
     file: File,
 }
 
-/// Who holds the lock: what the file says, for people and for file systems without locks.
+/// Who holds the lock: the contents of the file, for people and for file systems without locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     user: String,
@@ -35,7 +35,7 @@ enum Earlier {
     Gone,
     /// The lock is free, but locks may not be seen from host to host.
     Elsewhere,
-    /// There are no locks here, and nothing says that it is gone.
+    /// There are no locks here, and nothing shows that it is gone.
     Unknown,
 }
 
@@ -203,6 +203,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[test]
     fn without_locks_an_owner_gives_way_only_when_it_is_seen_to_be_gone() {
         let this = Owner::this();

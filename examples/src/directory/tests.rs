@@ -111,6 +111,15 @@ fn a_run_that_begins_takes_the_whole_place() {
 }
 
 #[test]
+fn settings_that_cannot_be_read_do_not_keep_a_run_from_being_replaced() {
+    let directory = directory();
+    fs::write(directory.path().join(CONFIG), [0xff, b'=']).unwrap();
+    let (claimed, start) = RunDirectory::claim(directory.path(), &overwrite()).unwrap();
+    drop(claimed.begin(&settings(directory.path()), start.run.as_deref().unwrap()).unwrap());
+    assert_eq!(saved_run(directory.path()).unwrap(), start.run);
+}
+
+#[test]
 fn another_run_is_neither_begun_over_nor_continued_unasked() {
     let directory = directory();
     let before = contents(directory.path());

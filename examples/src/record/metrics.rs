@@ -71,7 +71,7 @@ impl Kept {
         self.lines.get(whole).filter(|_| self.lines[0].start == 0).map_or(0, |line| line.end)
     }
 
-    /// What a run that goes on from `from` should say of its record; nothing where it is whole.
+    /// What a run that goes on from `from` reports of its record; nothing where it is whole.
     fn losses(&self, from: u64) -> Option<String> {
         let missing: Vec<u64> = (0..from).filter(|step| !self.steps.contains(step)).collect();
         if missing.is_empty() && self.repeated == 0 {
@@ -96,7 +96,7 @@ fn ranges(steps: &[u64]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The file, open behind the records of the steps before `from`; what is lost is said. Lines that are kept are rewritten only
+/// The file, open behind the records of the steps before `from`; what is lost is reported. Lines that are kept are rewritten only
 /// where some before them are dropped, and then to a new file that takes the place of the old one when it is complete.
 pub(crate) fn keep_before(path: &Path, from: u64) -> io::Result<File> {
     let (bytes, missing) = match fs::read(path) {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said_with_its_steps() {
+    fn what_is_lost_is_reported_with_its_steps() {
         let mut bytes = file(&[0, 1, 2, 2, 3, 4, 8]);
         assert_eq!(sort(&file(&[0, 1, 2]), 3).losses(3), None);
         let len = bytes.len() / 7;

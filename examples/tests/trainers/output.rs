@@ -55,7 +55,7 @@ fn a_run_whose_reader_goes_away_ends_well_and_complete() {
     is_complete(&runs, "run");
 }
 
-/// A pipe that nobody reads, and that is full.
+/// A pipe that is full and never read.
 fn full() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
@@ -96,7 +96,7 @@ fn an_error_reaches_its_reader_where_that_of_the_output_stops() {
 }
 
 #[test]
-fn other_commands_end_quietly_where_nobody_reads() {
+fn other_commands_end_quietly_where_their_reader_is_gone() {
     let runs = Runs::default();
     for program in [CIFAR, AG_NEWS] {
         for flags in ["--backend list", "--help", "--version"] {

@@ -181,7 +181,8 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
     println!("killed after {steps:?} steps");
     // One that is saved at other steps: saving changes nothing.
     let seldom = flags.replace("--checkpoint-every 2", "--checkpoint-every 7");
-    runs.run(CIFAR, &format!("{seldom} --out whole")).succeeds();
+    let whole = runs.start(CIFAR, &format!("{seldom} --out whole")).within(Duration::from_secs(500));
+    whole.end().succeeds();
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
     // The test loss depends on all weights and running statistics.
     assert_eq!(runs.summary("whole"), runs.summary("broken"));
