@@ -249,7 +249,7 @@ pub fn check_samples(settings: &Settings, bytes: u64) -> Result<()> {
     let [train, test] = limits;
     let samples = train.saturating_add(test);
     let what = format!("--train-limit and --test-limit: {samples} samples take");
-    memory::check(&what, samples.saturating_mul(bytes))
+    Ok(memory::check(&what, samples.saturating_mul(bytes))?)
 }
 
 fn report(settings: &Settings, summary: &Summary, control: &Control) {

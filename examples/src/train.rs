@@ -165,7 +165,7 @@ impl<T: Task> Run<'_, T> {
         let parameters = self.task.build(&device).num_params() as u64;
         let queues = ranks.pow(2) * 32;
         let needed = ranks * (STACK + 5 * 4 * parameters) + queues;
-        memory::check(&format!("--ranks {ranks}: ranks of {parameters} parameters each take at least"), needed)
+        Ok(memory::check(&format!("--ranks {ranks}: ranks of {parameters} parameters each take at least"), needed)?)
     }
 
     fn optimizer(&self) -> ModuleOptimizer {
