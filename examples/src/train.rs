@@ -162,10 +162,10 @@ impl<T: Task> Run<'_, T> {
         let ranks = if self.control.place.is_some() { 1 } else { self.settings.ranks as u64 };
         let rank = self.control.place.as_ref().map_or(0, |place| place.rank);
         let device = crate::backend::device(self.settings, rank, self.control.local_rank(rank))?;
-        let parameters = self.task.build(&device).num_params() as u64;
+        let values = self.task.build(&device).num_params() as u64;
         let queues = ranks.pow(2) * 32;
-        let needed = ranks * (STACK + 5 * 4 * parameters) + queues;
-        Ok(memory::check(&format!("--ranks {ranks}: ranks of {parameters} parameters each take at least"), needed)?)
+        let needed = ranks * (STACK + 5 * 4 * values) + queues;
+        Ok(memory::check(&format!("--ranks {ranks}: that many models of {values} values take at least"), needed)?)
     }
 
     fn optimizer(&self) -> ModuleOptimizer {

@@ -129,7 +129,7 @@ fn more_than_the_memory_there_is_is_refused_before_it_is_taken() {
         runs.run("sh", &format!("limited {flags} --dataset generated --test-limit 2 --plain"))
     };
     for (flags, words) in [
-        ("--ranks 4096 --train-limit 5000", "--ranks 4096: ranks of 77850 parameters each take at least"),
+        ("--ranks 4096 --train-limit 5000", "--ranks 4096: that many models of 78330 values take at least"),
         ("--train-limit 99999999", "--train-limit and --test-limit: 100000001 samples take 307."),
     ] {
         let ended = program(flags);

@@ -108,3 +108,20 @@ fn what_cannot_be_done_is_refused_with_exit_code_2_and_not_tried_again() {
         assert!(!runs.path("runs").exists(), "{flags}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn too_few_descriptors_for_the_world_are_said_at_once_and_not_tried_again() {
+    let runs = Runs::default();
+    let flags = "--dataset generated --train-limit 128 --test-limit 8 --out run";
+    let world = "RANK=0 WORLD_SIZE=64 MASTER_ADDR=127.0.0.1 MASTER_PORT=$1";
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    fs::write(runs.path("limited"), format!("ulimit -n 64; {world} exec {CIFAR} {flags}")).unwrap();
+    let begin = Instant::now();
+    let ended = runs.run("sh", &format!("limited {port}"));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let words = "rank 0 of 64 cannot open its connections: too many open files. It needs 134 more; ";
+    ended.says(&[words, "and the limit is 64", "`ulimit -n 1024`"]);
+    assert!(!runs.path("run").exists());
+}

@@ -55,19 +55,19 @@ const ALONE: [&str; 34] = [
     "cifar --dataset generated --train-limit 8 --test-limit 8 --ranks 1 --epochs 1 --out run",
 ];
 
-/// Mistakes of ranks that are processes. `PORT` is free, `TAKEN` is not.
+/// Mistakes of ranks that are processes. The port `{free}` is free, `{taken}` is not.
 const TOGETHER: [&str; 8] = [
     "RANK=0 cifar --dataset generated",
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT cifar --dataset generated --ranks 3",
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=TAKEN cifar --dataset generated --train-limit 8 --test-limit 8",
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT BRIQUETTE_TOKEN_FILE=absent cifar --dataset generated --train-limit 8 --test-limit 8",
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT BRIQUETTE_TOKEN_FILE=open cifar --dataset generated --train-limit 8 --test-limit 8",
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT BRIQUETTE_TOKEN=x cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} cifar --dataset generated --ranks 3",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={taken} cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} BRIQUETTE_TOKEN_FILE=absent cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} BRIQUETTE_TOKEN_FILE=open cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} BRIQUETTE_TOKEN=x cifar --dataset generated --train-limit 8 --test-limit 8",
     // One rank is not there: interrupted while it is waited for.
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT timeout --preserve-status -s INT 5 cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} timeout --preserve-status -s INT 5 cifar --dataset generated --train-limit 8 --test-limit 8",
     // The other rank was started for another world.
-    "export MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT; RANK=1 WORLD_SIZE=3 cifar --dataset generated --train-limit 8 --test-limit 8 2> /dev/null & \
-     export MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT; RANK=0 WORLD_SIZE=2 cifar --dataset generated --train-limit 8 --test-limit 8",
+    "export MASTER_ADDR=127.0.0.1 MASTER_PORT={free}; RANK=1 WORLD_SIZE=3 cifar --dataset generated --train-limit 8 --test-limit 8 2> /dev/null & \
+     export MASTER_ADDR=127.0.0.1 MASTER_PORT={free}; RANK=0 WORLD_SIZE=2 cifar --dataset generated --train-limit 8 --test-limit 8",
 ];
 
 fn directory() -> TempDir {
@@ -89,7 +89,7 @@ fn mistakes_are_answered_word_for_word() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let shell = Shell::new(directory.path(), TRAINER);
-    let shell = shell.replace(taken.local_addr().unwrap().port(), "TAKEN").replace(free, "PORT");
+    let shell = shell.replace(taken.local_addr().unwrap().port(), "{taken}").replace(free, "{free}");
     let texts: Vec<String> = ALONE.iter().chain(&TOGETHER).map(|line| shell.run(line)).collect();
     hold(Path::new(TEXTS), &texts, std::env::var_os("BLESS").is_some());
     // Nothing was begun, and no other run was harmed.

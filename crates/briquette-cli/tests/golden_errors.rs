@@ -40,7 +40,7 @@ const LINES: [&str; 38] = [
     "briquette launch --ranks 2 -- no-such-program",
     "briquette launch --ranks 2 -- ./dir",
     "briquette launch --ranks 2 -- ./odd.bin",
-    "briquette launch --ranks 2 --port TAKEN -- true",
+    "briquette launch --ranks 2 --port {taken} -- true",
     "briquette launch --ranks 2 --only-rank 2 -- true",
     "briquette launch --nodes a,b --node-rank 2 --port 29500 --ranks 1 -- true",
     "briquette launch --nodes a,b --node-rank 0 --port 29500 --ranks 1 -- true",
@@ -88,7 +88,7 @@ fn mistakes_are_answered_word_for_word() {
     files(directory.path());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let shell = Shell::new(directory.path(), env!("CARGO_BIN_EXE_briquette"));
-    let shell = shell.replace(taken.local_addr().unwrap().port(), "TAKEN");
+    let shell = shell.replace(taken.local_addr().unwrap().port(), "{taken}");
     let texts = LINES.map(|line| shell.run(line));
     assert!(texts.iter().all(|text| !text.contains('\u{1b}')), "names from files reach the terminal escaped");
     hold(Path::new(TEXTS), &texts, std::env::var_os("BLESS").is_some());
