@@ -18,12 +18,12 @@ use crate::watch::Watch;
 use crate::world::{Programs, Surroundings, World, free_port, signal};
 
 /// Longer than anything should take: what is not over by then hangs.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(100);
 /// How long a launcher that was asked to stop may take.
 const STOPPING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 /// More than faults can use up.
-const RESTARTS: u32 = 100_000;
+const RESTARTS: u32 = 2000;
 /// Room for two checkpoints of three ranks, and one that is being written.
 const DISK: usize = 24;
 
@@ -243,7 +243,10 @@ impl<'a> Episode<'a> {
             Fault::Stop(with) => return self.stop(with),
             Fault::Damage(damage) => return self.damage(damage),
             Fault::Stray => return self.stray(),
-            Fault::Kill(target) => self.targets(target, &before).for_each(|id| signal(id, Signal::SIGKILL)),
+            Fault::Kill(target) => {
+                self.targets(target, &before).for_each(|id| signal(id, Signal::SIGKILL));
+                self.new_ranks(&before);
+            }
             Fault::Pause(target, time) => {
                 let targets: Vec<u32> = self.targets(target, &before).collect();
                 targets.iter().for_each(|id| signal(*id, Signal::SIGSTOP));
@@ -261,6 +264,15 @@ impl<'a> Episode<'a> {
             Fault::Strangers(count) => inflict::strangers(self.around.ports.context("has ports")?.0, count),
         }
         self.goes_on(&before, "restarted")
+    }
+
+    /// Waits for others than those of which one was killed: until they notice they may take another step.
+    fn new_ranks(&self, before: &[u32]) {
+        let begin = Instant::now();
+        let any = |ranks: Vec<u32>| ranks.iter().any(|rank| before.contains(rank));
+        while !before.is_empty() && any(self.world.ranks()) && begin.elapsed() < STOPPING && !self.stopped() {
+            sleep(LOOK);
+        }
     }
 
     fn targets(&self, target: Target, ranks: &[u32]) -> impl Iterator<Item = u32> {
@@ -373,7 +385,7 @@ impl<'a> Episode<'a> {
             if begin.elapsed() > PATIENCE {
                 self.find(format!("no step within {PATIENCE:?}: {}", self.around.last_words()))?;
                 self.end_launcher()?;
-                self.resume()?;
+                self.begin_again()?;
                 return Ok("hung".into());
             }
             last = now;

@@ -9,6 +9,8 @@
 //! | [`check`] | what must be equal to an undisturbed run, and what must not be left over |
 //! | [`watch`] | memory and descriptors of the ranks while they run |
 //! | [`record`] | one line per event, on the terminal and as CSV |
+//! | `trace` | every system call on a run's files, one of which is disturbed |
+//! | `kill_io` | that for each call of beginning, resuming and overwriting |
 //!
 //! For Linux: it reads `/proc`, mounts small disks, and traces system calls.
 #![cfg(target_os = "linux")]
@@ -16,7 +18,11 @@
 pub mod check;
 pub mod episode;
 pub mod inflict;
+#[cfg(target_arch = "x86_64")]
+pub mod kill_io;
 pub mod plan;
 pub mod record;
+#[cfg(target_arch = "x86_64")]
+pub mod trace;
 pub mod watch;
 pub mod world;
