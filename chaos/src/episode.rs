@@ -82,7 +82,8 @@ pub fn run(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> R
         clock: None,
     };
     let mut whole = around.start(plan.trainer, &plan.arguments("whole", plan.reference), 0)?;
-    wait(soak, || Ok(whole.ended()?.is_some()))?;
+    // As slow as the machine is.
+    while whole.end_within(LOOK)?.is_none() && !soak.stop.load(Ordering::Relaxed) {}
     if soak.stop.load(Ordering::Relaxed) {
         return Ok(Outcome::default());
     }
@@ -90,18 +91,6 @@ pub fn run(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> R
     ensure!(code == Some(0), "the undisturbed run ended with {code:?}: {}", around.last_words());
     let outcome = Episode::begin(soak, plan, record, around)?.play()?;
     Ok(outcome)
-}
-
-/// Waits for something that must come, or for Ctrl-C.
-fn wait(soak: &Soak, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
-    let begin = Instant::now();
-    while !done()? {
-        if soak.stop.load(Ordering::Relaxed) || begin.elapsed() > PATIENCE {
-            return Ok(false);
-        }
-        sleep(LOOK);
-    }
-    Ok(true)
 }
 
 impl<'a> Episode<'a> {

@@ -163,11 +163,13 @@ impl Plan {
         let cadence =
             |rng: &mut Xoshiro256PlusPlus| (rng.random_range(2..12), *[1, 3, 2000].choose(rng).expect("not empty"));
         let reference = cadence(&mut rng);
+        let background = if rng.random_bool(0.25) { " --background-saving on" } else { "" };
         let other = if rng.random_bool(0.5) { cadence(&mut rng) } else { reference };
         let events: Vec<Event> = (0..events).map(|_| Event::draw(&mut rng, ranks, calm, abilities)).collect();
         let steps: usize = events.iter().map(|event| event.steps + 6).sum();
         let steps = steps as u64 + if calm { 600 } else { 20 };
         let trainer = if text { "ag-news" } else { "cifar" };
+        let flags = flags + background;
         Plan { seed, trainer, ranks, steps, flags, reference, cadence: other, events }
     }
 
