@@ -5,6 +5,7 @@
 #     scripts/fuzz.sh 600          # 600 seconds each
 #     scripts/fuzz.sh 1000000x     # a million inputs each
 #     scripts/fuzz.sh 60 kind_14   # only targets whose name contains kind_14
+#     scripts/fuzz.sh --sum FILE...    # adds the tables of several runs up, target by target
 #
 # Needs a nightly compiler (rustup toolchain install nightly) and cargo-fuzz (cargo install --locked cargo-fuzz).
 #
@@ -23,6 +24,21 @@
 #
 # Prints a table, as CSV, of what each target did; exits 1 when one of them crashed.
 set -u
+
+if [ "${1:-}" = --sum ]; then
+    shift
+    # By the names of the columns: older tables have fewer.
+    awk -F, '
+        FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+        $1 != "target" { t = $1; inputs[t] += $column["inputs"]; seconds[t] += $column["seconds"]
+            crashes[t] += $column["crashes"]; new[t] += $column["new_inputs"]; runs[t]++
+            if ($column["edges"] > edges[t]) edges[t] = $column["edges"]
+            all += $column["inputs"]; time += $column["seconds"]; broken += $column["crashes"] }
+        END { print "target,inputs,seconds,edges,new_inputs,crashes,runs"
+            for (t in inputs) print t "," inputs[t] "," seconds[t] "," edges[t] "," new[t] "," crashes[t] "," runs[t] | "sort"
+            close("sort"); printf "all,%d,%d,,,%d,\n", all, time, broken }' "$@"
+    exit
+fi
 cd "$(dirname "$0")/../fuzz" || exit 1
 
 amount=${1:-60} only=${2:-}
@@ -44,7 +60,8 @@ cargo +nightly fuzz build --sanitizer none >&2 || exit 2
 failed=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-echo "target,inputs,seconds,edges,features,new_inputs,crashes,command"
+revision=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+echo "target,inputs,seconds,edges,features,new_inputs,crashes,command,date,revision"
 command="scripts/fuzz.sh $*"
 for target in $(cargo +nightly fuzz list | grep -F -- "$only"); do
     mkdir -p "corpus/$target"
@@ -62,6 +79,6 @@ for target in $(cargo +nightly fuzz list | grep -F -- "$only"); do
     number() { sed -nE "s/.*$1:? *([0-9]+).*/\1/p" <<<"$2" | tail -1; }
     inputs=$(number 'stat::number_of_executed_units' "$(cat "$log")")
     new=$(($(find "corpus/$target" -type f | wc -l) - before))
-    echo "$target,$inputs,$(($(date +%s) - start)),$(number cov "$last"),$(number ft "$last"),$new,$crashes,$command"
+    echo "$target,$inputs,$(($(date +%s) - start)),$(number cov "$last"),$(number ft "$last"),$new,$crashes,$command,$(date -u +%F),$revision"
 done
 exit "$failed"

@@ -8,10 +8,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use briquette_cli::file::Vector;
 use briquette_core::comm::Scope;
 use briquette_core::config::{CompressorConfig, Config, representatives};
 use briquette_core::{Key, Message};
+use briquette_core::state::State;
 use briquette_fuzz::claims::frame_of;
+use briquette_fuzz::files::{npy, safetensors};
 use briquette_fuzz::golden::{GOLDEN, content};
 use briquette_tcp::frame::{Header, Kind};
 
@@ -51,7 +54,9 @@ fn main() -> io::Result<()> {
         let text = toml::to_string(&config).map_err(io::Error::other)?;
         write(&seeds, "settings", &format!("settings_{number:02}"), text.as_bytes())?;
     }
-    tcp(&seeds)
+    tcp(&seeds)?;
+    checkpoint(&seeds)?;
+    files(&seeds)
 }
 
 /// Frames as they are on a link, the list that makes some, openings, introductions and answers.
@@ -78,6 +83,37 @@ fn tcp(seeds: &Path) -> io::Result<()> {
         write(seeds, "tcp_handshake", &name, &said(text.as_bytes()))?;
     }
     Ok(())
+}
+
+/// A manifest with its checksum and one without, a state of every kind of value, and short exchanges.
+fn checkpoint(seeds: &Path) -> io::Result<()> {
+    let notes = r#""step": 7, "world": 2, "checksums": [1, 4294967295], "notes": {"total steps": "9"}"#;
+    write(seeds, "manifest", "older", format!("{{{notes}}}").as_bytes())?;
+    let plain: String = notes.replace("total steps", "total_steps").split(' ').collect::<String>().replace('_', " ");
+    let sum = crc32fast::hash(format!("{{{plain}}}").as_bytes());
+    write(seeds, "manifest", "whole", format!("{{{notes}, \"crc32\": {sum}}}").as_bytes())?;
+    let mut state = State::default();
+    state.put("residual", vec![1.0_f32, -0.5]);
+    state.put("seconds", vec![0.5_f64]);
+    state.put("clock", 2.5_f64);
+    state.put("step", 390_u64);
+    write(seeds, "state", "all", &briquette_fuzz::checkpoint::claims::write(&state))?;
+    write(seeds, "step_header", "zeros", &[0; 300])?;
+    write(seeds, "step_header", "ones", &[0x7f; 400])?;
+    let quantiles = [1, 24, 16, 7, 200, 3, 9, 0, 2, 8, 0, 1, 5];
+    write(seeds, "sparse_all_reduce", "quantiles", &quantiles)
+}
+
+/// Vectors of one tensor and of several.
+fn files(seeds: &Path) -> io::Result<()> {
+    let one = Vector { values: vec![1.0, -2.5, 0.0, 3e-8, 7.0, 9.0], tensors: vec![("a".into(), vec![2, 3])] };
+    let more = [("b".into(), vec![0, 4]), ("c".into(), vec![])];
+    let values = one.values.iter().copied().chain([5.0]).collect();
+    let all = Vector { values, tensors: one.tensors.iter().cloned().chain(more).collect() };
+    let text = String::from_utf8_lossy(&npy(&one)).replace("False", "True");
+    write(seeds, "npy", "c_order", &npy(&one))?;
+    write(seeds, "npy", "text", text.as_bytes())?;
+    write(seeds, "safetensors", "all", &safetensors(&all))
 }
 
 /// What `briquette_fuzz::compress` reads.

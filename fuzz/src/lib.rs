@@ -1,10 +1,16 @@
-//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format` and in
-//! `crates/briquette-tcp/tests/arbitrary`, too: these are the same files.
+//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format`, in
+//! `crates/briquette-tcp/tests/arbitrary`, in `crates/briquette-cli/tests/files` and beside `crates/briquette/src/checkpoint`, too:
+//! these are the same files.
 
 #[path = "../../crates/briquette-core/tests/wire_format/asked.rs"]
 pub mod asked;
+pub mod checkpoint;
 #[path = "../../crates/briquette-core/tests/wire_format/claims.rs"]
 pub mod claims;
+#[path = "../../crates/briquette-core/tests/wire_format/exchanges.rs"]
+pub mod exchanges;
+#[path = "../../crates/briquette-cli/tests/files/claims.rs"]
+pub mod files;
 #[path = "../../crates/briquette-core/tests/wire_format/golden.rs"]
 pub mod golden;
 #[path = "../../crates/briquette-tcp/tests/arbitrary/claims.rs"]
@@ -21,6 +27,14 @@ macro_rules! payload {
             $crate::claims::check_frame(&$crate::claims::frame_of($kind, content));
         });
     };
+}
+
+/// A check that takes at most a small multiple of the input's memory, and what errors and empty tables do.
+pub fn frugal(input: &[u8], check: impl Fn(&[u8])) {
+    let before = asked::asked();
+    check(input);
+    let took = asked::asked() - before;
+    assert!(took <= 200 * input.len() as u64 + (64 << 10), "{} bytes took {took} of memory", input.len());
 }
 
 /// A line with a compressor's text, then values of four bytes each. The first says how often the others are repeated, so

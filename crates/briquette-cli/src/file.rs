@@ -73,7 +73,11 @@ fn check(vector: &Vector) -> Result<()> {
     bail!("value {place} is {value}: a compressor needs finite values")
 }
 
-fn parse_safetensors(bytes: &[u8]) -> Result<Vector> {
+/// A vector from the bytes of a safetensors file: its tensors, sorted by name.
+///
+/// # Errors
+/// When the bytes are not such a file, or a tensor is of another type than `f32`, `f16` and `bf16`.
+pub fn parse_safetensors(bytes: &[u8]) -> Result<Vector> {
     let file = SafeTensors::deserialize(bytes)?;
     let mut tensors = file.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));

@@ -13,8 +13,10 @@ pub struct Traffic {
 
 impl Add for Traffic {
     type Output = Traffic;
+    /// Saturates: headers of other ranks say these numbers, too.
     fn add(self, other: Traffic) -> Traffic {
-        Traffic { sent: self.sent + other.sent, received: self.received + other.received }
+        let (sent, received) = (self.sent.saturating_add(other.sent), self.received.saturating_add(other.received));
+        Traffic { sent, received }
     }
 }
 

@@ -11,11 +11,15 @@
 //! another size is an explicit [`WorldChange`].
 
 mod books;
+#[cfg(test)]
+mod claims;
 mod directory;
 mod file;
 mod ids;
+mod manifest;
 mod resume;
 mod save;
+mod state;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,10 +31,10 @@ use safetensors::tensor::SafeTensors;
 pub use self::directory::Checkpoint;
 pub(crate) use self::directory::Series;
 use self::directory::file_name;
-use self::file::read_state;
 pub(crate) use self::file::{Blobs, Saved};
 pub(crate) use self::save::Pending;
 pub use self::save::SaveReport;
+use self::state::read_state;
 use crate::backend::panic_text;
 use crate::error::Error;
 use crate::hello::{Difference, RANK, WORLD};

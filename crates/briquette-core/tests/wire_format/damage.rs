@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use crate::claims::{check_frame, frame_of, seal};
 use crate::common::*;
+use crate::exchanges::{check_headers, check_sparse_all_reduce};
 use crate::golden::GOLDEN;
 
 #[test]
@@ -159,5 +160,21 @@ proptest! {
             bytes[at] = value;
             check_frame(&seal(bytes));
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn ranks_agree_on_headers_whatever_is_in_them(input in proptest::collection::vec(any::<u8>(), 0..600)) {
+        check_headers(&input);
+    }
+
+    #[test]
+    fn a_sparse_all_reduce_survives_whatever_is_sent(
+        input in proptest::collection::vec(prop_oneof![3 => 0..16_u8, 1 => any::<u8>()], 0..300),
+    ) {
+        check_sparse_all_reduce(&input);
     }
 }

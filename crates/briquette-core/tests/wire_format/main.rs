@@ -1,11 +1,12 @@
 //! The wire form: golden bytes, round trips and documented lengths here, damage of every kind in `damage.rs`.
 //!
-//! What the fuzz targets (`fuzz/`) assert is in [`claims`], and held here against random frames, vectors and settings.
+//! What the fuzz targets (`fuzz/`) assert is in [`claims`] and [`exchanges`], and held here against random frames, vectors and settings.
 
 pub mod asked;
 pub mod claims;
 mod common;
 mod damage;
+pub mod exchanges;
 pub mod golden;
 mod settings;
 

@@ -1,12 +1,10 @@
 //! Where checkpoints lie, and which of them are complete.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use super::fail;
+use super::manifest::Manifest;
 use crate::error::Error;
 
 /// What makes a checkpoint complete.
@@ -14,41 +12,6 @@ pub(super) const MANIFEST: &str = "manifest.json";
 
 /// Checkpoints kept when a new one is complete.
 const KEEP: usize = 2;
-
-/// Written when every rank's file is in place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Manifest {
-    pub(super) step: u64,
-    pub(super) world: usize,
-    /// CRC-32 of each rank's file.
-    pub(super) checksums: Vec<u32>,
-    /// What the training loop wants to know before it loads.
-    pub(super) notes: BTreeMap<String, String>,
-    /// CRC-32 of all of the above, as JSON without white space; absent in older files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) crc32: Option<u32>,
-}
-
-impl Manifest {
-    fn checksum(&self) -> serde_json::Result<u32> {
-        serde_json::to_vec(&Manifest { crc32: None, ..self.clone() }).map(|bytes| crc32fast::hash(&bytes))
-    }
-
-    /// With its checksum, as it is written.
-    pub(super) fn to_text(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(&Manifest { crc32: Some(self.checksum()?), ..self.clone() })
-    }
-
-    fn parse(text: &[u8]) -> Result<Manifest, String> {
-        let manifest: Manifest = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        let sum = manifest.checksum().map_err(|e| e.to_string())?;
-        match manifest.crc32 {
-            Some(written) if written != sum => Err("damaged: its checksum is not that of what it says".to_owned()),
-            _ => Ok(manifest),
-        }
-    }
-}
 
 /// Directories named `PREFIXnumber`, and nothing else, in one directory.
 #[derive(Debug, Clone, Copy)]
@@ -190,10 +153,10 @@ pub(super) fn forget_manifest(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Leaves the newest [`KEEP`] complete checkpoints, and nothing of the series that is older than they are.
-pub(super) fn remove_old(series: Series<'_>) {
+/// Leaves the newest [`KEEP`] complete checkpoints, the one in use, and nothing of the series that is older than they are.
+pub(super) fn remove_old(series: Series<'_>, used: u64) {
     let Some(oldest_kept) = series.complete().into_iter().rev().take(KEEP).next_back() else { return };
-    for number in series.found().into_iter().take_while(|number| *number < oldest_kept) {
+    for number in series.found().into_iter().take_while(|number| *number < oldest_kept.min(used)) {
         let path = series.path(number);
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());

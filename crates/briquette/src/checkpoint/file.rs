@@ -6,13 +6,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use briquette_core::state::{State, Value};
+use briquette_core::state::State;
 use burn::module::Module;
 use burn::optim::OptimizerRecord;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
+use super::state::{PREFIX, to_blob, width};
 use super::{fail, ids};
 use crate::error::Error;
 use crate::flat::{self, Part};
@@ -101,8 +102,6 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Er
     })
 }
 
-const PREFIX: &str = "state/";
-
 /// Burn's records and our state in one file.
 pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
     let state: Vec<(String, Dtype, Vec<u8>)> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
@@ -121,46 +120,6 @@ pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String
 pub(super) fn read_blobs(file: &SafeTensors<'_>) -> BTreeMap<String, Bytes> {
     let blobs = file.tensors().into_iter().filter(|(name, _)| !name.starts_with(PREFIX));
     blobs.map(|(name, view)| (name, Bytes::from_bytes_vec(view.data().to_vec()))).collect()
-}
-
-fn width(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::F32 => 4,
-        Dtype::F64 | Dtype::U64 => 8,
-        _ => 1,
-    }
-}
-
-/// A lone number is told from a vector of one by its name.
-fn to_blob(name: &str, value: &Value) -> (String, Dtype, Vec<u8>) {
-    let named = |kind: &str| format!("{PREFIX}{kind}{name}");
-    match value {
-        Value::F32s(v) => (named(""), Dtype::F32, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Value::F64s(v) => (named(""), Dtype::F64, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Value::F64(x) => (named("one:"), Dtype::F64, x.to_le_bytes().to_vec()),
-        Value::U64(x) => (named("one:"), Dtype::U64, x.to_le_bytes().to_vec()),
-        other => unreachable!("a state value without a file form: {other:?}"),
-    }
-}
-
-/// Our state.
-pub(super) fn read_state(file: &SafeTensors<'_>) -> Result<State, String> {
-    let mut state = State::default();
-    for (name, view) in file.tensors() {
-        let Some(name) = name.strip_prefix(PREFIX) else { continue };
-        let f64s = || view.data().as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
-        let value: Value = match (view.dtype(), name.starts_with("one:")) {
-            (Dtype::F32, false) => {
-                view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>().into()
-            }
-            (Dtype::F64, false) => f64s().collect::<Vec<_>>().into(),
-            (Dtype::F64, true) => f64s().next().unwrap_or_default().into(),
-            (Dtype::U64, true) => view.data().first_chunk().map(|b| u64::from_le_bytes(*b)).unwrap_or_default().into(),
-            (dtype, _) => return Err(format!("`{name}` has the unexpected type {dtype:?}")),
-        };
-        state.put(name.strip_prefix("one:").unwrap_or(name), value);
-    }
-    Ok(state)
 }
 
 #[cfg(test)]

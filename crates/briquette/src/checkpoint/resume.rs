@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::books::Books;
-use super::directory::Series;
+use super::directory::{Series, remove_old};
 use super::{Checkpoint, WorldChange, by_the_default_device, fail};
 use crate::error::Error;
 use crate::flat::{self, Part};
@@ -50,7 +50,8 @@ impl DistributedOptimizer {
 
     /// Continues from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
     /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory says which there are. One that
-    /// any rank finds damaged, for whatever reason, gives way to the one before on all ranks, with a warning on rank 0.
+    /// any rank finds damaged, for whatever reason, gives way to the one before on all ranks, with a warning on rank 0. Those
+    /// that a save would have removed are removed.
     ///
     /// `accept` reads what the training loop left in the checkpoint's [notes](Checkpoint::note); where it cannot, it says why
     /// and the checkpoint gives way as if it were damaged. What it makes of those of the chosen one is returned.
@@ -75,7 +76,13 @@ impl DistributedOptimizer {
             Ok((prepare(inner, sync, module.clone(), (checkpoint, change))?, accepted))
         });
         match found {
-            Ok((_, checkpoint, (loaded, accepted))) => Ok((self.apply(loaded), checkpoint, accepted)),
+            Ok((number, checkpoint, (loaded, accepted))) => {
+                // What a save left that ended before it could. Every rank has read what it needs.
+                if sync.rank() == 0 {
+                    remove_old(Series::steps(directory), number);
+                }
+                Ok((self.apply(loaded), checkpoint, accepted))
+            }
             Err(error) => {
                 let _ = flat::write_bytes(module, Part::Buffers, &buffers);
                 Err(error)

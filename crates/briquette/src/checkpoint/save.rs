@@ -9,8 +9,9 @@ use briquette_core::state::State;
 use burn::module::Module;
 
 use super::books::Books;
-use super::directory::{MANIFEST, Manifest, file_name, forget_manifest, remove_old};
+use super::directory::{MANIFEST, file_name, forget_manifest, remove_old};
 use super::file::{self, make_directory, write_atomically};
+use super::manifest::Manifest;
 use super::{Blobs, Series, fail, own_blobs};
 use crate::error::Error;
 use crate::hello::{RANK, WORLD};
@@ -132,7 +133,7 @@ impl DistributedOptimizer {
         let (clock, directory) = (self.sync.comm.now(), pending.path.parent().map(Path::to_owned));
         self.saved = self.sync.complete_checkpoint(pending)?;
         if let Some(directory) = directory.filter(|_| self.sync.rank() == 0) {
-            remove_old(Series::steps(&directory));
+            remove_old(Series::steps(&directory), self.saved.step);
         }
         self.sync.end_saving(clock)
     }

@@ -123,7 +123,8 @@ fn resume(
         let model = optim.join(Net::new(999))?;
         let (model, checkpoint, note) =
             optim.resume(model, directory, WorldChange::Refuse, |found| accept(rank, found))?;
-        assert_eq!(optim.synchronizer().step(), checkpoint.step());
+        // A copy of step 1 may go by the name of step 0.
+        assert_eq!(optim.synchronizer().step(), checkpoint.step().max(1));
         Ok((checkpoint.step(), note, bits(&model)))
     })
 }
@@ -210,4 +211,39 @@ fn a_search_that_finds_nothing_leaves_running_statistics_as_they_were() {
         assert!(error.to_string().contains("no complete checkpoint"), "{error}");
         Ok(())
     });
+}
+
+#[test]
+fn what_saves_left_that_were_killed_goes_with_the_next_and_what_is_in_use_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    train_and_save(at, 2);
+    let newest = at.join("step-00000002");
+    for name in [".partial-rank-0.safetensors", ".partial-rank-1.safetensors", ".partial-manifest.json"] {
+        fs::write(newest.join(name), "half").unwrap();
+    }
+    train_and_save(at, 2);
+    let mut names: Vec<_> = fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["manifest.json", "rank-0.safetensors", "rank-1.safetensors"]);
+    // A save that ended before it removed what is too old.
+    let old = at.join("step-00000000");
+    let third = || {
+        copy(&at.join("step-00000001"), &old);
+        as_if_older(&old, |manifest| manifest["step"] = 0.into());
+    };
+    third();
+    let from = |expected: u64| {
+        for result in resume(at, |_, found| Ok(found.step())) {
+            assert_eq!(result.unwrap().0, expected);
+        }
+    };
+    from(2);
+    assert!(!old.exists(), "it is one of three");
+    third();
+    for newer in ["step-00000001", "step-00000002"] {
+        fs::write(at.join(newer).join("rank-1.safetensors"), "damaged").unwrap();
+    }
+    from(0);
+    assert!(old.is_dir(), "it is all that is left");
 }

@@ -1,0 +1,452 @@
+//! Carries a plan out: the undisturbed run, the disturbed one, and what they must have in common.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use briquette_testkit::proxy::{Direction, Harm, Proxy};
+use nix::sys::signal::Signal;
+
+use crate::check::{self, Allowances, checkpoints};
+use crate::inflict::{self, Disk};
+use crate::plan::{Damage, Event, Fault, Plan, Target};
+use crate::record::{Line, Record};
+use crate::watch::Watch;
+use crate::world::{Programs, Surroundings, World, free_port, signal};
+
+/// Longer than anything should take: what is not over by then hangs.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// How long a launcher that was asked to stop may take.
+const STOPPING: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
+/// More than faults can use up.
+const RESTARTS: u32 = 2000;
+/// Room for two checkpoints of three ranks, and one that is being written.
+const DISK: usize = 24;
+
+/// What all episodes share.
+#[derive(Debug)]
+pub struct Soak {
+    /// The programs under test.
+    pub programs: Programs,
+    /// Made by `briquette cert`.
+    pub certificates: PathBuf,
+    /// The library that shifts clocks, where it could be built.
+    pub shim: Option<PathBuf>,
+    /// Set by Ctrl-C.
+    pub stop: AtomicBool,
+}
+
+/// How an episode ended.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// What must not be.
+    pub findings: Vec<String>,
+    /// Faults that came.
+    pub events: usize,
+    /// Times the launcher started the world again.
+    pub restarts: usize,
+    /// Times the soak resumed the run.
+    pub resumed: usize,
+}
+
+/// An episode under way.
+struct Episode<'a> {
+    soak: &'a Soak,
+    plan: &'a Plan,
+    record: &'a mut Record,
+    around: Surroundings,
+    proxy: Proxy,
+    disk: Option<Disk>,
+    watch: Watch,
+    world: World,
+    finished: bool,
+    allowed: Allowances,
+    outcome: Outcome,
+}
+
+/// Runs an episode in `directory`, which must be empty.
+///
+/// # Errors
+/// When the soak itself cannot go on; what is wrong with the run is in the [`Outcome`].
+pub fn run(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> Result<Outcome> {
+    let around = Surroundings {
+        programs: soak.programs.clone(),
+        directory: directory.to_owned(),
+        certificates: soak.certificates.clone(),
+        ranks: plan.ranks,
+        ports: None,
+        clock: None,
+    };
+    let mut whole = around.start(plan.trainer, &plan.arguments("whole", plan.reference), 0)?;
+    // As slow as the machine is.
+    while whole.end_within(LOOK)?.is_none() && !soak.stop.load(Ordering::Relaxed) {}
+    if soak.stop.load(Ordering::Relaxed) {
+        return Ok(Outcome::default());
+    }
+    let code = whole.ended()?;
+    ensure!(code == Some(0), "the undisturbed run ended with {code:?}: {}", around.last_words());
+    let outcome = Episode::begin(soak, plan, record, around)?.play()?;
+    Ok(outcome)
+}
+
+impl<'a> Episode<'a> {
+    fn begin(soak: &'a Soak, plan: &'a Plan, record: &'a mut Record, mut around: Surroundings) -> Result<Self> {
+        let port = free_port(plan.seed as u16)?;
+        let proxy = Proxy::to(([127, 0, 0, 1], port).into())?;
+        around.ports = Some((port, proxy.address().port()));
+        let offset = around.directory.join("clock");
+        fs::write(&offset, "0")?;
+        around.clock = soak.shim.clone().map(|shim| (shim, offset));
+        let home = around.directory.join("disk");
+        let small = plan.events.iter().any(|event| matches!(event.fault, Fault::Full(_)));
+        let disk = small.then(|| Disk::mount(&home, DISK)).transpose()?;
+        fs::create_dir_all(&home)?;
+        let world = around.start(plan.trainer, &plan.arguments("disk/run", plan.cadence), RESTARTS)?;
+        let watch = Watch::start();
+        watch.follow(world.id());
+        let allowed = Allowances { other_evaluations: !plan.same_evaluations(), ..Allowances::default() };
+        let outcome = Outcome::default();
+        Ok(Episode { soak, plan, record, around, proxy, disk, watch, world, finished: false, allowed, outcome })
+    }
+
+    fn home(&self) -> PathBuf {
+        self.around.directory.join("disk/run")
+    }
+
+    /// Whole lines of the record.
+    fn steps(&self) -> u64 {
+        fs::read(self.home().join("metrics.jsonl"))
+            .map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count() as u64)
+    }
+
+    fn stopped(&self) -> bool {
+        self.soak.stop.load(Ordering::Relaxed)
+    }
+
+    fn play(mut self) -> Result<Outcome> {
+        for event in &self.plan.events {
+            self.await_moment(*event)?;
+            if self.finished || self.stopped() {
+                break;
+            }
+            let (begin, step) = (Instant::now(), self.steps());
+            let outcome = self.inflict(event.fault)?;
+            let (event, target) = (event.fault.name().to_owned(), event.fault.target());
+            self.record.write(&Line { event, target, step, outcome, seconds: begin.elapsed().as_secs_f64() })?;
+            self.outcome.events += 1;
+        }
+        self.finish()
+    }
+
+    /// Until the event is due, or the run is over.
+    fn await_moment(&mut self, event: Event) -> Result<()> {
+        let (begin, due) = (Instant::now(), self.steps() + event.steps as u64);
+        while !self.stopped() && begin.elapsed() < event.patience && self.steps() < due {
+            self.look()?;
+            if self.finished {
+                break;
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Notes the launcher's end, which must be a good one: everything else is resumed, and said.
+    fn look(&mut self) -> Result<()> {
+        match self.world.ended()? {
+            None => {}
+            Some(0) => self.finished = true,
+            Some(code) => {
+                let words = self.around.last_words();
+                self.find(format!("the launcher ended with {code}: {words}"))?;
+                self.begin_again()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, finding: String) -> Result<()> {
+        let line = Line { event: "FINDING".into(), step: self.steps(), outcome: finding.clone(), ..Line::default() };
+        self.outcome.findings.push(finding);
+        self.record.write(&line)
+    }
+
+    fn follow(&mut self, world: World) {
+        self.watch.follow(world.id());
+        self.world = world;
+    }
+
+    /// The same run from its beginning, where it cannot be resumed.
+    fn begin_again(&mut self) -> Result<()> {
+        let mut arguments = self.plan.arguments("disk/run", self.plan.cadence);
+        arguments.push("--overwrite".into());
+        self.allowed.lost_records.clear();
+        let world = self.around.start(self.plan.trainer, &arguments, RESTARTS)?;
+        self.follow(world);
+        Ok(())
+    }
+
+    /// As a user would: from the newest checkpoint, or from the beginning where there is none.
+    fn resume(&mut self) -> Result<()> {
+        self.outcome.resumed += 1;
+        self.no_process_is_left()?;
+        if checkpoints(&self.home()).is_empty() {
+            return self.begin_again();
+        }
+        let arguments = ["--resume", "disk/run", "--plain"].map(str::to_owned);
+        let world = self.around.start(self.plan.trainer, &arguments, RESTARTS)?;
+        self.follow(world);
+        Ok(())
+    }
+
+    /// All processes end with their launcher.
+    fn no_process_is_left(&mut self) -> Result<()> {
+        let directory = self.around.directory.display().to_string();
+        let begin = Instant::now();
+        loop {
+            let left = check::processes(&directory);
+            if left.is_empty() {
+                return Ok(());
+            }
+            if begin.elapsed() > Duration::from_secs(10) {
+                self.find(format!("processes outlive their launcher: {left:?}"))?;
+                left.into_iter().for_each(|id| signal(id, Signal::SIGKILL));
+                return Ok(());
+            }
+            sleep(LOOK);
+        }
+    }
+
+    fn inflict(&mut self, fault: Fault) -> Result<String> {
+        let before = self.world.ranks();
+        match fault {
+            Fault::Kill(Target::Launcher) => {
+                self.end_launcher()?;
+                self.resume()?;
+                return self.goes_on(&[], "resumed");
+            }
+            Fault::Stop(with) => return self.stop(with),
+            Fault::Damage(damage) => return self.damage(damage),
+            Fault::Stray => return self.stray(),
+            Fault::Kill(target) => {
+                self.targets(target, &before).for_each(|id| signal(id, Signal::SIGKILL));
+                self.new_ranks(&before);
+            }
+            Fault::Pause(target, time) => {
+                let targets: Vec<u32> = self.targets(target, &before).collect();
+                targets.iter().for_each(|id| signal(*id, Signal::SIGSTOP));
+                sleep(time);
+                targets.iter().for_each(|id| signal(*id, Signal::SIGCONT));
+            }
+            Fault::Cut => self.proxy.cut(),
+            Fault::Slow(rate, time) => self.harm(Harm::rate(rate), time),
+            Fault::Late(latency, time) => self.harm(Harm::latency(latency), time),
+            Fault::Frozen(time) => self.harm(Harm::frozen(), time),
+            Fault::Flip(place) => self.harm(Harm::flip(Direction::ToServer, place), Duration::from_secs(3)),
+            Fault::Gone => return self.gone(&before),
+            Fault::Full(time) => self.full(time)?,
+            Fault::Clock(seconds) => fs::write(self.around.directory.join("clock"), seconds.to_string())?,
+            Fault::Strangers(count) => inflict::strangers(self.around.ports.context("has ports")?.0, count),
+        }
+        self.goes_on(&before, "restarted")
+    }
+
+    /// Waits for others than those of which one was killed: until they notice they may take another step.
+    fn new_ranks(&self, before: &[u32]) {
+        let begin = Instant::now();
+        let any = |ranks: Vec<u32>| ranks.iter().any(|rank| before.contains(rank));
+        while !before.is_empty() && any(self.world.ranks()) && begin.elapsed() < STOPPING && !self.stopped() {
+            sleep(LOOK);
+        }
+    }
+
+    fn targets(&self, target: Target, ranks: &[u32]) -> impl Iterator<Item = u32> {
+        let chosen: Vec<u32> = match target {
+            Target::Rank(rank) => ranks.get(rank).copied().into_iter().collect(),
+            Target::Ranks => ranks.to_vec(),
+            Target::Launcher => vec![self.world.id()],
+        };
+        chosen.into_iter()
+    }
+
+    fn harm(&self, harm: Harm, time: Duration) {
+        self.proxy.set(harm);
+        sleep(time);
+        self.proxy.set(Harm::none());
+    }
+
+    /// Ranks are lost when nothing was heard of them for 30 seconds.
+    fn gone(&mut self, before: &[u32]) -> Result<String> {
+        self.proxy.set(Harm::half_open());
+        let begin = Instant::now();
+        while self.world.ranks() == before && begin.elapsed() < Duration::from_secs(60) && !self.stopped() {
+            sleep(LOOK);
+        }
+        self.proxy.set(Harm::none());
+        self.goes_on(before, "restarted")
+    }
+
+    fn full(&self, time: Duration) -> Result<()> {
+        let disk = self.disk.as_ref().context("a full disk needs a small one")?;
+        disk.fill()?;
+        sleep(time);
+        disk.empty()
+    }
+
+    fn end_launcher(&mut self) -> Result<()> {
+        signal(self.world.id(), Signal::SIGKILL);
+        self.world.end_within(STOPPING)?;
+        self.no_process_is_left()
+    }
+
+    /// Asks the launcher to stop: it must, in time and with the right code, and what it leaves must be resumed.
+    fn stop(&mut self, with: Signal) -> Result<String> {
+        signal(self.world.id(), with);
+        let expected = 128 + with as i32;
+        match self.world.end_within(STOPPING)? {
+            Some(0) => {
+                self.finished = true;
+                return Ok("had finished".into());
+            }
+            Some(code) if code == expected => {}
+            Some(code) => self.find(format!("{with} to the launcher ended it with {code}, not {expected}"))?,
+            None => {
+                self.find(format!("{with} to the launcher did not end it within {STOPPING:?}"))?;
+                self.end_launcher()?;
+            }
+        }
+        self.resume()?;
+        self.goes_on(&[], "resumed")
+    }
+
+    fn damage(&mut self, damage: Damage) -> Result<String> {
+        self.end_launcher()?;
+        let done = inflict::damage(&self.home(), damage)?;
+        let what = match done {
+            None => "nothing to damage, resumed".to_owned(),
+            Some(done) => {
+                self.allowed.lost_records.extend(done.records);
+                format!("{}, resumed", done.what)
+            }
+        };
+        self.resume()?;
+        self.goes_on(&[], &what)
+    }
+
+    /// Names that begin as a checkpoint's do, and are a user's own.
+    fn stray(&mut self) -> Result<String> {
+        for name in ["step-best", "step-00000001-keep-me", "step-"] {
+            let directory = self.home().join("checkpoints").join(name);
+            // Until there is a checkpoint there is no place for them.
+            if directory.parent().is_some_and(Path::is_dir) {
+                fs::create_dir_all(&directory)?;
+                fs::write(directory.join("notes.txt"), "mine")?;
+                self.allowed.strays.insert(name.to_owned());
+            }
+        }
+        let before = self.world.ranks();
+        self.goes_on(&before, "restarted")
+    }
+
+    /// Waits until the run goes on: with other processes than `before`, or with more steps.
+    fn goes_on(&mut self, before: &[u32], otherwise: &str) -> Result<String> {
+        let size =
+            |episode: &Episode<'_>| fs::metadata(episode.home().join("metrics.jsonl")).map_or(0, |file| file.len());
+        let (begin, mut last) = (Instant::now(), size(self));
+        loop {
+            self.look()?;
+            if self.finished {
+                return Ok(format!("{otherwise}, finished"));
+            }
+            let (ranks, now) = (self.world.ranks(), size(self));
+            let others = ranks.len() == self.plan.ranks && !ranks.iter().any(|rank| before.contains(rank));
+            let further = now > last;
+            if further {
+                return Ok(if others { otherwise } else { "survived" }.to_owned());
+            }
+            if self.stopped() {
+                return Ok("not waited for".into());
+            }
+            if begin.elapsed() > PATIENCE {
+                self.find(format!("no step within {PATIENCE:?}: {}", self.around.last_words()))?;
+                self.end_launcher()?;
+                self.begin_again()?;
+                return Ok("hung".into());
+            }
+            last = now;
+            sleep(LOOK);
+        }
+    }
+
+    /// The rest of the run, undisturbed, and the comparison.
+    fn finish(mut self) -> Result<Outcome> {
+        let begin = Instant::now();
+        while !self.finished && !self.stopped() {
+            self.look()?;
+            if begin.elapsed() > PATIENCE * 2 {
+                self.find(format!("did not finish: {}", self.around.last_words()))?;
+                break;
+            }
+            sleep(LOOK);
+        }
+        let Episode { plan, around, world, watch, record, mut outcome, allowed, soak, disk, .. } = self;
+        drop(world);
+        let seen = watch.end();
+        if soak.stop.load(Ordering::Relaxed) {
+            return Ok(outcome);
+        }
+        let (whole, run) = (around.directory.join("whole"), around.directory.join("disk/run"));
+        outcome.findings.extend(check::differences(&whole, &run, &allowed)?);
+        outcome.findings.extend(seen.growth.iter().cloned());
+        let directory = around.directory.display().to_string();
+        let left = check::processes(&directory);
+        if !left.is_empty() {
+            outcome.findings.push(format!("left over: processes {left:?}"));
+        }
+        if around.ports.is_some_and(|(port, _)| check::listens(port)) {
+            outcome.findings.push("left over: a socket that listens".into());
+        }
+        let words = fs::read_to_string(around.directory.join("stderr"))?;
+        outcome.restarts = words.matches("restarting (").count();
+        if !outcome.findings.is_empty() && disk.is_some() {
+            keep(&run, &around.directory.join("run"))?;
+        }
+        let target = format!(
+            "{} events, {} restarts, {} resumed; {} processes to {} MB, {} descriptors; longest {:.0} s; {} --ranks {} --steps \
+             {} {} saves {:?} and {:?}",
+            outcome.events,
+            outcome.restarts,
+            outcome.resumed,
+            seen.processes,
+            seen.most_kb / 1000,
+            seen.most_descriptors,
+            seen.longest,
+            plan.trainer,
+            plan.ranks,
+            plan.steps,
+            plan.flags,
+            plan.reference,
+            plan.cadence
+        );
+        let verdict = match outcome.findings.is_empty() {
+            true => "bits equal, nothing left over".to_owned(),
+            false => format!("FINDING: {}", outcome.findings.join("; ")),
+        };
+        let seconds = begin.elapsed().as_secs_f64();
+        record.write(&Line { event: "episode".into(), target, step: plan.steps, outcome: verdict, seconds })?;
+        Ok(outcome)
+    }
+}
+
+/// What is on a small disk would be gone with it.
+fn keep(from: &Path, to: &Path) -> Result<()> {
+    let done = std::process::Command::new("cp").arg("-a").args([from, to]).status()?;
+    if !done.success() {
+        bail!("cannot copy {} to {}", from.display(), to.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! An episode of the soak: which run, which faults and when. All of it follows from one seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// Runs that remember something between steps, each in another way; and one that does not.
+const EXCHANGES: [&str; 12] = [
+    "--momentum-correction on --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
+    "--momentum-correction on --compressor topk:50x:q8 --controller schedule:from=4x,epochs=2",
+    "--compressor topk:0.05 --feedback error --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
+    "--compressor topk:0.05 --feedback error-inside",
+    "--compressor sign --feedback error --per-slot on",
+    "--compressor topk:0.1 --feedback ef21",
+    "--compressor qsgd:4 --feedback diana",
+    "--compressor topk:20x:q8 --bucket-values 20000 --overlap on",
+    "--reducer power-sgd:2",
+    "--reducer shared-random-k:5x --controller schedule:from=2x",
+    "--local-steps 3",
+    "--reducer dense",
+];
+
+/// What this machine can do to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Mount a small disk.
+    pub disks: bool,
+    /// Shift a process's clock.
+    pub clocks: bool,
+}
+
+/// An episode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What all of it is drawn from.
+    pub seed: u64,
+    /// The program.
+    pub trainer: &'static str,
+    /// How many processes.
+    pub ranks: usize,
+    /// How long the run is.
+    pub steps: u64,
+    /// Flags that decide the run's bits.
+    pub flags: String,
+    /// Steps between checkpoints, and epochs between evaluations, of the undisturbed run.
+    pub reference: (u64, u64),
+    /// And of the disturbed one.
+    pub cadence: (u64, u64),
+    /// What happens, in this order.
+    pub events: Vec<Event>,
+}
+
+/// A fault and when it comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event {
+    /// When so many steps more are done than at the event before…
+    pub steps: usize,
+    /// …or so much later, whichever is first.
+    pub patience: Duration,
+    /// What happens.
+    pub fault: Fault,
+}
+
+/// What is done to a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fault {
+    /// SIGKILL.
+    Kill(Target),
+    /// SIGSTOP, and SIGCONT after so long.
+    Pause(Target, Duration),
+    /// A signal that asks the launcher to stop; the run is resumed then.
+    Stop(Signal),
+    /// All connections to rank 0 are reset.
+    Cut,
+    /// The link to rank 0 lets so many bytes a second through, for so long.
+    Slow(u64, Duration),
+    /// The link to rank 0 is that much longer, for so long.
+    Late(Duration, Duration),
+    /// The link to rank 0 passes nothing for so long, and then everything.
+    Frozen(Duration),
+    /// A bit of the byte at this place of a connection to rank 0 is turned over.
+    Flip(u64),
+    /// Connections to rank 0 lose everything without a sign.
+    Gone,
+    /// The disk is full for so long.
+    Full(Duration),
+    /// The wall clock jumps by so many seconds.
+    Clock(i64),
+    /// A file is damaged while nothing runs; the run is resumed then.
+    Damage(Damage),
+    /// So many connections by processes that are no ranks.
+    Strangers(usize),
+    /// Directories beside the checkpoints that are none.
+    Stray,
+}
+
+/// Who a fault is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// One rank.
+    Rank(usize),
+    /// All ranks.
+    Ranks,
+    /// The launcher.
+    Launcher,
+}
+
+/// How a file is damaged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Damage {
+    /// Which.
+    pub file: Victim,
+    /// How.
+    pub harm: Harm,
+    /// Where, from 0 to 1 of its length.
+    pub place: f64,
+}
+
+/// Which file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// A rank's, of the newest checkpoint.
+    Rank(usize),
+    /// The newest checkpoint's manifest.
+    Manifest,
+    /// The record of the steps.
+    Metrics,
+}
+
+/// What is done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Harm {
+    /// This bit of a byte is turned over.
+    Flip(u8),
+    /// It ends there.
+    Truncate,
+    /// It is gone.
+    Remove,
+}
+
+impl Plan {
+    /// Draws an episode with `events` events. A calm one kills nothing, so that processes live long.
+    pub fn draw(seed: u64, events: usize, calm: bool, abilities: Abilities) -> Plan {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let ranks = if rng.random_bool(0.7) { 2 } else { 3 };
+        let exchange = *EXCHANGES.choose(&mut rng).expect("not empty");
+        let adam = !exchange.contains("momentum-correction on") && rng.random_bool(0.25);
+        let text = rng.random_bool(0.2);
+        let optimizer = if adam { "--optimizer adam --lr 0.002" } else { "--optimizer sgd --lr 0.1" };
+        let schedule = ["constant", "cosine", "one-cycle"].choose(&mut rng).expect("not empty");
+        let batch = rng.random_range(1..4);
+        let decay = if exchange.contains("local-steps") { "--weight-decay 0" } else { "" };
+        let flags = format!(
+            "--dataset generated --train-limit 64 --test-limit 16 --batch {batch} --epochs 2000 --schedule {schedule} --seed {} \
+             --clock fixed:50ms {} {optimizer} {decay} {exchange}",
+            rng.random_range(1..1000),
+            if text { "--model lstm" } else { "--model resnet8" },
+        );
+        let cadence =
+            |rng: &mut Xoshiro256PlusPlus| (rng.random_range(2..12), *[1, 3, 2000].choose(rng).expect("not empty"));
+        let reference = cadence(&mut rng);
+        let background = if rng.random_bool(0.25) { " --background-saving on" } else { "" };
+        let other = if rng.random_bool(0.5) { cadence(&mut rng) } else { reference };
+        let events: Vec<Event> = (0..events).map(|_| Event::draw(&mut rng, ranks, calm, abilities)).collect();
+        let steps: usize = events.iter().map(|event| event.steps + 6).sum();
+        let steps = steps as u64 + if calm { 600 } else { 20 };
+        let trainer = if text { "ag-news" } else { "cifar" };
+        let flags = flags + background;
+        Plan { seed, trainer, ranks, steps, flags, reference, cadence: other, events }
+    }
+
+    /// Whether evaluations come at the same steps in both runs.
+    pub fn same_evaluations(&self) -> bool {
+        self.reference.1 == self.cadence.1
+    }
+
+    /// The trainer's arguments, for a run in `out` with this cadence.
+    pub fn arguments(&self, out: &str, (checkpoint, evaluate): (u64, u64)) -> Vec<String> {
+        let text = format!(
+            "{} --steps {} --checkpoint-every {checkpoint} --eval-every {evaluate} --plain --out {out}",
+            self.flags, self.steps
+        );
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+impl Event {
+    fn draw(rng: &mut Xoshiro256PlusPlus, ranks: usize, calm: bool, abilities: Abilities) -> Event {
+        let steps = if calm { rng.random_range(5..40) } else { rng.random_range(0..14) };
+        let patience = Duration::from_millis(if calm { 60_000 } else { rng.random_range(0..12_000) });
+        Event { steps, patience, fault: Fault::draw(rng, ranks, calm, abilities) }
+    }
+}
+
+impl Fault {
+    fn draw(rng: &mut Xoshiro256PlusPlus, ranks: usize, calm: bool, abilities: Abilities) -> Fault {
+        loop {
+            let fault = Fault::any(rng, ranks);
+            let gentle = matches!(
+                fault,
+                Fault::Pause(..)
+                    | Fault::Slow(..)
+                    | Fault::Late(..)
+                    | Fault::Frozen(_)
+                    | Fault::Clock(_)
+                    | Fault::Strangers(_)
+                    | Fault::Stray
+            );
+            let possible = match fault {
+                Fault::Full(_) => abilities.disks,
+                Fault::Clock(_) => abilities.clocks,
+                _ => true,
+            };
+            if possible && (gentle || !calm) {
+                return fault;
+            }
+        }
+    }
+
+    fn any(rng: &mut Xoshiro256PlusPlus, ranks: usize) -> Fault {
+        let rank = rng.random_range(0..ranks);
+        let short = Duration::from_millis(rng.random_range(200..4000));
+        let someone = *[Target::Rank(rank), Target::Ranks, Target::Launcher].choose(rng).expect("not empty");
+        match rng.random_range(0..100) {
+            0..20 => Fault::Kill(Target::Rank(rank)),
+            20..28 => Fault::Kill(Target::Ranks),
+            28..36 => Fault::Kill(Target::Launcher),
+            36..44 => Fault::Pause(someone, short),
+            44..52 => Fault::Stop(*[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].choose(rng).expect("not empty")),
+            52..57 => Fault::Cut,
+            57..61 => Fault::Slow(rng.random_range(20_000..500_000), short),
+            61..64 => Fault::Late(Duration::from_millis(rng.random_range(1..40)), short),
+            64..67 => Fault::Frozen(short),
+            67..71 => Fault::Flip(rng.random_range(0..60_000)),
+            71 => Fault::Gone,
+            72..79 => Fault::Full(short),
+            // A day either way is what certificates allow for.
+            79..84 => Fault::Clock(rng.random_range(-80_000..80_000)),
+            84..94 => Fault::Damage(Damage::draw(rng, rank)),
+            94..97 => Fault::Strangers(rng.random_range(1..40)),
+            _ => Fault::Stray,
+        }
+    }
+
+    /// A short name for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Kill(_) => "kill",
+            Fault::Pause(..) => "pause",
+            Fault::Stop(_) => "stop",
+            Fault::Cut => "cut",
+            Fault::Slow(..) => "slow link",
+            Fault::Late(..) => "long link",
+            Fault::Frozen(_) => "frozen link",
+            Fault::Flip(_) => "flip on the link",
+            Fault::Gone => "half-open link",
+            Fault::Full(_) => "full disk",
+            Fault::Clock(_) => "clock jump",
+            Fault::Damage(_) => "damaged file",
+            Fault::Strangers(_) => "strangers",
+            Fault::Stray => "stray directories",
+        }
+    }
+
+    /// Whom or what it is for, and how much of it.
+    pub fn target(self) -> String {
+        match self {
+            Fault::Kill(target) => target.to_string(),
+            Fault::Pause(target, time) => format!("{target} {time:?}"),
+            Fault::Stop(signal) => format!("launcher {signal}"),
+            Fault::Slow(rate, time) => format!("{rate} B/s {time:?}"),
+            Fault::Late(latency, time) => format!("{latency:?} {time:?}"),
+            Fault::Frozen(time) | Fault::Full(time) => format!("{time:?}"),
+            Fault::Flip(place) => format!("byte {place}"),
+            Fault::Clock(seconds) => format!("{seconds:+} s"),
+            Fault::Damage(Damage { file, harm, place }) => format!("{file:?} {harm:?} at {place:.4}"),
+            Fault::Strangers(count) => count.to_string(),
+            Fault::Cut | Fault::Gone | Fault::Stray => String::new(),
+        }
+    }
+}
+
+impl Damage {
+    fn draw(rng: &mut Xoshiro256PlusPlus, rank: usize) -> Damage {
+        let file = *[Victim::Rank(rank), Victim::Manifest, Victim::Metrics].choose(rng).expect("not empty");
+        let harm = match rng.random_range(0..4) {
+            0 => Harm::Truncate,
+            1 if rng.random_bool(0.5) => Harm::Remove,
+            _ => Harm::Flip(rng.random_range(0..8)),
+        };
+        Damage { file, harm, place: rng.random() }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Rank(rank) => write!(f, "rank {rank}"),
+            Target::Ranks => f.write_str("all ranks"),
+            Target::Launcher => f.write_str("launcher"),
+        }
+    }
+}

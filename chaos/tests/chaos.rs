@@ -1,0 +1,50 @@
+//! The soak and the kills at system calls, as short as shows that they work: the long forms are `scripts/soak.sh` and
+//! `scripts/kill-io.sh`.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Runs one of this package's programs, if the trainers and the launcher were built beside it.
+fn run(program: &str, arguments: &[&str]) -> Option<Output> {
+    let missing =
+        ["briquette", "cifar", "ag-news"].into_iter().find(|name| !Path::new(program).with_file_name(name).is_file());
+    if let Some(name) = missing {
+        println!("skipped: no {name} beside {program}; `cargo test --workspace` builds it");
+        return None;
+    }
+    let directory = TempDir::new().unwrap();
+    let out = directory.path().join("out");
+    Some(Command::new(program).args(arguments).arg("--out").arg(out).output().unwrap())
+}
+
+#[track_caller]
+fn succeeds(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+#[test]
+fn a_short_soak_finds_nothing() {
+    let Some(output) = run(env!("CARGO_BIN_EXE_soak"), &["0", "7", "--events", "6"]) else { return };
+    let (stdout, _) = succeeds(&output);
+    assert!(stdout.contains("bits equal, nothing left over") && stdout.contains("0 findings"), "{stdout}");
+    println!("{stdout}");
+}
+
+/// Every seventh call of a run's life as processes, which end by themselves.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_run_killed_at_a_system_call_ends_with_the_bits_of_one_that_was_not() {
+    for (scenario, every) in [("begin-processes", "29"), ("resume-threads", "19"), ("overwrite-threads", "19")] {
+        let Some(output) = run(env!("CARGO_BIN_EXE_kill-io"), &[scenario, "--every", every]) else { return };
+        let (stdout, stderr) = succeeds(&output);
+        let rows: Vec<&str> = stdout.lines().skip(1).collect();
+        assert!(rows.len() == 4 && rows.iter().all(|row| row.ends_with(",0,0")), "{stdout}\n{stderr}");
+        println!("{stdout}");
+    }
+}

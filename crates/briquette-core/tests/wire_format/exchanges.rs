@@ -1,0 +1,203 @@
+//! What holds of whatever other ranks send in a step's header and in a sparse all-reduce: asserted here for the proptest twins
+//! and, from this very file, for the fuzz targets.
+
+use std::collections::VecDeque;
+
+use briquette_core::comm::{Communicator, Frame, FramePool, Scope};
+use briquette_core::error::CommError;
+use briquette_core::reduce::{Facts, Previous, Reducer, Round, SparseAllReduce};
+use briquette_core::sync::{Agreement, Header, StopFlags, agree};
+use briquette_core::{CompressionFactor, Key, Layout, Traffic};
+
+use super::asked::asked;
+use super::claims::frame_of;
+
+/// What a step may ask for beside what was received: the vectors of these short inputs, an error's words, lists of frames.
+const OWN: u64 = 64 << 10;
+
+/// One rank of a world in which the others say what a script says.
+struct Scripted {
+    rank: usize,
+    world: usize,
+    script: Vec<VecDeque<Frame>>,
+    sent: Vec<(usize, Frame)>,
+    scope: Scope,
+    pool: FramePool,
+}
+
+impl Scripted {
+    /// `script[r]` is what rank `r` sends, frame by frame.
+    fn new(rank: usize, script: Vec<VecDeque<Frame>>) -> Scripted {
+        let world = script.len();
+        Scripted { rank, world, script, sent: Vec::new(), scope: Scope::default(), pool: FramePool::default() }
+    }
+}
+
+impl Communicator for Scripted {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn world(&self) -> usize {
+        self.world
+    }
+    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.sent.push((to, frame));
+        Ok(())
+    }
+    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        let cause = "it says nothing more".to_owned();
+        let silent = CommError::Lost { rank: self.rank, other: from, address: None, during: self.scope, cause };
+        self.script[from].pop_front().ok_or(silent)
+    }
+    fn abort(&mut self, _reason: &str) {}
+    fn now(&self) -> f64 {
+        0.0
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn scope(&mut self) -> &mut Scope {
+        &mut self.scope
+    }
+    fn pool(&mut self) -> &mut FramePool {
+        &mut self.pool
+    }
+}
+
+/// Takes numbers off the front of an input; zeros behind its end.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let (taken, rest) = self.0.split_at(N.min(self.0.len()));
+        out[..taken.len()].copy_from_slice(taken);
+        self.0 = rest;
+        out
+    }
+    fn byte(&mut self) -> u8 {
+        self.bytes::<1>()[0]
+    }
+    fn word(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+    fn float(&mut self) -> f64 {
+        f64::from_bits(self.word())
+    }
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken.to_vec()
+    }
+}
+
+fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
+    let flags = numbers.byte();
+    let given = |bit: u8| flags >> bit & 1 == 1;
+    let stop = [(0, StopFlags::INTERRUPTED), (1, StopFlags::EARLY)];
+    let stop = stop.into_iter().filter(|(bit, _)| given(*bit)).fold(StopFlags::NONE, |sum, (_, flag)| sum.with(flag));
+    let previous = Previous {
+        compress_seconds: numbers.float(),
+        exchange_seconds: numbers.float(),
+        traffic: Traffic { sent: numbers.word(), received: numbers.word() },
+        ..Previous::default()
+    };
+    Header {
+        step: if given(2) { numbers.word() } else { step },
+        bad_slot: given(3).then(|| u32::from(numbers.byte())),
+        stop,
+        samples: numbers.word() >> (numbers.byte() % 64),
+        loss: Some(numbers.float()).filter(|loss| given(4) && !loss.is_nan()),
+        learning_rate: given(5).then_some(0.1),
+        compute_seconds: numbers.float(),
+        previous: given(6).then_some(previous),
+    }
+}
+
+/// Whatever numbers ranks say, all of them agree on the same, or all find an error; and a frame that no rank would send is an
+/// error or numbers like others.
+pub fn check_headers(input: &[u8]) {
+    let mut numbers = Numbers(input);
+    let (world, slots) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 20));
+    let layout = Layout::new((0..slots).map(|slot| (format!("slot {slot}"), vec![1])));
+    let step = numbers.word();
+    let before = Facts { samples: numbers.word(), compute_seconds: numbers.float(), ..Facts::default() };
+    let headers: Vec<Header> = (0..world).map(|_| header(&mut numbers, step)).collect();
+    let present: Vec<Vec<bool>> = (0..world).map(|_| (0..slots).map(|_| numbers.byte() & 1 == 1).collect()).collect();
+    let hear = |rank: usize, script: Vec<VecDeque<Frame>>| {
+        let (mut comm, mut present) = (Scripted::new(rank, script), present[rank].clone());
+        let agreed = agree(&headers[rank], Some(&before), layout.slots(), &mut present, &mut comm);
+        (agreed, present, comm.sent.pop().map(|(_, frame)| frame).unwrap_or_default())
+    };
+    let said: Vec<Frame> = (0..world).map(|rank| hear(rank, vec![VecDeque::new(); world]).2).collect();
+    let script = || said.iter().map(|frame| VecDeque::from([frame.clone()])).collect::<Vec<_>>();
+    let all: Vec<_> = (0..world).map(|rank| hear(rank, script())).collect();
+    for (rank, (agreed, present, _)) in all.iter().enumerate() {
+        let (first, slots, _) = &all[0];
+        match (agreed, first) {
+            (Ok(agreed), Ok(first)) => {
+                assert_eq!(format!("{:?}", agreed.facts), format!("{:?}", first.facts), "ranks 0 and {rank} differ");
+                assert_eq!((agreed.stop, present), (first.stop, slots), "ranks 0 and {rank} differ");
+                check_agreement(agreed, world);
+            }
+            (Err(one), Err(other)) => assert_eq!(std::mem::discriminant(one), std::mem::discriminant(other)),
+            (one, other) => panic!("rank {rank} finds {one:?}, rank 0 {other:?}"),
+        }
+    }
+    let mut noise = script();
+    let at = usize::from(numbers.byte());
+    let mut frame = numbers.take(input.len());
+    if at % 2 == 0 {
+        frame.resize(said[0].len(), 0);
+    }
+    noise[1 + at % (world - 1)] = VecDeque::from([frame]);
+    if let Ok(agreed) = hear(0, noise).0 {
+        check_agreement(&agreed, world);
+    }
+}
+
+fn check_agreement(agreed: &Agreement, world: usize) {
+    assert!(agreed.weight >= 0.0 && agreed.weight <= world as f32 * 1.001, "weight {}", agreed.weight);
+}
+
+/// Frames of another length than anyone sends, places outside of the vector, messages of any kind: an error, or a finite average.
+pub fn check_sparse_all_reduce(input: &[u8]) {
+    let mut numbers = Numbers(input);
+    let (world, len) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 64));
+    let factor = CompressionFactor::new(1.0 + f64::from(numbers.byte()) / 16.0).expect("at least 1");
+    let values: Vec<f32> =
+        (0..len).map(|i| f32::from(i8::from_le_bytes([numbers.byte()])) * 1.5_f32.powi(i as i32 % 90)).collect();
+    let mut script = vec![VecDeque::new(); world];
+    let mut received = 0;
+    for turn in 0..3 * (world - 1) {
+        let (kind, count) = (numbers.byte(), usize::from(numbers.byte()));
+        let bytes = numbers.take(count);
+        let frame = match kind % 4 {
+            // Whole places, small ones: quantiles.
+            0 => bytes.iter().flat_map(|byte| u32::from(*byte).to_le_bytes()).collect(),
+            1 => bytes,
+            _ => frame_of(kind / 4 % 16, &bytes),
+        };
+        received += frame.len() as u64;
+        script[1 + turn % (world - 1)].push_back(frame);
+    }
+    let layout = Layout::flat(len);
+    let (mut average, mut sent) = (vec![f32::NAN; len], vec![f32::NAN; len]);
+    let mut comm = Scripted::new(0, script);
+    let round = Round {
+        key: Key::new(1),
+        slots: layout.slots(),
+        facts: &Facts::default(),
+        input: &values,
+        average: &mut average,
+        sent: Some(&mut sent),
+    };
+    let begin = asked();
+    let reduced = SparseAllReduce::new(factor).reduce(round, &mut comm);
+    let took = asked() - begin;
+    assert!(took <= 20 * received + OWN, "{received} bytes took {took} of memory");
+    if reduced.is_ok() {
+        assert!(average.iter().all(|v| v.is_finite()), "{average:?}");
+        assert!(sent.iter().zip(&values).all(|(sent, own)| sent == own || *sent == 0.0), "{sent:?} of {values:?}");
+    }
+}

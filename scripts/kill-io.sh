@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Kills a trainer before and after every system call on its files, and lets each of them return ENOSPC and EIO, while it begins,
+# resumes and overwrites a run, with ranks that are threads and ranks that are processes.
+#
+#   scripts/kill-io.sh [PART OF A NAME] [FLAG...]      scripts/kill-io.sh
+#                                                      scripts/kill-io.sh begin-threads --every 5
+#
+# Whatever happened, the run must come to its end without repair: by itself (processes are started again), with --resume, or by
+# beginning it again where it had saved nothing. Its metrics, summary and last checkpoint must be those of a run that was left
+# alone, and nothing may be left over. Of a run that is overwritten, either the old one is whole or the new one has begun.
+#
+# Prints a table as CSV: scenario x harm, calls, how runs came to their ends. Exits 1 if anything was found, which is said on
+# stderr. For Linux on x86-64 where processes may be traced.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --workspace --locked
+exec nice -n 10 "${CARGO_TARGET_DIR:-target}/debug/kill-io" "$@"
