@@ -9,7 +9,7 @@ use crate::verify;
 /// Training rows, test rows, class names and notes.
 pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
     let mut notes = Vec::new();
-    let found = find::find(&AG_NEWS, source.dir.as_deref(), &source.download, &mut notes)?;
+    let found = find::find(&AG_NEWS, source.dir.as_deref(), &source.download)?;
     let mut read = |files: &PartFiles, limit| {
         let mut rows = Vec::new();
         verify::read_part(files, limit, &mut notes, |file, wanted, notes| {

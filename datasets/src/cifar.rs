@@ -32,7 +32,7 @@ pub(crate) static FORMAT_100: Format = Format {
 impl Format {
     pub(crate) fn load(&self, source: &ImageSource) -> Result<Images, DataError> {
         let mut notes = Vec::new();
-        let found = find::find(self.catalog, source.dir.as_deref(), &source.download, &mut notes)?;
+        let found = find::find(self.catalog, source.dir.as_deref(), &source.download)?;
         let train = self.read(&found.train, source.train_limit, &mut notes)?;
         let test = self.read(&found.test, source.test_limit, &mut notes)?;
         notes.iter().for_each(|note| tracing::info!("{}: {note}", self.catalog.name));

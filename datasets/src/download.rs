@@ -86,7 +86,7 @@ pub(crate) fn fetch(
     let deadline = Instant::now() + download.timeout;
     let lock_path = parent.join(format!(".{}.lock", catalog.folder));
     let _lock = lock(&lock_path, deadline).map_err(DataError::io("lock", &lock_path))?;
-    if find::look(catalog, target).is_some() {
+    if find::look(catalog, target)?.is_some() {
         return Ok(());
     }
     let aside = tempfile::Builder::new()
@@ -107,7 +107,7 @@ fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) 
     let unpacked = archive.with_file_name(catalog.folder);
     unpack(catalog, archive, &unpacked, url)?;
     match fs::rename(&unpacked, target) {
-        Err(_) if find::look(catalog, target).is_some() => Ok(()), // another process was faster
+        Err(_) if find::look(catalog, target)?.is_some() => Ok(()), // another process was faster
         done => done.map_err(DataError::io("rename the unpacked files to", target)),
     }
 }

@@ -28,6 +28,24 @@ pub enum DataError {
         /// Why the archive did not come.
         reason: String,
     },
+    /// The directory that was named does not hold the data set. No other is read in its place.
+    #[error("--data {}: {problem}; files wanted: {wanted}. Without --data, the cache's or downloaded files are used", directory.display())]
+    Missing {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// The files that it should hold.
+        wanted: String,
+    },
+    /// More samples than memory holds.
+    #[error("{count} {what} do not fit into memory: ask for fewer")]
+    Memory {
+        /// Number of samples.
+        count: usize,
+        /// Of what.
+        what: &'static str,
+    },
     /// A file could not be opened, read, written or renamed.
     #[error("cannot {action} {}", path.display())]
     Io {
@@ -132,6 +150,11 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Whether another attempt may find what this one did not: a download that failed, a file that could not be read.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::NotFound { .. } | Self::Archive { .. } | Self::Io { .. })
+    }
+
     pub(crate) fn setting(setting: &'static str, got: impl ToString, expected: &'static str) -> Self {
         Self::Setting { setting, got: got.to_string(), expected }
     }

@@ -1,6 +1,7 @@
 //! Where the files of a data set are, downloading them if need be.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::catalog::{Catalog, Official, Part};
 use crate::download::{self, Download};
@@ -34,55 +35,68 @@ pub(crate) struct PartFiles {
     pub(crate) files: Vec<DataFile>,
 }
 
-/// Finds the files: `given` directory, caches, download.
-pub(crate) fn find(
-    catalog: &'static Catalog,
-    given: Option<&Path>,
-    download: &Download,
-    notes: &mut Vec<String>,
-) -> Result<Found, DataError> {
+/// Finds the files: in the `given` directory and nowhere else, or in the caches, downloading them if need be.
+pub(crate) fn find(catalog: &'static Catalog, given: Option<&Path>, download: &Download) -> Result<Found, DataError> {
+    if let Some(given) = given {
+        let found = look(catalog, given)?.ok_or_else(|| missing(catalog, given))?;
+        tracing::info!("reading {} from {}", catalog.name, given.display());
+        return Ok(found);
+    }
     let cache = download.cache_dir();
     let own = cache.as_ref().map(|cache| cache.join("briquette").join(catalog.folder));
     let burn = cache.as_ref().zip(catalog.burn_folder).map(|(cache, folder)| cache.join(folder));
-    let looked: Vec<PathBuf> = given.map(Path::to_path_buf).into_iter().chain(own.clone()).chain(burn).collect();
-    let mut found = looked.iter().find_map(|dir| look(catalog, dir).map(|found| (found, dir)));
-    if found.is_none() {
-        download::fetch(catalog, own.as_deref(), &looked, download)?;
-        let own = own.as_ref().expect("fetch fails without a cache directory");
-        found = look(catalog, own).map(|found| (found, own));
+    let looked: Vec<PathBuf> = own.clone().into_iter().chain(burn).collect();
+    for dir in &looked {
+        if let Some(found) = look(catalog, dir)? {
+            tracing::info!("reading {} from {}", catalog.name, dir.display());
+            return Ok(found);
+        }
     }
-    let (files, dir) = found.ok_or_else(|| DataError::Archive {
+    download::fetch(catalog, own.as_deref(), &looked, download)?;
+    let own = own.expect("fetch fails without a cache directory");
+    look(catalog, &own)?.ok_or_else(|| DataError::Archive {
         url: download.url(catalog),
         problem: "its files vanished after they were unpacked".to_owned(),
-    })?;
-    tracing::info!("reading {} from {}", catalog.name, dir.display());
-    if let Some(given) = given.filter(|given| given != dir) {
-        notes.push(format!("{} has no {} files; read from {} instead", given.display(), catalog.name, dir.display()));
-    }
-    Ok(files)
-}
-
-/// The files below one directory: in itself, or in a folder with the archive's or this crate's name.
-pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Option<Found> {
-    let folders = [dir.to_path_buf(), dir.join(catalog.archive_folder), dir.join(catalog.folder)];
-    folders.iter().find_map(|folder| {
-        let train = files(&catalog.train, catalog.extension, folder)?;
-        let test = files(&catalog.test, catalog.extension, folder)?;
-        Some(Found { train, test })
     })
 }
 
+/// What is wrong with a directory that has no files of a data set.
+fn missing(catalog: &'static Catalog, directory: &Path) -> DataError {
+    let problem = match (directory.exists(), directory.is_dir()) {
+        (false, _) => "there is no such directory".to_owned(),
+        (true, false) => "it is not a directory".to_owned(),
+        (true, true) => format!("it has no {} files", catalog.name),
+    };
+    DataError::Missing { directory: directory.to_owned(), problem, wanted: catalog.wanted() }
+}
+
+/// The files below one directory: in itself, or in a folder with the archive's or this crate's name.
+pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Result<Option<Found>, DataError> {
+    for folder in [dir.to_path_buf(), dir.join(catalog.archive_folder), dir.join(catalog.folder)] {
+        let train = files(&catalog.train, catalog.extension, &folder)?;
+        let test = files(&catalog.test, catalog.extension, &folder)?;
+        if let (Some(train), Some(test)) = (train, test) {
+            return Ok(Some(Found { train, test }));
+        }
+    }
+    Ok(None)
+}
+
 /// Official names win; others that begin alike are used only where no official one is there.
-fn files(part: &'static Part, extension: &str, folder: &Path) -> Option<PartFiles> {
-    let mut files: Vec<DataFile> = part
-        .official
-        .iter()
-        .map(|official| DataFile { path: folder.join(official.name), official: Some(official) })
-        .filter(|file| file.path.is_file())
-        .collect();
+fn files(part: &'static Part, extension: &str, folder: &Path) -> Result<Option<PartFiles>, DataError> {
+    let mut files = Vec::new();
+    for official in part.official {
+        let path = folder.join(official.name);
+        if is_file(&path)? {
+            files.push(DataFile { path, official: Some(official) });
+        }
+    }
     if files.is_empty() {
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
-            .ok()?
+        let entries = match fs::read_dir(folder) {
+            Err(error) if is_absent(&error) => return Ok(None),
+            entries => entries.map_err(DataError::io("read the directory", folder))?,
+        };
+        let mut paths: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.is_file() && path.extension().is_some_and(|e| e == extension))
             .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(part.prefix)))
@@ -90,5 +104,18 @@ fn files(part: &'static Part, extension: &str, folder: &Path) -> Option<PartFile
         paths.sort();
         files.extend(paths.into_iter().map(|path| DataFile { path, official: None }));
     }
-    (!files.is_empty()).then_some(PartFiles { part, files })
+    Ok((!files.is_empty()).then_some(PartFiles { part, files }))
+}
+
+/// Whether a file is there. One that cannot be looked at may be: that is an error, with the system's reason.
+fn is_file(path: &Path) -> Result<bool, DataError> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.is_file()),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(DataError::io("look at", path)(error)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind())
 }

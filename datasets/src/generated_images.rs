@@ -25,17 +25,21 @@ pub(crate) fn load(source: &ImageSource, classes: usize) -> Result<Images, DataE
     let key = Key::new(source.seed).purpose("generated images");
     let draw = |purpose: &str, count: usize| {
         let key = key.purpose(purpose);
-        let mut pixels = vec![0; count * PIXELS];
+        let too_many = || DataError::Memory { count, what: "generated images" };
+        let len = count.checked_mul(PIXELS).ok_or_else(too_many)?;
+        let mut pixels = Vec::new();
+        pixels.try_reserve_exact(len).map_err(|_| too_many())?;
+        pixels.resize(len, 0);
         let labels: Vec<u8> = (0..count).map(|index| (index % classes.count) as u8).collect();
         for (index, image) in pixels.chunks_exact_mut(PIXELS).enumerate() {
             let mut rng = key.block(index);
             Scene::draw(&classes, index % classes.count, &mut rng).paint(image, &mut rng);
         }
-        ImageSet::from_parts(pixels, labels, Normalization::GENERATED)
+        Ok(ImageSet::from_parts(pixels, labels, Normalization::GENERATED))
     };
     Ok(Images {
-        train: draw("train", source.train_limit.unwrap_or(TRAIN)),
-        test: draw("test", source.test_limit.unwrap_or(TEST)),
+        train: draw("train", source.train_limit.unwrap_or(TRAIN))?,
+        test: draw("test", source.test_limit.unwrap_or(TEST))?,
         classes: classes.count,
         class_names: (0..classes.count).map(|class| classes.name(class)).collect(),
         notes: vec!["images are generated, not photographs".to_owned()],

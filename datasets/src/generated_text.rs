@@ -7,6 +7,7 @@ use briquette_core::{Key, KeyRng};
 use rand::Rng;
 
 use crate::catalog::AG_NEWS_CLASSES;
+use crate::error::DataError;
 use crate::text::{Row, Rows, TextSource};
 
 const TRAIN: usize = 4096;
@@ -51,18 +52,22 @@ const TIMES: [&str; 7] =
     ["on monday", "yesterday", "this week", "after the delay", "in the morning", "again", "at last"];
 const VOICES: [&str; 5] = ["officials said", "a report says", "sources said", "it was announced", "a witness said"];
 
-pub(crate) fn generate(source: &TextSource) -> Rows {
+pub(crate) fn generate(source: &TextSource) -> Result<Rows, DataError> {
     let key = Key::new(source.seed).purpose("generated texts");
     let rows = |purpose: &str, count: usize| {
         let key = key.purpose(purpose);
-        (0..count).map(|index| row(index % TOPICS.len(), &mut key.block(index))).collect()
+        let mut rows = Vec::new();
+        // What their texts take is more than that, and comes bit by bit.
+        rows.try_reserve_exact(count).map_err(|_| DataError::Memory { count, what: "generated texts" })?;
+        rows.extend((0..count).map(|index| row(index % TOPICS.len(), &mut key.block(index))));
+        Ok(rows)
     };
-    Rows {
-        train: rows("train", source.train_limit.unwrap_or(TRAIN)),
-        test: rows("test", source.test_limit.unwrap_or(TEST)),
+    Ok(Rows {
+        train: rows("train", source.train_limit.unwrap_or(TRAIN))?,
+        test: rows("test", source.test_limit.unwrap_or(TEST))?,
         class_names: AG_NEWS_CLASSES.iter().map(|&name| name.to_owned()).collect(),
         notes: vec!["texts are generated, not news".to_owned()],
-    }
+    })
 }
 
 /// A title (one clause), then a description of two or three clauses.

@@ -37,15 +37,17 @@
 //!
 //! # Where files are looked for
 //!
-//! In this order; the first directory that holds at least one training and one test file is used:
+//! In the directory given (`--data DIR`), or a folder in it with the name that the official archive or this crate
+//! uses (`cifar-10-batches-bin` or `cifar10`, `cifar-100-binary` or `cifar100`, `ag_news_csv` or `ag_news`); where that does
+//! not hold at least one training and one test file, it is an error.
 //!
-//! 1. the directory given (`--data DIR`), or a folder in it with the name that the official archive or this crate
-//!    uses (`cifar-10-batches-bin` or `cifar10`, `cifar-100-binary` or `cifar100`, `ag_news_csv` or `ag_news`);
-//! 2. the user's cache directory, `briquette/cifar10`, `briquette/cifar100`, `briquette/ag_news`;
-//! 3. for AG-News, the folder `burn-dataset/ag_news_csv` of the cache directory, where Burn's own downloader keeps
+//! Where none is given, in this order; the first directory that holds such files is used:
+//!
+//! 1. the user's cache directory, `briquette/cifar10`, `briquette/cifar100`, `briquette/ag_news`;
+//! 2. for AG-News, the folder `burn-dataset/ag_news_csv` of the cache directory, where Burn's own downloader keeps
 //!    the same CSV files. Its CIFAR folders hold one PNG per image, which is not the official binary format:
 //!    they are not used;
-//! 4. otherwise the archive is downloaded into 2., checked against its MD5, unpacked under a temporary name and
+//! 3. otherwise the archive is downloaded into 1., checked against its MD5, unpacked under a temporary name and
 //!    renamed. Processes that want the same data set at the same time wait for the first one.
 //!
 //! # What is checked

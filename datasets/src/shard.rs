@@ -97,7 +97,7 @@ impl Shards {
     }
 
     fn shared(&self, order: Vec<usize>) -> EpochPlan {
-        let global = self.world * self.batch;
+        let global = self.world.saturating_mul(self.batch);
         let mut slices = Vec::new();
         for start in (0..order.len()).step_by(global) {
             let here = global.min(order.len() - start);
@@ -121,8 +121,9 @@ impl Shards {
         let slices = (0..steps)
             .flat_map(|step| ranges.iter().map(move |range| (step, range)))
             .map(|(step, range)| {
-                let from = (range.start + step * self.batch).min(range.end);
-                from..(from + self.batch).min(range.end)
+                // A batch may be far larger than what there is.
+                let from = range.start.saturating_add(step.saturating_mul(self.batch)).min(range.end);
+                from..from.saturating_add(self.batch).min(range.end)
             })
             .collect();
         EpochPlan { order, slices, world: self.world }

@@ -63,7 +63,7 @@ impl TextSource {
         }
         let rows = match self.kind {
             TextKind::AgNews => ag_news::load(self)?,
-            TextKind::Generated => generated_text::generate(self),
+            TextKind::Generated => generated_text::generate(self)?,
         };
         let texts = rows.train.iter().map(|row| row.text.as_str());
         let vocabulary = Vocabulary::build(texts, self.vocabulary);

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use briquette_datasets::{DataError, Download, ImageKind, ImageSource, Images, Mirror};
+use briquette_datasets::{DataError, Download, ImageKind, ImageSource, Images, Mirror, TextSource};
 use flate2::{Compression, write::GzEncoder};
 use md5::{Digest, Md5};
 use tempfile::tempdir;
@@ -160,15 +160,14 @@ fn missing_page_is_named() {
 
 #[test]
 fn unreachable_server_gives_one_error_that_says_everything() {
-    let (cache, given) = (tempdir().unwrap(), tempdir().unwrap());
+    let cache = tempdir().unwrap();
     // A port that was free a moment ago and has no listener now.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut source = source(cache.path(), format!("http://127.0.0.1:{port}"), None);
-    source.dir = Some(given.path().into());
+    let source = source(cache.path(), format!("http://127.0.0.1:{port}"), None);
     let text = source.load().unwrap_err().to_string();
     for part in [
         "CIFAR-100 was not found, and could not be downloaded",
-        &format!("looked in: {}, {}", given.path().display(), cache.path().join("briquette/cifar100").display()),
+        &format!("looked in: {}", cache.path().join("briquette/cifar100").display()),
         "files wanted: train.bin, test.bin (also accepted: a subset named train*.bin and test*.bin",
         &format!("source tried: http://127.0.0.1:{port}/cifar-100-binary.tar.gz: "),
         "--data DIR",
@@ -194,22 +193,59 @@ fn silent_server_is_given_up_at_the_deadline() {
 #[test]
 fn downloading_can_be_switched_off() {
     let dir = tempdir().unwrap();
-    let text = images(ImageKind::Cifar10, dir.path()).load().unwrap_err().to_string();
+    let source = ImageSource { dir: None, ..images(ImageKind::Cifar10, dir.path()) };
+    let text = source.load().unwrap_err().to_string();
     assert!(text.contains("cifar-10-binary.tar.gz: downloading is switched off"), "{text}");
 }
 
 #[test]
-fn burn_cache_is_used_for_ag_news_and_noted_when_another_directory_was_given() {
-    let (dir, cache) = (tempdir().unwrap(), tempdir().unwrap());
+fn burn_cache_is_used_for_ag_news() {
+    let cache = tempdir().unwrap();
     let burn = cache.path().join("burn-dataset/ag_news_csv");
     std::fs::create_dir_all(&burn).unwrap();
     std::fs::write(burn.join("train.csv"), "1,a,b\n").unwrap();
     std::fs::write(burn.join("test.csv"), "2,c,d\n").unwrap();
-    let mut source = crate::texts(dir.path());
+    let mut source = TextSource { dir: None, ..crate::texts(cache.path()) };
     source.download.cache = Some(cache.path().into());
-    let loaded = source.load().unwrap();
-    assert_eq!(
-        loaded.notes[0],
-        format!("{} has no AG-News files; read from {} instead", dir.path().display(), burn.display())
-    );
+    assert_eq!(source.load().unwrap().train.len(), 1);
+}
+
+/// The cache has files: they must not be read in place of those that were asked for.
+#[test]
+fn a_directory_that_was_given_is_the_only_one_that_is_read() {
+    let (cache, given) = (tempdir().unwrap(), tempdir().unwrap());
+    let own = cache.path().join("briquette/cifar100");
+    std::fs::create_dir_all(&own).unwrap();
+    for name in ["train.bin", "test.bin"] {
+        std::fs::write(own.join(name), records(&[&[0, 5]])).unwrap();
+    }
+    std::fs::write(given.path().join("file"), "").unwrap();
+    let source = |dir: Option<PathBuf>| {
+        let download = Download { allowed: false, cache: Some(cache.path().into()), ..Download::default() };
+        ImageSource { dir, download, ..ImageSource::new(ImageKind::Cifar100) }
+    };
+    assert_eq!(source(None).load().unwrap().train.labels(), [5]);
+    for (name, problem) in
+        [("", "it has no CIFAR-100 files"), ("tpyo", "there is no such directory"), ("file", "it is not a directory")]
+    {
+        let dir = given.path().join(name);
+        let error = source(Some(dir.clone())).load().unwrap_err();
+        assert!(matches!(error, DataError::Missing { .. }) && !error.may_pass(), "{error}");
+        let text = error.to_string();
+        let begin = format!("--data {}: {problem}; files wanted: train.bin, test.bin", dir.display());
+        assert!(text.starts_with(&begin) && text.ends_with("downloaded files are used"), "{text}");
+    }
+}
+
+/// The system's reason is given for what may be there and cannot be looked at. A link to itself stands for whatever it is that
+/// the system refuses: a test may run as a user to whom no permission is denied.
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_looked_into_says_why() {
+    let given = tempdir().unwrap();
+    let dir = given.path().join("loop");
+    std::os::unix::fs::symlink(&dir, &dir).unwrap();
+    let error = images(ImageKind::Cifar100, &dir).load().unwrap_err();
+    let DataError::Io { path, source, .. } = &error else { panic!("{error}") };
+    assert!(path.starts_with(&dir) && source.to_string().contains("symbolic links"), "{error}: {source}");
 }

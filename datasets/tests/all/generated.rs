@@ -108,3 +108,15 @@ fn augmentation_changes_images_and_keeps_labels() {
     assert_eq!(plain.labels, augmented.labels);
     assert_ne!(plain.pixels, augmented.pixels);
 }
+
+#[test]
+fn more_samples_than_memory_holds_are_refused() {
+    for limit in [1 << 50, 1 << 63, usize::MAX] {
+        let images = ImageSource { train_limit: Some(limit), ..ImageSource::new(ImageKind::Generated { classes: 10 }) };
+        let error = images.load().unwrap_err().to_string();
+        assert_eq!(error, format!("{limit} generated images do not fit into memory: ask for fewer"));
+        let texts = TextSource { test_limit: Some(limit), ..TextSource::new(TextKind::Generated) };
+        let error = texts.load().unwrap_err().to_string();
+        assert_eq!(error, format!("{limit} generated texts do not fit into memory: ask for fewer"));
+    }
+}

@@ -131,3 +131,15 @@ fn impossible_settings_are_refused() {
         assert_eq!(by_label(&[0; 3], alpha), text);
     }
 }
+
+/// More than there is, however much more, is everything at once.
+#[test]
+fn a_batch_larger_than_the_data_is_one_step() {
+    for batch in [8, 1 << 31, 1 << 63, usize::MAX] {
+        let plan = Shards::new(7, 2, batch).unwrap().epoch(Key::new(1), 0);
+        assert_eq!((plan.steps(), plan.counts(0)), (1, vec![4, 3]), "{batch}");
+        let labels = [0, 1, 0, 1, 0, 1, 1];
+        let plan = Shards::new(7, 2, batch).unwrap().by_label(&labels, 1.0, Key::new(1)).unwrap().epoch(Key::new(1), 0);
+        assert_eq!((plan.steps(), plan.counts(0).iter().sum::<usize>()), (1, 7), "{batch}");
+    }
+}
