@@ -76,7 +76,7 @@ impl Plan {
         let mut plan = Plan::default();
         for slot in slots {
             plan.len += slot.len();
-            match slot.matrix().filter(|(n, m)| rank * (n + m) < n * m) {
+            match slot.matrix().filter(|(n, m)| rank.saturating_mul(n + m) < n * m) {
                 Some((rows, cols)) => {
                     let left = plan.left_len..plan.left_len + rows * rank;
                     let right = plan.right_len..plan.right_len + cols * rank;

@@ -1,9 +1,11 @@
 //! One thread a rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 
 use crate::Communicator;
+use crate::comm::Scope;
 use crate::error::CommError;
 
 /// Runs `body` once per rank, each in a thread of its own (`rank 0`, `rank 1`, …), and returns the results in order.
@@ -13,8 +15,7 @@ use crate::error::CommError;
 /// [`abort`](Communicator::abort) first to give them a better reason. Use
 /// `.into_iter().collect::<Result<Vec<_>, _>>()` where one failure is the failure of all.
 ///
-/// # Panics
-/// When the system starts no more threads.
+/// Where the system starts no more threads, that rank's result is [`CommError::Aborted`], and the others are stopped with it.
 pub fn run_ranks<C, T, E>(world: Vec<C>, body: impl Fn(C) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
 where
     C: Communicator,
@@ -38,11 +39,21 @@ where
     };
     thread::scope(|threads| {
         let start = |comm: C| {
-            let thread = thread::Builder::new().name(format!("rank {}", comm.rank()));
-            thread.spawn_scoped(threads, move || run(comm)).expect("the system starts one thread per rank")
+            let (by, during) = (comm.rank(), Scope { operation: "start", ..Scope::default() });
+            let thread = thread::Builder::new().name(format!("rank {by}"));
+            // Shared with the thread, so that it is still there to stop the others where no thread begins.
+            let comm = Arc::new(Mutex::new(Some(comm)));
+            let own = Arc::clone(&comm);
+            let take = |comm: &Mutex<Option<C>>| comm.lock().unwrap_or_else(PoisonError::into_inner).take();
+            thread.spawn_scoped(threads, move || take(&own).map(run)).map_err(|error| {
+                let reason = format!("the system starts no thread for it: {error}");
+                take(&comm).into_iter().for_each(|mut comm| comm.abort(&reason));
+                CommError::Aborted { by, during, reason }
+            })
         };
         let ranks: Vec<_> = world.into_iter().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().expect("panics are caught inside")).collect()
+        let end = |rank: ScopedJoinHandle<'_, _>| rank.join().ok().flatten().expect("panics are caught inside");
+        ranks.into_iter().map(|rank| rank.map_err(E::from).and_then(end)).collect()
     })
 }
 

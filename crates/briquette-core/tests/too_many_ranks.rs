@@ -1,0 +1,33 @@
+//! More ranks than the system starts threads for: an error, not a panic.
+#![cfg(target_os = "linux")]
+
+use std::env;
+use std::process::Command;
+
+use briquette_core::Communicator;
+use briquette_core::comm::Local;
+use briquette_core::error::CommError;
+
+/// Set where the test runs under a limit.
+const LIMITED: &str = "LIMITED";
+
+#[test]
+fn a_rank_for_which_no_thread_starts_stops_the_others() {
+    if env::var_os(LIMITED).is_none() {
+        // Each thread's stack takes 2 MiB of the address space.
+        let name = "a_rank_for_which_no_thread_starts_stops_the_others";
+        let script = "ulimit -v 600000 && exec $0 --exact $1 --nocapture";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(env::current_exe().unwrap()).arg(name).env(LIMITED, "");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let results = Local::run(500, |mut comm| {
+        comm.barrier()?;
+        Ok::<_, CommError>(())
+    });
+    let texts: Vec<String> = results.into_iter().map(|result| result.unwrap_err().to_string()).collect();
+    let words = "the system starts no thread for it: ";
+    assert!(texts.iter().all(|text| text.contains(words)), "{texts:?}");
+}
