@@ -59,8 +59,8 @@ pub struct Cert {
 
 /// A name that a certificate can be for.
 fn name(text: &str) -> Result<String, String> {
-    let is_blank = text.trim().is_empty();
-    if is_blank { Err("it is blank; give a host's name or address".into()) } else { Ok(text.to_owned()) }
+    let is_none = text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control());
+    if is_none { Err("it is not the name or address of a host".into()) } else { Ok(text.to_owned()) }
 }
 
 /// The three files' texts, and the last moment they are valid.

@@ -9,6 +9,7 @@ use briquette_cli::cert::Cert;
 use briquette_cli::file::{self, Vector};
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
+use briquette_cli::memory::TooLarge;
 use briquette_cli::terminal::{complain, printable, show};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
@@ -97,7 +98,8 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             complain(format_args!("error: {}", printable(&format!("{error:#}"))));
-            ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
+            let is_too_large = error.chain().any(|cause| cause.is::<TooLarge>());
+            ExitCode::from(error.downcast_ref().map_or(if is_too_large { 2 } else { 1 }, LaunchError::exit_code))
         }
     }
 }

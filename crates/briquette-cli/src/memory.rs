@@ -3,17 +3,27 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+/// Something needs more memory than there is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {} of memory, and {} are available", bytes(*needed), bytes(*available))]
+pub struct TooLarge {
+    /// What it is, with a verb.
+    pub what: String,
+    /// Bytes that it takes.
+    pub needed: u64,
+    /// Bytes that there are.
+    pub available: u64,
+}
 
 /// That `needed` bytes are available; `what` takes them.
 ///
 /// # Errors
 /// Says how many there are. Where the system does not, nothing is refused.
-pub fn check(what: &str, needed: u64) -> Result<()> {
-    let Some(available) = available() else { return Ok(()) };
-    let [needed_text, available_text] = [needed, available].map(bytes);
-    ensure!(needed <= available, "{what} {needed_text} of memory, and {available_text} are available");
-    Ok(())
+pub fn check(what: &str, needed: u64) -> Result<(), TooLarge> {
+    match available() {
+        Some(available) if needed > available => Err(TooLarge { what: what.to_owned(), needed, available }),
+        _ => Ok(()),
+    }
 }
 
 /// Bytes that this process can still take: of the machine's memory and swap, of its container's, and of its address space.

@@ -116,3 +116,58 @@ fn every_command_ends_quietly_where_its_reader_went_away_and_names_a_full_disk()
         }
     }
 }
+
+/// It takes no room on the disk, and would take more than there is in memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_larger_than_memory_is_refused_before_it_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["huge.bin", "huge.npy", "huge.safetensors"] {
+        let path = directory.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
+        let output = briquette(&["inspect", path.to_str().unwrap()]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        let words = format!("error: {}: its bytes and the values in them take 8.8 TB of memory, and ", path.display());
+        assert!(error.starts_with(&words) && error.ends_with("B are available\n"), "{error}");
+    }
+}
+
+/// Every flag that takes a value, as the command's own help lists them.
+#[test]
+fn numbers_that_nobody_means_are_taken_or_refused_in_a_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = gradient(directory.path());
+    let out = directory.path().join("out").to_str().unwrap().to_owned();
+    let commands = [
+        vec!["inspect", &file, "--repeats=1", "--compressor=sign", "--csv"],
+        vec!["codec", "--compressor=qsgd:4", "--in", &file, "--out", &out],
+        vec!["launch", "--dry-run", "--ranks=2"],
+    ];
+    let mut tried = 0;
+    for command in commands {
+        let help = stdout(&briquette(&[command[0], "--help"]));
+        let flags = help.split_whitespace().filter(|word| word.starts_with("--"));
+        let flags: Vec<&str> = flags.filter(|flag| help.contains(&format!("{flag} <"))).collect();
+        for flag in flags.iter().filter(|flag| !["--in", "--out", "--message", "--log-dir"].contains(flag)) {
+            for number in
+                ["0", "1", "2147483648", "9223372036854775808", "18446744073709551615", "-1", "NaN", "1e308", "inf"]
+            {
+                let given = format!("{flag}={number}");
+                let mut arguments: Vec<&str> =
+                    command.iter().copied().filter(|word| !word.starts_with(&format!("{flag}="))).collect();
+                arguments.push(&given);
+                if command[0] == "launch" {
+                    arguments.extend(["--", "true"]);
+                }
+                let output = briquette(&arguments);
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                let is_line = error.matches("error: ").count() == 1 && !error.contains("panicked");
+                let code = output.status.code();
+                assert!(code == Some(0) || code == Some(2) && is_line, "{arguments:?}: {code:?} {error}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 100, "{tried}");
+}
