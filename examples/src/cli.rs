@@ -1,13 +1,17 @@
 //! What the trainers' command lines share.
 
+use std::error::Error;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use briquette_tcp::Environment;
+use briquette::core::error::ConfigError;
+use briquette_cli::memory;
+use briquette_cli::terminal::printable;
+use briquette_datasets::DataError;
+use briquette_tcp::{Environment, JoinError};
 use clap::Parser;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -15,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::directory::holds_a_run;
+use crate::interrupt::{self, INTERRUPTED, Stage};
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{Options, Settings};
@@ -52,8 +57,8 @@ pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
     let code = match code(cli, defaults, &output, run) {
         Ok(code) => code,
         Err(error) => {
-            output.err(format_args!("error: {}", causes(&error)));
-            if error.chain().any(|cause| cause.is::<Refused>()) { REFUSED } else { FAILED }
+            output.err(format_args!("error: {}", printable(&causes(&error))));
+            exit_code(&error)
         }
     };
     output.finish();
@@ -63,8 +68,31 @@ pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -
 /// What was asked for cannot be done, and nothing was begun: as for a wrong flag. A launcher need not try again.
 const REFUSED: u8 = 2;
 const FAILED: u8 = 1;
-/// As shells say that SIGINT ended a program.
-const INTERRUPTED: u8 = 130;
+
+/// What a trainer ends with for an error.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_interrupt = |cause: &JoinError| matches!(cause, JoinError::Cancelled { .. });
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_interrupt) {
+        return INTERRUPTED;
+    }
+    if error.chain().any(is_permanent) { REFUSED } else { FAILED }
+}
+
+/// Whether the same would fail again: settings that cannot work, of one rank or of all together.
+fn is_permanent(cause: &(dyn Error + 'static)) -> bool {
+    let of_ranks =
+        |error: &briquette::Error| matches!(error, briquette::Error::Config(_) | briquette::Error::Mismatch { .. });
+    cause.is::<Refused>()
+        || cause.is::<ConfigError>()
+        || cause.downcast_ref().is_some_and(JoinError::is_permanent)
+        || cause.downcast_ref().is_some_and(of_ranks)
+}
+
+/// An error from before anything was begun is a refusal, unless it is one that may pass: a download that failed.
+pub fn before_all(error: anyhow::Error, control: &Control) -> anyhow::Error {
+    let may_pass = error.chain().filter_map(|cause| cause.downcast_ref()).any(DataError::may_pass);
+    if control.stage.prepares() && !may_pass { Refused::new(causes(&error)).into() } else { error }
+}
 
 fn code(
     cli: Cli,
@@ -78,9 +106,9 @@ fn code(
     }
     let prepared = prepare(cli, defaults, output);
     let (settings, control) = prepared.map_err(|error| Refused::new(causes(&error)))?;
-    catch_interrupts(&control)?;
+    interrupt::catch(&control)?;
     control.say(toml::to_string(&settings)?);
-    let summary = run(&settings, &control)?;
+    let summary = run(&settings, &control).map_err(|error| before_all(error, &control))?;
     report(&settings, &summary, &control);
     Ok(if summary.interrupted { INTERRUPTED } else { 0 })
 }
@@ -101,6 +129,7 @@ fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Co
         stop: Arc::default(),
         place,
         output: output.clone(),
+        stage: Stage::default(),
     };
     control.check_out(&settings.out)?;
     check_devices(&settings, &control)?;
@@ -208,18 +237,19 @@ fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// The first Ctrl-C ends the run after the step; a second one ends the process.
-fn catch_interrupts(control: &Control) -> Result<()> {
-    let Control { stop, output, quiet, .. } = control.clone();
-    let handler = move || {
-        if stop.swap(true, Ordering::Relaxed) {
-            std::process::exit(INTERRUPTED.into());
-        }
-        if !quiet {
-            output.err("\nstopping after this step, with a checkpoint; once more to stop now");
-        }
-    };
-    ctrlc::set_handler(handler).context("cannot watch for Ctrl-C")
+/// That memory holds the samples that are to be generated, of `bytes` each.
+///
+/// # Errors
+/// Says how much memory they take, and how much there is.
+pub fn check_samples(settings: &Settings, bytes: u64) -> Result<()> {
+    let limits = [settings.train_limit, settings.test_limit].map(|limit| limit.unwrap_or(0) as u64);
+    if settings.dataset != "generated" {
+        return Ok(());
+    }
+    let [train, test] = limits;
+    let samples = train.saturating_add(test);
+    let what = format!("--train-limit and --test-limit: {samples} samples take");
+    Ok(memory::check(&what, samples.saturating_mul(bytes))?)
 }
 
 fn report(settings: &Settings, summary: &Summary, control: &Control) {

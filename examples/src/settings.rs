@@ -297,6 +297,11 @@ impl Options {
     }
 }
 
+/// Most ranks of a run: each has a connection, or a queue, to each other one.
+const RANKS: usize = 4096;
+/// Most threads of a rank: more than the cores of any machine that it could use them on.
+const THREADS: usize = 256;
+
 impl Settings {
     fn check(&self) -> Result<()> {
         let counts = [("ranks", Some(self.ranks)), ("batch", Some(self.batch)), ("epochs", Some(self.epochs))];
@@ -307,14 +312,21 @@ impl Settings {
         if let Some((flag, _)) = counts.into_iter().chain(limits).chain(steps).find(|(_, value)| *value == Some(0)) {
             bail!("--{flag} must be at least 1, got 0");
         }
-        if !(self.lr.is_finite() && self.lr > 0.0) {
-            bail!("--lr must be a positive number, got {}", self.lr);
+        for (flag, value, limit) in [("ranks", self.ranks, RANKS), ("threads", self.threads.unwrap_or(1), THREADS)] {
+            if value > limit {
+                bail!("--{flag} must be at most {limit}, got {value}");
+            }
+        }
+        // Parameters are f32: what is no number there is none here.
+        let is_number = |value: f64| (value as f32).is_finite();
+        if !(is_number(self.lr) && self.lr > 0.0) {
+            bail!("--lr must be a positive number up to 3.4e38, got {}", self.lr);
         }
         if let Some(momentum) = self.momentum.filter(|momentum| !(0.0..1.0).contains(momentum)) {
             bail!("--momentum must be in [0, 1), got {momentum}");
         }
-        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
-            bail!("--weight-decay must be at least 0, got {}", self.weight_decay);
+        if !(is_number(self.weight_decay) && self.weight_decay >= 0.0) {
+            bail!("--weight-decay must be at least 0 and at most 3.4e38, got {}", self.weight_decay);
         }
         if self.momentum_correction == Toggle::On && self.optimizer == OptimizerKind::Adam {
             bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");

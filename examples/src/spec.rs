@@ -23,6 +23,9 @@ pub enum Toggle {
     Off,
 }
 
+/// Most seconds that a step is said to take: a clock that runs on for billions of steps stays exact enough.
+const LONGEST_STEP: f64 = 1e6;
+
 /// What counts as computing time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -47,8 +50,8 @@ impl FromStr for ClockSpec {
             (None, None) => bail!(wrong()),
         };
         let seconds = number.parse::<f64>().with_context(wrong)? * unit;
-        if !(seconds.is_finite() && seconds >= 0.0) {
-            bail!(wrong());
+        if !(0.0..=LONGEST_STEP).contains(&seconds) {
+            bail!("clock `{text}`: a step takes from 0 s to {LONGEST_STEP} s");
         }
         Ok(ClockSpec::Fixed(seconds))
     }

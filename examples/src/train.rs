@@ -16,8 +16,10 @@ use anyhow::{Result, bail};
 use briquette::WallClock;
 use briquette::core::Key;
 use briquette::core::comm::{Communicator, Compute, Local, Simulated, Stepped, run_ranks};
+use briquette_cli::memory;
 use briquette_datasets::Shards;
 use briquette_tcp::{Environment, TcpBuilder};
+use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,6 +27,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
 use crate::directory;
+use crate::interrupt::Stage;
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
@@ -48,6 +51,8 @@ pub struct Control {
     pub place: Option<Environment>,
     /// Where it is shown.
     pub output: Output,
+    /// How far it is.
+    pub stage: Stage,
 }
 
 impl Control {
@@ -96,11 +101,16 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     let fingerprints = task.fingerprints();
     let begin = Instant::now();
     let run = Run { settings, task, control, shards, key, steps_per_epoch, total, fingerprints, begin };
-    let results = match &control.place {
-        None => run_ranks(threads(settings)?, |comm| run.rank(comm).map_err(RankError::from)),
-        Some(place) => return run.rank(process(settings, place)?),
-    };
-    first_error(results)
+    run.check_memory()?;
+    control.stage.join();
+    if let Some(place) = &control.place {
+        let comm = process(settings, place, control)?;
+        control.stage.train();
+        return run.rank(comm);
+    }
+    let world = threads(settings)?;
+    control.stage.train();
+    first_error(run_ranks(world, |comm| run.rank(comm).map_err(RankError::from)))
 }
 
 /// One communicator a rank, in threads.
@@ -119,8 +129,9 @@ fn threads(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
 }
 
 /// The communicator of a process that is one rank.
-fn process(settings: &Settings, place: &Environment) -> Result<Box<dyn Communicator>> {
-    let comm = TcpBuilder::from_environment(place)?.clock(Arc::new(WallClock::start())).join()?;
+fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Box<dyn Communicator>> {
+    let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop));
+    let comm = builder.clock(Arc::new(WallClock::start())).join()?;
     Ok(match settings.clock {
         ClockSpec::Fixed(seconds) => Box::new(Stepped::new(comm, Duration::from_secs_f64(seconds))),
         ClockSpec::Wall => Box::new(comm),
@@ -141,7 +152,22 @@ struct Run<'a, T: Task> {
     begin: Instant,
 }
 
+/// Address space of a thread's stack.
+const STACK: u64 = 2 << 20;
+
 impl<T: Task> Run<'_, T> {
+    /// That the ranks of this process fit into memory. What they take at least: a model, its gradients, their average and a
+    /// momentum each, as one vector more on its way between model and exchange, and the queues between threads.
+    fn check_memory(&self) -> Result<()> {
+        let ranks = if self.control.place.is_some() { 1 } else { self.settings.ranks as u64 };
+        let rank = self.control.place.as_ref().map_or(0, |place| place.rank);
+        let device = crate::backend::device(self.settings, rank, self.control.local_rank(rank))?;
+        let values = self.task.build(&device).num_params() as u64;
+        let queues = ranks.pow(2) * 32;
+        let needed = ranks * (STACK + 5 * 4 * values) + queues;
+        Ok(memory::check(&format!("--ranks {ranks}: that many models of {values} values take at least"), needed)?)
+    }
+
     fn optimizer(&self) -> ModuleOptimizer {
         let settings = self.settings;
         match settings.optimizer {

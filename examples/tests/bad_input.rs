@@ -33,10 +33,10 @@ fn numbers_out_of_range_name_flag_range_and_value() {
     refused_flags("--bucket-values 0", &["--bucket-values must be at least 1, got 0"]);
     refused_flags("--ranks two", &["'two'", "--ranks", "invalid digit"]);
     refused_flags("--ranks=-1", &["'-1'", "--ranks", "invalid digit"]);
-    refused_flags("--lr 0", &["--lr must be a positive number, got 0"]);
-    refused_flags("--lr nan", &["--lr must be a positive number, got NaN"]);
+    refused_flags("--lr 0", &["--lr must be a positive number up to 3.4e38, got 0"]);
+    refused_flags("--lr nan", &["--lr must be a positive number up to 3.4e38, got NaN"]);
     refused_flags("--momentum 1", &["--momentum must be in [0, 1), got 1"]);
-    refused_flags("--weight-decay=-1", &["--weight-decay must be at least 0, got -1"]);
+    refused_flags("--weight-decay=-1", &["--weight-decay must be at least 0 and at most 3.4e38, got -1"]);
     refused_flags("--non-iid 0", &["--non-iid must be between 1e-6 and 1e6, got 0"]);
     refused(CIFAR, "--dataset generated --train-limit 0", &["--train-limit must be at least 1, got 0"]);
 }
@@ -99,7 +99,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--controller schedule:to=4x", &["--controller", "`to`", "from, epochs"]);
     refused_flags("--network fast", &["--network", "fast", "unlimited", "100mbit,1ms"]);
     refused_flags("--clock sun", &["--clock", "`sun`", "wall, fixed:50ms"]);
-    refused_flags("--clock fixed:-1s", &["--clock", "`fixed:-1s`", "wall, fixed:50ms"]);
+    refused_flags("--clock fixed:-1s", &["--clock", "`fixed:-1s`", "from 0 s to 1000000 s"]);
     refused_flags(
         "--backend abacus",
         &["--backend", "unknown backend `abacus`", "flex, ndarray, tch, wgpu", "this build has"],

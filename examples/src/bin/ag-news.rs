@@ -43,6 +43,8 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         bail!("--augment is for images: leave it away");
     }
     let model = settings.model.parse().context("--model")?;
+    // About forty words, as text and as numbers.
+    cli::check_samples(settings, 500)?;
     let source = TextSource {
         dir: settings.data.clone(),
         train_limit: settings.train_limit,

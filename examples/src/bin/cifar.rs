@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::Key;
-use briquette_datasets::{Augment, ImageKind, ImageSource};
+use briquette_datasets::{Augment, ImageKind, ImageSource, PIXELS};
 use briquette_examples::cli::{self, Cli};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::record::Summary;
@@ -46,6 +46,7 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         other => bail!("unknown --dataset `{other}`; valid are: cifar10, cifar100, generated"),
     };
     let model = settings.model.parse().context("--model")?;
+    cli::check_samples(settings, PIXELS as u64 + 1)?;
     let source = ImageSource {
         dir: settings.data.clone(),
         train_limit: settings.train_limit,

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use briquette::core::Key;
+use briquette_cli::terminal::printable;
 use briquette_datasets::{Augment, ImageKind, ImageSource};
-use briquette_examples::cli::{bytes, show_warnings};
+use briquette_examples::cli::{before_all, bytes, exit_code, show_warnings};
+use briquette_examples::interrupt;
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;
 use briquette_examples::output::Output;
@@ -52,8 +53,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(130),
         Err(error) => {
-            output.err(format_args!("error: {error:#}"));
-            ExitCode::FAILURE
+            let error = before_all(error, &control);
+            output.err(format_args!("error: {}", printable(&format!("{error:#}"))));
+            ExitCode::from(exit_code(&error))
         }
     };
     output.finish();
@@ -62,8 +64,7 @@ fn main() -> ExitCode {
 
 /// Both runs and the table; false when interrupted.
 fn run(cli: &Cli, control: &Control) -> Result<bool> {
-    let stop = Arc::clone(&control.stop);
-    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
+    interrupt::catch(control)?;
     let mut rows = Vec::new();
     for (name, folder, adaptive) in [("dense", "dense", false), ("adaptive (GraVAC)", "adaptive", true)] {
         let settings = settings(cli, folder, adaptive)?;

@@ -1,0 +1,127 @@
+//! How a trainer ends that is stopped, or was asked for what cannot be: exit codes, what is written, and what a launcher does.
+#![cfg(unix)]
+
+mod common;
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use briquette_cli::signals::hangup_is_ignored;
+use common::{CIFAR, Runs, SMALL};
+
+/// What a rank that is stopped before it trains may take, with the end of its process, on a busy machine.
+const AT_ONCE: Duration = Duration::from_millis(1500);
+
+/// The launcher; none, with a note, where it was not built.
+fn launcher() -> Option<PathBuf> {
+    let path = Path::new(CIFAR).with_file_name("briquette");
+    if !path.is_file() {
+        println!("skipped: no {}; `cargo test --workspace` builds it", path.display());
+    }
+    path.is_file().then_some(path)
+}
+
+#[test]
+fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_written() {
+    // Where the tests themselves are under nohup, so are the trainers.
+    let signals = if hangup_is_ignored() { &["INT", "TERM"][..] } else { &["INT", "TERM", "HUP"] };
+    for signal in signals {
+        let runs = Runs::default();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let world = format!("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}");
+        let flags = "--dataset generated --train-limit 8 --test-limit 8 --out run";
+        let mut running = runs.start("env", &format!("{world} {CIFAR} {flags}"));
+        running.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let begin = Instant::now();
+        running.signal(signal);
+        let ended = running.end();
+        assert!(begin.elapsed() < AT_ONCE, "{signal}: {:?}", begin.elapsed());
+        assert_eq!(ended.code, Some(130), "{signal}: {}", ended.stderr);
+        assert!(ended.stderr.contains("error: rank 0 was interrupted before all ranks had joined"), "{}", ended.stderr);
+        assert!(!runs.path("run").exists());
+    }
+}
+
+#[test]
+fn a_rank_that_waits_for_one_that_is_interrupted_gets_the_reason() {
+    let runs = Runs::default();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rank = |rank: usize| {
+        let world = format!("RANK={rank} WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}");
+        runs.start("env", &format!("{world} {CIFAR} --dataset generated --train-limit 8 --test-limit 8 --out run"))
+    };
+    let (mut zero, one) = (rank(0), rank(1));
+    zero.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // Until it has joined; if it has not, it is rank 0 that says less.
+    std::thread::sleep(Duration::from_secs(3));
+    one.signal("TERM");
+    assert_eq!(one.end().code, Some(130));
+    let zero = zero.end();
+    assert_eq!(zero.code, Some(1), "{}", zero.stderr);
+    zero.says(&["rank 1 was interrupted before all ranks had joined"]);
+    assert!(!runs.path("run").exists());
+}
+
+#[test]
+fn a_trainer_under_nohup_outlives_its_terminal_and_others_do_not() {
+    for (nohup, flags) in [(true, "nohup"), (false, "env")] {
+        if !nohup && hangup_is_ignored() {
+            continue;
+        }
+        let runs = Runs::default();
+        let long =
+            SMALL.replace("--steps 6", "--steps 100000 --epochs 100000 --checkpoint-every 0 --eval-every 100000");
+        let mut running = runs.start(flags, &format!("{CIFAR} {long} --out run"));
+        let metrics = runs.path("run/metrics.jsonl");
+        let records = || fs::read_to_string(&metrics).map_or(0, |text| text.matches('\n').count());
+        running.wait_until(|| records() >= 2);
+        running.signal("HUP");
+        if nohup {
+            let before = records();
+            running.wait_until(|| records() >= before + 5);
+            running.signal("INT");
+        }
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        assert!(runs.summary("run").interrupted);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_exit_code_2_and_not_tried_again() {
+    let Some(launcher) = launcher() else { return };
+    for (flags, words) in [
+        ("--dataset generated --model nosuch", "nosuch"),
+        ("--dataset nosuch", "unknown --dataset `nosuch`"),
+        ("--dataset generated --train-limit 1 --test-limit 8", "2 ranks cannot share 1 samples"),
+        ("--data nosuch", "--data nosuch: there is no such directory"),
+        ("--dataset generated --train-limit 8 --test-limit 8 --record-gradient 10", "--record-gradient 10"),
+        ("--dataset generated --train-limit 8 --test-limit 8 --rules nosuch*=dense", "nosuch"),
+        ("--dataset generated --train-limit 8 --test-limit 8 --resume nosuch", "--resume nosuch"),
+    ] {
+        let runs = Runs::default();
+        let ended = runs.run(launcher.to_str().unwrap(), &format!("launch --ranks 2 --restart 3 -- {CIFAR} {flags}"));
+        assert_eq!(ended.code, Some(2), "{flags}: {}", ended.stderr);
+        assert!(ended.stderr.contains(words) && !ended.stderr.contains("restarting"), "{flags}: {}", ended.stderr);
+        assert!(!runs.path("runs").exists(), "{flags}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn too_few_descriptors_for_the_world_are_said_at_once_and_not_tried_again() {
+    let runs = Runs::default();
+    let flags = "--dataset generated --train-limit 128 --test-limit 8 --out run";
+    let world = "RANK=0 WORLD_SIZE=64 MASTER_ADDR=127.0.0.1 MASTER_PORT=$1";
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    fs::write(runs.path("limited"), format!("ulimit -n 64; {world} exec {CIFAR} {flags}")).unwrap();
+    let begin = Instant::now();
+    let ended = runs.run("sh", &format!("limited {port}"));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let words = "rank 0 of 64 cannot open its connections: too many open files. It needs 134 more; ";
+    ended.says(&[words, "and the limit is 64", "`ulimit -n 1024`"]);
+    assert!(!runs.path("run").exists());
+}
