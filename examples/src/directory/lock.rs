@@ -46,7 +46,8 @@ pub(super) fn check(directory: &Path) -> Result<()> {
     let Ok(file) = File::open(&path) else { return Ok(()) };
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
-        _ => Ok(()),
+        Err(TryLockError::Error(_)) => Ok(()),
+        Ok(()) => file.unlock().with_context(|| format!("cannot unlock {}", path.display())),
     }
 }
 
@@ -82,6 +83,8 @@ impl Drop for RunLock {
     fn drop(&mut self) {
         // What stays is recognized as stale.
         let _ = self.file.set_len(0);
+        // Closing the file would not do: a process that is being started may have inherited it for a moment.
+        let _ = self.file.unlock();
     }
 }
 
@@ -190,6 +193,15 @@ mod tests {
         }
         drop(held);
         assert_eq!(fs::read(&path).unwrap(), b"");
+        assert!(check(directory.path()).is_ok() && RunLock::take(directory.path()).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_a_child_inherited_does_not_keep_the_lock() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let held = RunLock::take(directory.path()).unwrap();
+        let _inherited = held.file.try_clone().unwrap();
+        drop(held);
         assert!(check(directory.path()).is_ok() && RunLock::take(directory.path()).is_ok());
     }
 
