@@ -95,9 +95,10 @@ const ROUNDING: &str = "rounding";
 const OPTIMIZER: &str = "optimizer";
 
 /// In our order, then what only they have.
-fn differences(ours: &Settings, theirs: &Settings) -> impl Iterator<Item = Difference> {
-    let find =
-        |settings: &Settings, field: &str| settings.iter().find(|(name, _)| name == field).map(|(_, v)| v.clone());
+fn differences(ours: &[(String, String)], theirs: &[(String, String)]) -> impl Iterator<Item = Difference> + use<> {
+    let find = |settings: &[(String, String)], field: &str| {
+        settings.iter().find(|(name, _)| name == field).map(|(_, v)| v.clone())
+    };
     let fields = ours.iter().map(|(field, _)| field).chain(theirs.iter().map(|(field, _)| field)).cloned();
     let pairs: Vec<_> = fields.map(|field| (find(ours, &field), find(theirs, &field), field)).collect();
     pairs.into_iter().filter_map(|(ours, theirs, field)| compare_text(field, ours, theirs))
@@ -185,7 +186,7 @@ mod tests {
     fn the_entry_that_differs_is_named_and_what_only_one_side_has_differs() {
         let pair = |field: &str, value: &str| (field.to_owned(), value.to_owned());
         let first = |ours: &[(String, String)], theirs: &[(String, String)]| {
-            let found = differences(&ours.to_vec(), &theirs.to_vec()).next();
+            let found = differences(ours, theirs).next();
             found.map(|d| format!("{}: {} here, {} there", d.field, d.ours, d.theirs))
         };
         let ours =

@@ -11,8 +11,11 @@ use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 
 use crate::common::*;
 
+/// Every tensor of a module as bits.
+type Values = Vec<(String, Vec<u32>)>;
+
 /// A world of two that saves after each of `steps` steps; every rank's values after each.
-fn train_and_save(directory: &Path, steps: u64) -> Vec<Vec<Vec<(String, Vec<u32>)>>> {
+fn train_and_save(directory: &Path, steps: u64) -> Vec<Vec<Values>> {
     ranks(2, |comm| {
         let rank = comm.rank();
         let mut optim = optimizer(comm, top_k());
@@ -116,7 +119,7 @@ fn a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before()
 fn resume(
     directory: &Path,
     accept: impl Fn(usize, &Checkpoint) -> Result<u64, String> + Sync,
-) -> Vec<Result<(u64, u64, Vec<(String, Vec<u32>)>), Error>> {
+) -> Vec<Result<(u64, u64, Values), Error>> {
     outcomes(2, |comm| {
         let rank = comm.rank();
         let mut optim = optimizer(comm, top_k());
@@ -133,7 +136,7 @@ fn resume(
 fn what_one_rank_cannot_use_gives_way_on_all_ranks_to_the_one_before() {
     let directory = tempfile::tempdir().unwrap();
     let expected = train_and_save(directory.path(), 2);
-    let all = |step: usize, resumed: Vec<Result<(u64, u64, Vec<(String, Vec<u32>)>), Error>>| {
+    let all = |step: usize, resumed: Vec<Result<(u64, u64, Values), Error>>| {
         for (rank, result) in resumed.into_iter().enumerate() {
             let (from, note, bits) = result.unwrap();
             assert_eq!((from, note), (step as u64, 7 * step as u64), "rank {rank}");

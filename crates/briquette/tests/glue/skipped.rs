@@ -61,10 +61,11 @@ fn state(directory: &Path) -> Vec<BTreeMap<String, Vec<u8>>> {
     (0..3).map(rank).collect()
 }
 
+/// Makes what a rank records senseless, or gives the rate that is.
+type Spoil = fn(usize, &mut DistributedOptimizer) -> f64;
+
 /// Six steps; before the third, one that `spoil` makes senseless, with what every rank says to it.
-fn senseless(
-    spoil: Option<fn(usize, &mut DistributedOptimizer) -> f64>,
-) -> Vec<(Vec<(String, Vec<u32>)>, Vec<String>)> {
+fn senseless(spoil: Option<Spoil>) -> Vec<(Trace, Vec<String>)> {
     ranks(3, |comm| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1);
@@ -87,7 +88,6 @@ fn senseless(
 #[test]
 fn a_rate_or_a_count_that_makes_no_sense_is_refused_on_every_rank_and_leaves_no_trace() {
     let good = senseless(None);
-    type Spoil = fn(usize, &mut DistributedOptimizer) -> f64;
     let cases: [(Spoil, &str); 4] = [
         (|_, _| f64::INFINITY, "rank 0 steps with learning rate inf, which is not finite"),
         (|_, _| f64::NAN, "rank 0 steps with learning rate"),
