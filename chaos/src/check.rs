@@ -9,6 +9,9 @@ use burn_pack::{Bytes, Reader};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
+/// How a finding about older checkpoints ends.
+pub(crate) const TOO_MANY: &str = "checkpoints are left, not 2";
+
 /// What may differ, because of what was done.
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
@@ -177,7 +180,7 @@ fn leftovers(whole: &Path, run: &Path, allowed: &Allowances) -> Vec<String> {
     found.extend(missing.map(|stray| format!("checkpoints/{stray} was removed, which is no checkpoint")));
     let kept = checkpoints(run).len();
     if kept > 2 {
-        found.push(format!("{kept} checkpoints are left, not 2"));
+        found.push(format!("{kept} {TOO_MANY}"));
     }
     found
 }

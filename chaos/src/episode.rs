@@ -1,20 +1,22 @@
 //! Carries a plan out: the undisturbed run, the disturbed one, and what they must have in common.
 
+mod faults;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use briquette_testkit::proxy::{Direction, Harm, Proxy};
+use anyhow::{Result, bail, ensure};
+use briquette_testkit::proxy::Proxy;
 use nix::sys::signal::Signal;
 
 use crate::check::{self, Allowances, checkpoints};
-use crate::inflict::{self, Disk};
-use crate::plan::{Damage, Event, Fault, Plan, Target};
+use crate::inflict::Disk;
+use crate::plan::{Event, Fault, Plan};
 use crate::record::{Line, Record};
-use crate::watch::Watch;
+use crate::watch::{Seen, Watch};
 use crate::world::{Programs, Surroundings, World, free_port, signal};
 
 /// Longer than anything should take: what is not over by then hangs.
@@ -221,137 +223,6 @@ impl<'a> Episode<'a> {
         }
     }
 
-    fn inflict(&mut self, fault: Fault) -> Result<String> {
-        let before = self.world.ranks();
-        match fault {
-            Fault::Kill(Target::Launcher) => {
-                self.end_launcher()?;
-                self.resume()?;
-                return self.goes_on(&[], "resumed");
-            }
-            Fault::Stop(with) => return self.stop(with),
-            Fault::Damage(damage) => return self.damage(damage),
-            Fault::Stray => return self.stray(),
-            Fault::Kill(target) => {
-                self.targets(target, &before).for_each(|id| signal(id, Signal::SIGKILL));
-                self.new_ranks(&before);
-            }
-            Fault::Pause(target, time) => {
-                let targets: Vec<u32> = self.targets(target, &before).collect();
-                targets.iter().for_each(|id| signal(*id, Signal::SIGSTOP));
-                sleep(time);
-                targets.iter().for_each(|id| signal(*id, Signal::SIGCONT));
-            }
-            Fault::Cut => self.proxy.cut(),
-            Fault::Slow(rate, time) => self.harm(Harm::rate(rate), time),
-            Fault::Late(latency, time) => self.harm(Harm::latency(latency), time),
-            Fault::Frozen(time) => self.harm(Harm::frozen(), time),
-            Fault::Flip(place) => self.harm(Harm::flip(Direction::ToServer, place), Duration::from_secs(3)),
-            Fault::Gone => return self.gone(&before),
-            Fault::Full(time) => self.full(time)?,
-            Fault::Clock(seconds) => fs::write(self.around.directory.join("clock"), seconds.to_string())?,
-            Fault::Strangers(count) => inflict::strangers(self.around.ports.context("has ports")?.0, count),
-        }
-        self.goes_on(&before, "restarted")
-    }
-
-    /// Waits for others than those of which one was killed: until they notice they may take another step.
-    fn new_ranks(&self, before: &[u32]) {
-        let begin = Instant::now();
-        let any = |ranks: Vec<u32>| ranks.iter().any(|rank| before.contains(rank));
-        while !before.is_empty() && any(self.world.ranks()) && begin.elapsed() < STOPPING && !self.stopped() {
-            sleep(LOOK);
-        }
-    }
-
-    fn targets(&self, target: Target, ranks: &[u32]) -> impl Iterator<Item = u32> {
-        let chosen: Vec<u32> = match target {
-            Target::Rank(rank) => ranks.get(rank).copied().into_iter().collect(),
-            Target::Ranks => ranks.to_vec(),
-            Target::Launcher => vec![self.world.id()],
-        };
-        chosen.into_iter()
-    }
-
-    fn harm(&self, harm: Harm, time: Duration) {
-        self.proxy.set(harm);
-        sleep(time);
-        self.proxy.set(Harm::none());
-    }
-
-    /// Ranks are lost when nothing was heard of them for 30 seconds.
-    fn gone(&mut self, before: &[u32]) -> Result<String> {
-        self.proxy.set(Harm::half_open());
-        let begin = Instant::now();
-        while self.world.ranks() == before && begin.elapsed() < Duration::from_secs(60) && !self.stopped() {
-            sleep(LOOK);
-        }
-        self.proxy.set(Harm::none());
-        self.goes_on(before, "restarted")
-    }
-
-    fn full(&self, time: Duration) -> Result<()> {
-        let disk = self.disk.as_ref().context("a full disk needs a small one")?;
-        disk.fill()?;
-        sleep(time);
-        disk.empty()
-    }
-
-    fn end_launcher(&mut self) -> Result<()> {
-        signal(self.world.id(), Signal::SIGKILL);
-        self.world.end_within(STOPPING)?;
-        self.no_process_is_left()
-    }
-
-    /// Asks the launcher to stop: it must, in time and with the right code, and what it leaves must be resumed.
-    fn stop(&mut self, with: Signal) -> Result<String> {
-        signal(self.world.id(), with);
-        let expected = 128 + with as i32;
-        match self.world.end_within(STOPPING)? {
-            Some(0) => {
-                self.finished = true;
-                return Ok("had finished".into());
-            }
-            Some(code) if code == expected => {}
-            Some(code) => self.find(format!("{with} to the launcher ended it with {code}, not {expected}"))?,
-            None => {
-                self.find(format!("{with} to the launcher did not end it within {STOPPING:?}"))?;
-                self.end_launcher()?;
-            }
-        }
-        self.resume()?;
-        self.goes_on(&[], "resumed")
-    }
-
-    fn damage(&mut self, damage: Damage) -> Result<String> {
-        self.end_launcher()?;
-        let done = inflict::damage(&self.home(), damage)?;
-        let what = match done {
-            None => "nothing to damage, resumed".to_owned(),
-            Some(done) => {
-                self.allowed.lost_records.extend(done.records);
-                format!("{}, resumed", done.what)
-            }
-        };
-        self.resume()?;
-        self.goes_on(&[], &what)
-    }
-
-    /// Names that begin as a checkpoint's do, and are a user's own.
-    fn stray(&mut self) -> Result<String> {
-        for name in ["step-best", "step-00000001-keep-me", "step-"] {
-            let directory = self.home().join("checkpoints").join(name);
-            // Until there is a checkpoint there is no place for them.
-            if directory.parent().is_some_and(Path::is_dir) {
-                fs::create_dir_all(&directory)?;
-                fs::write(directory.join("notes.txt"), "mine")?;
-                self.allowed.strays.insert(name.to_owned());
-            }
-        }
-        let before = self.world.ranks();
-        self.goes_on(&before, "restarted")
-    }
-
     /// Waits until the run goes on: with other processes than `before`, or with more steps.
     fn goes_on(&mut self, before: &[u32], otherwise: &str) -> Result<String> {
         let size =
@@ -393,52 +264,49 @@ impl<'a> Episode<'a> {
             }
             sleep(LOOK);
         }
-        let Episode { plan, around, world, watch, record, mut outcome, allowed, soak, disk, .. } = self;
-        drop(world);
-        let seen = watch.end();
-        if soak.stop.load(Ordering::Relaxed) {
-            return Ok(outcome);
+        if !self.stopped() {
+            self.compare(begin)?;
         }
-        let (whole, run) = (around.directory.join("whole"), around.directory.join("disk/run"));
-        outcome.findings.extend(check::differences(&whole, &run, &allowed)?);
-        outcome.findings.extend(seen.growth.iter().cloned());
-        let directory = around.directory.display().to_string();
-        let left = check::processes(&directory);
+        Ok(self.outcome)
+    }
+
+    /// Everything that must be equal to the undisturbed run, and nothing left over.
+    fn compare(&mut self, begin: Instant) -> Result<()> {
+        let directory = self.around.directory.clone();
+        let (whole, run) = (directory.join("whole"), self.home());
+        let seen = self.watch.end();
+        let mut findings = check::differences(&whole, &run, &self.allowed)?;
+        findings.extend(seen.growth.iter().cloned());
+        let left = check::processes(&directory.display().to_string());
         if !left.is_empty() {
-            outcome.findings.push(format!("left over: processes {left:?}"));
+            findings.push(format!("left over: processes {left:?}"));
         }
-        if around.ports.is_some_and(|(port, _)| check::listens(port)) {
-            outcome.findings.push("left over: a socket that listens".into());
+        if self.around.ports.is_some_and(|(port, _)| check::listens(port)) {
+            findings.push("left over: a socket that listens".into());
         }
-        let words = fs::read_to_string(around.directory.join("stderr"))?;
-        outcome.restarts = words.matches("restarting (").count();
-        if !outcome.findings.is_empty() && disk.is_some() {
-            keep(&run, &around.directory.join("run"))?;
+        self.outcome.restarts = fs::read_to_string(directory.join("stderr"))?.matches("restarting (").count();
+        self.outcome.findings.extend(findings);
+        let findings = &self.outcome.findings;
+        if !findings.is_empty() && self.disk.is_some() {
+            keep(&run, &directory.join("run"))?;
         }
-        let target = format!(
-            "{} events, {} restarts, {} resumed; {} processes to {} MB, {} descriptors; longest {:.0} s; {} --ranks {} --steps \
-             {} {} saves {:?} and {:?}",
-            outcome.events,
-            outcome.restarts,
-            outcome.resumed,
-            seen.processes,
-            seen.most_kb / 1000,
-            seen.most_descriptors,
-            seen.longest,
-            plan.trainer,
-            plan.ranks,
-            plan.steps,
-            plan.flags,
-            plan.reference,
-            plan.cadence
-        );
-        let verdict = match outcome.findings.is_empty() {
+        let outcome = match findings.is_empty() {
             true => "bits equal, nothing left over".to_owned(),
-            false => format!("FINDING: {}", outcome.findings.join("; ")),
+            false => format!("FINDING: {}", findings.join("; ")),
         };
-        let seconds = begin.elapsed().as_secs_f64();
-        record.write(&Line { event: "episode".into(), target, step: plan.steps, outcome: verdict, seconds })?;
-        Ok(outcome)
+        let (target, seconds) = (self.summary(&seen), begin.elapsed().as_secs_f64());
+        self.record.write(&Line { event: "episode".into(), target, step: self.plan.steps, outcome, seconds })
+    }
+
+    fn summary(&self, seen: &Seen) -> String {
+        let (Plan { trainer, ranks, steps, flags, reference, cadence, .. }, outcome) = (self.plan, &self.outcome);
+        let Outcome { events, restarts, resumed, .. } = outcome;
+        let (megabytes, Seen { processes, most_descriptors, longest, .. }) = (seen.most_kb / 1000, seen);
+        format!(
+            "{events} events, {restarts} restarts, {resumed} resumed; {processes} processes to {megabytes} MB, \
+             {most_descriptors} descriptors; longest {longest:.0} s; {trainer} --ranks {ranks} --steps {steps} {flags} saves \
+             {reference:?} and {cadence:?}"
+        )
     }
 }
 

@@ -32,7 +32,8 @@ type Lives = BTreeMap<u32, Vec<Sample>>;
 pub struct Watch {
     launcher: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Lives>,
+    /// Until it has been asked for what it saw.
+    thread: Option<JoinHandle<Lives>>,
 }
 
 /// What was seen.
@@ -69,7 +70,7 @@ impl Watch {
             }
             lives
         });
-        Watch { launcher, stop, thread }
+        Watch { launcher, stop, thread: Some(thread) }
     }
 
     /// Looks at this launcher from now on.
@@ -78,9 +79,9 @@ impl Watch {
     }
 
     /// Ends, and says what grew.
-    pub fn end(self) -> Seen {
+    pub fn end(&mut self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
-        let lives = self.thread.join().unwrap_or_default();
+        let lives = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         let all = || lives.values().flatten();
         Seen {
             processes: lives.len(),
@@ -118,4 +119,10 @@ fn growth(id: u32, samples: &[Sample]) -> Option<String> {
     }
     let (before, after) = (most(early), most(late));
     (after > before + MOMENTARY).then(|| format!("process {id}: descriptors grew from {before} to {after}"))
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }

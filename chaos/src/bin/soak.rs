@@ -24,7 +24,7 @@ mod soak {
     use std::time::{Duration, Instant, SystemTime};
 
     use anyhow::{Context, Result, ensure};
-    use briquette_chaos::episode::{self, Soak};
+    use briquette_chaos::episode::{self, Outcome, Soak};
     use briquette_chaos::inflict::Disk;
     use briquette_chaos::plan::{Abilities, Plan};
     use briquette_chaos::record::Record;
@@ -89,47 +89,68 @@ mod soak {
         Ok(soak)
     }
 
+    /// What all episodes did together.
+    #[derive(Default)]
+    struct Totals {
+        episodes: usize,
+        events: usize,
+        restarts: usize,
+        findings: usize,
+        kinds: BTreeMap<&'static str, usize>,
+    }
+
+    impl Totals {
+        fn add(&mut self, plan: &Plan, outcome: &Outcome) {
+            self.episodes += 1;
+            self.events += outcome.events;
+            self.restarts += outcome.restarts + outcome.resumed;
+            self.findings += outcome.findings.len();
+            for event in plan.events.iter().take(outcome.events) {
+                *self.kinds.entry(event.fault.name()).or_default() += 1;
+            }
+        }
+    }
+
     fn run(arguments: &Arguments) -> Result<bool> {
         fs::create_dir_all(&arguments.out)?;
         let out = fs::canonicalize(&arguments.out)?;
         let soak = prepare(arguments, &out)?;
-        let disks = Disk::mount(&out.join("disk"), 1).is_ok();
-        let abilities = Abilities { disks, clocks: soak.shim.is_some() };
-        println!("full disks: {disks} (needs mount); clock jumps: {} (needs cc)", abilities.clocks);
+        let abilities = Abilities { disks: Disk::mount(&out.join("disk"), 1).is_ok(), clocks: soak.shim.is_some() };
+        println!("full disks: {} (needs mount); clock jumps: {} (needs cc)", abilities.disks, abilities.clocks);
         let mut record = Record::open(&out.join("soak.csv"), arguments.revision.clone())?;
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
         let first = arguments.seed.unwrap_or(time);
         let limit = Duration::from_secs_f64(arguments.hours * 3600.0);
-        let (begin, mut kinds, mut totals) = (Instant::now(), BTreeMap::<&str, usize>::new(), [0; 4]);
+        let (begin, mut totals) = (Instant::now(), Totals::default());
         for number in 1.. {
-            // A weak mixing is enough: each episode begins a generator of its own.
-            let seed = arguments.episode.unwrap_or(first.wrapping_mul(1000) + number as u64);
+            // Apart enough: each episode begins a generator of its own.
+            let seed = arguments.episode.unwrap_or(first.wrapping_mul(1000).wrapping_add(number as u64));
             let plan = Plan::draw(seed, arguments.events, seed % 8 == 0, abilities);
-            let directory = out.join(format!("episode-{seed}"));
-            let _ = fs::remove_dir_all(&directory);
             record.episode = (number, seed);
-            let outcome = episode::run(&soak, &plan, &mut record, &directory)?;
-            plan.events
-                .iter()
-                .take(outcome.events)
-                .for_each(|event| *kinds.entry(event.fault.name()).or_default() += 1);
-            let numbers = [1, outcome.events, outcome.restarts + outcome.resumed, outcome.findings.len()];
-            totals.iter_mut().zip(numbers).for_each(|(total, number)| *total += number);
-            if outcome.findings.is_empty() {
-                fs::remove_dir_all(&directory)?;
-            } else {
-                println!("FINDING in the episode with seed {seed}; kept: {}", directory.display());
-            }
+            let outcome = episode(&soak, &plan, &mut record, &out.join(format!("episode-{seed}")))?;
+            totals.add(&plan, &outcome);
             let found = !outcome.findings.is_empty() && !arguments.keep_going;
             if found || soak.stop.load(Ordering::Relaxed) || arguments.episode.is_some() || begin.elapsed() > limit {
                 break;
             }
         }
-        let [episodes, events, restarts, findings] = totals;
+        let Totals { episodes, events, restarts, findings, kinds } = totals;
+        let hours = begin.elapsed().as_secs_f64() / 3600.0;
         println!(
-            "{episodes} episodes, {events} events {kinds:?}, {restarts} restarts, {findings} findings, {:.2} h",
-            begin.elapsed().as_secs_f64() / 3600.0
+            "{episodes} episodes, {events} events {kinds:?}, {restarts} restarts, {findings} findings, {hours:.2} h"
         );
         Ok(findings == 0)
+    }
+
+    /// An episode in a directory of its own, which is kept if something was found.
+    fn episode(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> Result<Outcome> {
+        let _ = fs::remove_dir_all(directory);
+        let outcome = episode::run(soak, plan, record, directory)?;
+        if outcome.findings.is_empty() {
+            fs::remove_dir_all(directory)?;
+        } else {
+            println!("FINDING in the episode with seed {}; kept: {}", plan.seed, directory.display());
+        }
+        Ok(outcome)
     }
 }

@@ -30,7 +30,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_settings_are_refused_or_written_the_same(at in any::<Index>(), what in any::<Index>(), with in " -9=a-z\"n") {
+    fn damaged_settings_are_refused_or_written_the_same(at in any::<Index>(), what in any::<Index>(), with in "[ -9=a-z\"\n]") {
         let texts: Vec<String> = representatives().iter().map(|c| toml::to_string(c).unwrap()).collect();
         let mut text: Vec<char> = what.get(&texts).chars().collect();
         let at = at.index(text.len());

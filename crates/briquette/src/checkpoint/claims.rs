@@ -1,5 +1,6 @@
 //! What holds of whatever bytes are read as a manifest or as a rank's state: asserted here for random bytes and, from this very
 //! file, for the fuzz targets.
+#![allow(unreachable_pub)] // by the fuzz targets it is not
 
 use std::collections::HashMap;
 
