@@ -1,5 +1,6 @@
 //! What holds of whatever bytes are read as a vector: asserted here for random bytes and, from this very file, for the fuzz
 //! targets.
+#![allow(unreachable_pub)] // by the fuzz targets it is not
 
 use anyhow::Result;
 use briquette_cli::file::{Vector, parse_npy, parse_safetensors};
