@@ -210,17 +210,20 @@ fn without_step(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Processes whose command line has this text in it.
+/// Processes that work in a directory with this text in its name, or have it in their command line. One that was killed counts
+/// until its last thread has ended: so long it keeps its files, and the lock on one.
 pub fn processes(text: &str) -> Vec<u32> {
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let has = |id: &u32| {
-        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let cwd = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
-        let ended = fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| stat.contains(") Z "));
-        !ended && (String::from_utf8_lossy(&line).contains(text) || cwd.to_string_lossy().contains(text))
+    let ids = |directory: String| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).collect::<Vec<_>>()
     };
-    ids.filter(|id| *id != std::process::id() && has(id)).collect()
+    let thread = |process: u32, id: u32| {
+        let line = fs::read(format!("/proc/{process}/task/{id}/cmdline")).unwrap_or_default();
+        let cwd = fs::read_link(format!("/proc/{process}/task/{id}/cwd")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(text) || cwd.to_string_lossy().contains(text)
+    };
+    let others = ids("/proc".into()).into_iter().filter(|id| *id != std::process::id());
+    others.filter(|id| ids(format!("/proc/{id}/task")).into_iter().any(|task| thread(*id, task))).collect()
 }
 
 /// Whether a process listens on a port.

@@ -56,7 +56,7 @@ pub fn holds_a_run(directory: &Path) -> bool {
     let some = |name: &str| fs::metadata(directory.join(name)).is_ok_and(|file| file.len() > 0);
     [CONFIG, SUMMARY, METRICS].into_iter().any(some)
         || Checkpoint::any(&directory.join(CHECKPOINTS))
-        || replaced(directory).next().is_some()
+        || replaced(directory).is_ok_and(|found| !found.is_empty())
 }
 
 /// The id of the run in a directory; none if there is no run, or one of an older version.
@@ -90,7 +90,7 @@ pub(crate) fn check(out: &Path, control: &Control) -> Result<()> {
 
 fn check_saved(out: &Path) -> Result<()> {
     // What was moved aside comes back when the directory is claimed.
-    if Checkpoint::any(&out.join(CHECKPOINTS)) || replaced(out).next().is_some() {
+    if Checkpoint::any(&out.join(CHECKPOINTS)) || replaced(out).is_ok_and(|found| !found.is_empty()) {
         return Ok(());
     }
     let out = out.display();
@@ -185,7 +185,9 @@ impl RunDirectory {
     /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
     /// that has not gives it back.
     fn settle(&self) -> Result<()> {
-        for (aside, by) in replaced(&self.path) {
+        // What cannot be listed may hold the only copy of a run.
+        let found = replaced(&self.path).with_context(|| format!("cannot list {}", self.path.display()))?;
+        for (aside, by) in found {
             let run = saved_run(&self.path)?;
             let settled =
                 if Some(&by) == run.as_ref() { fs::remove_dir_all(&aside) } else { put_back(&aside, &self.path) };
@@ -196,12 +198,14 @@ impl RunDirectory {
 }
 
 /// What was moved aside, and for which run.
-fn replaced(directory: &Path) -> impl Iterator<Item = (PathBuf, String)> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let by = entry.file_name().to_str()?.strip_prefix(REPLACED)?.to_owned();
-        Some((entry.path(), by))
-    })
+fn replaced(directory: &Path) -> io::Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let by = entry.file_name().to_str().and_then(|name| name.strip_prefix(REPLACED)).map(str::to_owned);
+        found.extend(by.map(|by| (entry.path(), by)));
+    }
+    Ok(found)
 }
 
 fn put_back(aside: &Path, directory: &Path) -> io::Result<()> {

@@ -61,7 +61,14 @@ impl fmt::Display for ClockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClockSpec::Wall => f.write_str("wall"),
-            ClockSpec::Fixed(seconds) => write!(f, "fixed:{}ms", seconds * 1e3),
+            ClockSpec::Fixed(seconds) => {
+                // A text that is read as the same bits: a resumed run has the clock of the run that it continues.
+                let times = [seconds * 1e3, (seconds * 1e3).round()];
+                match times.into_iter().find(|time| time * 1e-3 == *seconds) {
+                    Some(time) => write!(f, "fixed:{time}ms"),
+                    None => write!(f, "fixed:{seconds}s"),
+                }
+            }
         }
     }
 }
@@ -229,8 +236,12 @@ mod tests {
         for text in ["100", "7:bf16"] {
             assert_eq!(text.parse::<RecordSpec>().unwrap().to_string(), text);
         }
-        for text in ["wall", "fixed:50ms"] {
+        for text in ["wall", "fixed:50ms", "fixed:51ms", "fixed:0ms"] {
             assert_eq!(text.parse::<ClockSpec>().unwrap().to_string(), text);
+        }
+        for seconds in (0..5000).map(|i| f64::from(i).powi(2) * 1e-7) {
+            let written = ClockSpec::Fixed(seconds).to_string();
+            assert_eq!(written.parse::<ClockSpec>().unwrap(), ClockSpec::Fixed(seconds), "{written}");
         }
         for text in ["constant", "schedule:from=4x,epochs=1", "gravac:epsilon=0.4,min=10x,window=25"] {
             assert_eq!(text.parse::<ControllerSpec>().unwrap().to_string(), text);

@@ -125,7 +125,7 @@ mod soak {
         for number in 1.. {
             // Apart enough: each episode begins a generator of its own.
             let seed = arguments.episode.unwrap_or(first.wrapping_mul(1000).wrapping_add(number as u64));
-            let plan = Plan::draw(seed, arguments.events, seed % 8 == 0, abilities);
+            let plan = Plan::draw(seed, arguments.events, seed.is_multiple_of(8), abilities);
             record.episode = (number, seed);
             let outcome = episode(&soak, &plan, &mut record, &out.join(format!("episode-{seed}")))?;
             totals.add(&plan, &outcome);

@@ -1,6 +1,7 @@
 //! Where checkpoints lie, and which of them are complete.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::fail;
@@ -41,17 +42,25 @@ impl<'a> Series<'a> {
         (path == self.path(number)).then_some(number)
     }
 
-    /// Complete ones and others, oldest first.
-    fn found(self) -> Vec<u64> {
-        let entries = fs::read_dir(self.directory).into_iter().flatten().flatten();
-        let mut numbers: Vec<u64> = entries.filter_map(|entry| self.number(&entry.path())).collect();
+    /// Complete ones and others, oldest first; none where there is no directory. One that cannot be listed may hold some.
+    fn found(self) -> Result<Vec<u64>, Error> {
+        let list = || -> io::Result<Vec<u64>> {
+            let entries = match fs::read_dir(self.directory) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+            Ok(paths.iter().filter_map(|path| self.number(path)).collect())
+        };
+        let mut numbers = list().map_err(|e| fail(self.directory, format!("cannot be listed: {e}")))?;
         numbers.sort_unstable();
-        numbers
+        Ok(numbers)
     }
 
     /// Those that are complete, damaged or not, oldest first.
-    pub(crate) fn complete(self) -> Vec<u64> {
-        self.found().into_iter().filter(|number| self.path(*number).join(MANIFEST).is_file()).collect()
+    pub(crate) fn complete(self) -> Result<Vec<u64>, Error> {
+        let complete = |number: &u64| self.path(*number).join(MANIFEST).is_file();
+        Ok(self.found()?.into_iter().filter(complete).collect())
     }
 
     /// What is wrong where none is complete.
@@ -76,7 +85,7 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] when there is none: what is wrong with the newest, if there are any.
     pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
         let (series, mut newest) = (Series::steps(directory), None);
-        for step in series.complete().into_iter().rev() {
+        for step in series.complete()?.into_iter().rev() {
             let whole = |checkpoint: Checkpoint| {
                 (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop)).map(|()| checkpoint)
             };
@@ -94,9 +103,10 @@ impl Checkpoint {
         Err(newest.unwrap_or_else(|| series.none()))
     }
 
-    /// Whether there are complete checkpoints in `directory`, damaged or not.
+    /// Whether there are complete checkpoints in `directory`, damaged or not, as far as it can be listed: where it cannot, there
+    /// may be.
     pub fn any(directory: &Path) -> bool {
-        !Series::steps(directory).complete().is_empty()
+        Series::steps(directory).complete().map_or(true, |found| !found.is_empty())
     }
 
     /// The complete checkpoint of this number.
@@ -155,8 +165,12 @@ pub(super) fn forget_manifest(path: &Path) -> std::io::Result<()> {
 
 /// Leaves the newest [`KEEP`] complete checkpoints, the one in use, and nothing of the series that is older than they are.
 pub(super) fn remove_old(series: Series<'_>, used: u64) {
-    let Some(oldest_kept) = series.complete().into_iter().rev().take(KEEP).next_back() else { return };
-    for number in series.found().into_iter().take_while(|number| *number < oldest_kept.min(used)) {
+    let (complete, found) = match series.complete().and_then(|complete| Ok((complete, series.found()?))) {
+        Ok(listed) => listed,
+        Err(error) => return tracing::warn!("cannot remove the old checkpoints: {error}"),
+    };
+    let Some(oldest_kept) = complete.into_iter().rev().take(KEEP).next_back() else { return };
+    for number in found.into_iter().take_while(|number| *number < oldest_kept.min(used)) {
         let path = series.path(number);
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());

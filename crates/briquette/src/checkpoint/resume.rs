@@ -133,8 +133,11 @@ impl Synchronizer {
         newest: u64,
         mut prepare: impl FnMut(&Synchronizer, &Checkpoint) -> Result<T, Error>,
     ) -> Result<(u64, Checkpoint, T), Error> {
-        let mine: Vec<u8> = series.complete().iter().flat_map(|number| number.to_le_bytes()).collect();
-        let heard = self.tell("choice of a checkpoint", &mine)?;
+        // Rank 0's counts: where it cannot say, the others find none.
+        let mine = if self.rank() == 0 { series.complete() } else { Ok(Vec::new()) };
+        let listed: Vec<u8> = mine.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        let heard = self.tell("choice of a checkpoint", &listed)?;
+        mine?;
         let numbers = heard[0].as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut numbers = numbers.rev().filter(|number| *number <= newest).peekable();
         let mut error = series.none();

@@ -250,3 +250,21 @@ fn what_saves_left_that_were_killed_goes_with_the_next_and_what_is_in_use_stays(
     from(0);
     assert!(old.is_dir(), "it is all that is left");
 }
+
+#[test]
+fn a_directory_that_cannot_be_listed_may_hold_checkpoints_and_is_never_taken_for_an_empty_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("checkpoints");
+    assert!(!Checkpoint::any(&at), "there is none");
+    // Listing fails for every user.
+    fs::write(&at, "no directory").unwrap();
+    assert!(Checkpoint::any(&at));
+    let error = Checkpoint::latest(&at).unwrap_err().to_string();
+    assert!(error.contains("cannot be listed"), "{error}");
+    let errors: Vec<String> = resume(&at, |_, found| Ok(found.step()))
+        .into_iter()
+        .map(|result| result.expect_err("nothing to go on from").to_string())
+        .collect();
+    assert!(errors[0].contains("cannot be listed"), "{errors:?}");
+    assert!(errors[1].contains("no complete checkpoint"), "{errors:?}");
+}
