@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What must not depend on what (docs/architecture.md). Exits 1 and says where a rule is broken.
+# What must not depend on what (docs/architecture.md), and what pages and tests say of each other. Exits 1 and says where a rule
+# is broken.
 set -u
 cd "$(dirname "$0")/.."
 failed=0
@@ -47,5 +48,21 @@ elif grep -qE '^(burn|tokio)' <<<"$tree"; then
     echo "broken: briquette-core depends on a framework or runtime"
     failed=1
 fi
-[ "$failed" -eq 0 ] && echo "dependency rules hold"
+
+# Threats: a row of the page has a test that names it, unless nothing holds; a test's threat has a row.
+rows=$(sed -nE '/\*\*nothing\.\*\*/d; s/^\| ([SRLF][0-9]+) \|.*/\1/p' docs/threat-model.md | sort -u)
+named=$(grep -rhoE --include='*.rs' '/// Threat [SRLF][0-9]+\.' crates datasets examples chaos | grep -oE '[SRLF][0-9]+' | sort -u)
+if [ -z "$rows" ] || [ "$rows" != "$named" ]; then
+    echo "broken: rows of docs/threat-model.md (<) and threats that tests name (>) differ:"
+    diff <(echo "$rows") <(echo "$named") || true
+    failed=1
+fi
+# What held: a row names a test that is there.
+for test in $(sed -n '/<!-- what held -->/,/<!-- end of what held -->/p' docs/faults.md | sed -nE 's/.*`([^`]+)` \|$/\1/p'); do
+    if ! grep -rqE --include='*.rs' "fn $test\(" crates datasets examples chaos; then
+        echo "broken: docs/faults.md names the test $test, which is not there"
+        failed=1
+    fi
+done
+[ "$failed" -eq 0 ] && echo "rules hold"
 exit "$failed"

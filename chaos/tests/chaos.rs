@@ -34,6 +34,12 @@ fn a_short_soak_finds_nothing() {
     let (stdout, _) = succeeds(&output);
     assert!(stdout.contains("bits equal, nothing left over") && stdout.contains("0 findings"), "{stdout}");
     println!("{stdout}");
+    briquette_testkit::held!(
+        "random harm to a run over TCP and TLS, from a seed",
+        6,
+        "the bits of a run left alone, nothing left over",
+        a_short_soak_finds_nothing
+    );
 }
 
 /// Every seventh call of a run's life as processes, which end by themselves.

@@ -192,6 +192,7 @@ fn bad_rows_of_text_are_named_with_their_line() {
     with(format!("{good}\"2\",\"a\",\"b\n{good}"), &["train_partial.csv, line 3: a quote is not closed"]);
 }
 
+/// Threat F2.
 #[test]
 fn a_wrong_config_file_is_named_with_line_and_key() {
     let with = |toml: &str, words: &[&str]| {

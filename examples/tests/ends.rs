@@ -42,6 +42,12 @@ fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_
         assert!(ended.stderr.contains("error: rank 0 was interrupted before all ranks had joined"), "{}", ended.stderr);
         assert!(!runs.path("run").exists());
     }
+    briquette_testkit::held!(
+        "SIGINT and SIGTERM while a world comes together",
+        2,
+        "exit code 130 at once, nothing written",
+        a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_written
+    );
 }
 
 #[test]
@@ -64,6 +70,7 @@ fn a_rank_that_waits_for_one_that_is_interrupted_gets_the_reason() {
     assert!(!runs.path("run").exists());
 }
 
+/// Threat L2.
 #[test]
 fn a_trainer_under_nohup_outlives_its_terminal_and_others_do_not() {
     for (nohup, flags) in [(true, "nohup"), (false, "env")] {
@@ -87,6 +94,12 @@ fn a_trainer_under_nohup_outlives_its_terminal_and_others_do_not() {
         assert_eq!(ended.code, Some(130), "{}", ended.stderr);
         assert!(runs.summary("run").interrupted);
     }
+    briquette_testkit::held!(
+        "SIGHUP under `nohup` and without",
+        2,
+        "ignored; a checkpoint and an end",
+        a_trainer_under_nohup_outlives_its_terminal_and_others_do_not
+    );
 }
 
 #[test]
@@ -124,4 +137,10 @@ fn too_few_descriptors_for_the_world_are_said_at_once_and_not_tried_again() {
     let words = "rank 0 of 64 cannot open its connections: too many open files. It needs 134 more; ";
     ended.says(&[words, "and the limit is 64", "`ulimit -n 1024`"]);
     assert!(!runs.path("run").exists());
+    briquette_testkit::held!(
+        "too few file descriptors",
+        1,
+        "named at once, not tried again",
+        too_few_descriptors_for_the_world_are_said_at_once_and_not_tried_again
+    );
 }

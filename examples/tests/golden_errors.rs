@@ -97,4 +97,10 @@ fn mistakes_are_answered_word_for_word() {
     left.sort();
     assert_eq!(left, ["empty", "file", "open", "run", "stderr", "wrong.toml"]);
     assert_eq!(fs::read_dir(directory.path().join("run")).unwrap().count(), 1);
+    briquette_testkit::held!(
+        "mistakes on a trainer's command line",
+        texts.len(),
+        "the text on file, exit code 2 (130 for an interrupt)",
+        mistakes_are_answered_word_for_word
+    );
 }

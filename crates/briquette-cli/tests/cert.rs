@@ -90,6 +90,7 @@ fn further_names_and_addresses_are_valid_too() {
     }
 }
 
+/// Threat S4.
 #[test]
 fn ranks_of_another_directory_are_refused_by_both_sides() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -132,6 +133,7 @@ fn nothing_is_overwritten_unless_asked() {
     handshake(place.path(), place.path(), "briquette").unwrap();
 }
 
+/// Threat L1.
 #[test]
 #[cfg(unix)]
 fn the_key_is_its_owners_alone_even_in_the_place_of_an_open_one() {

@@ -118,6 +118,7 @@ fn every_command_ends_quietly_where_its_reader_went_away_and_names_a_full_disk()
 }
 
 /// It takes no room on the disk, and would take more than there is in memory.
+/// Threat F2.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_larger_than_memory_is_refused_before_it_is_read() {

@@ -82,6 +82,7 @@ fn files(directory: &Path) {
     }
 }
 
+/// Threat F3.
 #[test]
 fn mistakes_are_answered_word_for_word() {
     let directory = tempfile::tempdir().unwrap();

@@ -136,6 +136,7 @@ mod tests {
         assert_eq!(format!("{token:?}"), "Token(…)");
     }
 
+    /// Threat S2.
     #[test]
     fn proofs_are_hmac_sha_256() {
         // RFC 4231, test case 2, with the length in front as the only other input.

@@ -190,6 +190,7 @@ fn protect(path: &std::path::Path, mode: u32) {
     let _ = (path, mode);
 }
 
+/// Threat L1.
 #[test]
 fn a_token_that_cannot_be_read_or_is_none_is_named() {
     let directory = TempDir::new().unwrap();

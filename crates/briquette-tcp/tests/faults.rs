@@ -99,6 +99,7 @@ fn within(limit: Duration) -> Duration {
 }
 
 /// A rank that is frozen, with all its sockets.
+/// Threat R4.
 #[test]
 fn a_frozen_rank_is_named_by_the_others_before_the_deadline() {
     for harm in [Harm::frozen(), Harm::half_open()] {
@@ -138,6 +139,7 @@ fn a_half_open_link_ends_with_the_deadline_and_names_who_waited_for_whom() {
     }
 }
 
+/// Threat S7.
 #[test]
 fn a_link_that_is_reset_names_the_other_end() {
     let errors = fails(world(|rank| rank), |_, _, between| between.cut(), within(Duration::from_secs(1)));
@@ -175,6 +177,7 @@ fn a_rank_whose_connections_are_all_reset_is_named() {
 /// Where each connection through a relay begins its work: after the handshake and the roster.
 const BEFORE: u64 = 20_000;
 
+/// Threat S7.
 #[test]
 fn a_flipped_bit_in_a_frame_is_named() {
     for direction in [Direction::ToServer, Direction::ToClient] {
@@ -189,6 +192,7 @@ fn a_flipped_bit_in_a_frame_is_named() {
     }
 }
 
+/// Threat S7.
 #[test]
 fn a_flipped_bit_under_tls_is_noticed() {
     let certificates = certificates();
@@ -237,6 +241,7 @@ fn a_rank_that_only_computes_for_longer_than_a_death_takes_is_alive() {
     assert_eq!(results, vec![Ok(()); 3]);
 }
 
+/// Threat S7.
 #[test]
 fn a_long_and_slow_network_is_none_that_is_dead() {
     let World { ranks, first, second, between } = world(|rank| rank.deadline(PATIENT));

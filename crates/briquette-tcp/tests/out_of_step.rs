@@ -52,6 +52,7 @@ fn different_calls_are_named() {
     differ(at("all_gather", 3, None), at("broadcast", 3, None));
 }
 
+/// Threat R4.
 #[test]
 fn the_same_call_at_different_steps_is_named() {
     differ(at("broadcast", 3, None), at("broadcast", 4, None));

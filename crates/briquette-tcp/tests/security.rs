@@ -78,6 +78,7 @@ fn every_reason_for_which_a_source_is_refused_is_named_once_and_counted() {
     logs::wait_for(1, &["refused 2 connections from", &source.0.to_string(), "GET / HT"]);
 }
 
+/// Threat S1.
 #[test]
 fn a_wrong_token_is_refused_with_advice() {
     let words =
@@ -85,17 +86,20 @@ fn a_wrong_token_is_refused_with_advice() {
     refused_as_rank(secret, |rank| rank.token(Token::new("another secret-47")), words);
 }
 
+/// Threat S1.
 #[test]
 fn no_token_is_refused_with_advice() {
     let words = (&["rank 2 was refused by rank 0", "token is wrong or missing"][..], "token");
     refused_as_rank(secret, |rank| rank, words);
 }
 
+/// Threat S1.
 #[test]
 fn a_token_where_the_others_have_none_is_refused_with_advice() {
     refused_as_rank(|rank| rank, secret, (&["token is wrong or missing"], "token"));
 }
 
+/// Threat S1.
 #[test]
 fn a_token_is_needed_where_others_could_call() {
     // Nobody listens there: whoever tried to connect would do so for longer than the deadline of this test.
@@ -116,6 +120,7 @@ fn a_token_is_needed_where_others_could_call() {
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
+/// Threat S3.
 #[test]
 fn what_was_said_once_opens_nothing_later() {
     logs::keep();
@@ -160,6 +165,7 @@ fn recorded() -> (Vec<u8>, Vec<u8>) {
     (said, heard)
 }
 
+/// Threat S3.
 #[test]
 fn a_call_that_was_led_to_another_rank_is_refused() {
     logs::keep();
@@ -185,6 +191,7 @@ fn a_call_that_was_led_to_another_rank_is_refused() {
     );
 }
 
+/// Threat S2.
 #[test]
 fn the_token_is_seen_nowhere() {
     logs::keep();
@@ -220,6 +227,7 @@ fn the_token_is_seen_nowhere() {
     assert!(debugged.contains("Token(…)") && !debugged.contains(SECRET), "{debugged}");
 }
 
+/// Threat S4.
 #[test]
 fn a_plain_rank_is_told_of_tls() {
     let certificates = certificates();
@@ -227,6 +235,7 @@ fn a_plain_rank_is_told_of_tls() {
     refused_as_rank(|rank| rank.certificates(certificates.clone()), |rank| rank, words);
 }
 
+/// Threat S4.
 #[test]
 fn a_tls_rank_is_told_of_plain_ones() {
     let certificates = certificates();
@@ -234,6 +243,7 @@ fn a_tls_rank_is_told_of_plain_ones() {
     refused_as_rank(|rank| rank, |rank| rank.certificates(certificates.clone()), words);
 }
 
+/// Threat S4.
 #[test]
 fn certificates_of_another_authority_are_refused() {
     let (ours, theirs) = (certificates(), certificates());
@@ -241,6 +251,7 @@ fn certificates_of_another_authority_are_refused() {
     refused_as_rank(|rank| rank.certificates(ours.clone()), |rank| rank.certificates(theirs.clone()), words);
 }
 
+/// Threat S4.
 #[test]
 fn expired_certificates_are_refused() {
     let directory = TempDir::new().unwrap();
@@ -258,6 +269,7 @@ fn write_pair(directory: &std::path::Path) -> (Certificates, Certificates) {
     (ours, Certificates::read(directory).unwrap())
 }
 
+/// Threat S4.
 #[test]
 fn a_caller_without_a_certificate_is_refused() {
     let directory = TempDir::new().unwrap();
@@ -279,11 +291,13 @@ fn a_caller_without_a_certificate_is_refused() {
     refused(|rank| rank.certificates(ours.clone()), "has no certificate", attack);
 }
 
+/// Threat S5.
 #[test]
 fn web_browsers_are_refused() {
     refused(secret, "not a rank", |source, door| drop(source.say(door, b"GET / HTTP/1.1\r\nHost: briquette\r\n\r\n")));
 }
 
+/// Threat S5.
 #[test]
 fn random_bytes_are_refused() {
     let bytes: Vec<u8> = (0..100_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -292,6 +306,7 @@ fn random_bytes_are_refused() {
     refused(|rank| rank.certificates(certificates.clone()), "TLS", |source, door| drop(source.say(door, &bytes)));
 }
 
+/// Threat S5.
 #[test]
 fn lengths_that_lie_are_refused() {
     let introduction = |len: u32| [b"BRIQTCP1", &[7; 32][..], &len.to_le_bytes(), b"{}"].concat();
@@ -299,11 +314,13 @@ fn lengths_that_lie_are_refused() {
     refused(secret, "a message of 4097 bytes", |source, door| drop(source.say(door, &introduction(4097))));
 }
 
+/// Threat S6.
 #[test]
 fn a_port_scanner_changes_nothing() {
     refused(secret, "end of file", |source, door| (0..200).for_each(|_| drop(source.connect(door))));
 }
 
+/// Threat S6.
 #[test]
 fn silent_connections_change_nothing() {
     logs::keep();
@@ -315,8 +332,15 @@ fn silent_connections_change_nothing() {
     });
     // They were open all the time.
     assert_eq!(silent.len(), 200);
+    briquette_testkit::held!(
+        "connections that never send anything",
+        silent.len(),
+        "nothing changes",
+        silent_connections_change_nothing
+    );
 }
 
+/// Threat S6.
 #[test]
 fn a_crowd_of_silent_connections_makes_room_for_ranks() {
     logs::keep();
@@ -334,4 +358,10 @@ fn a_crowd_of_silent_connections_makes_room_for_ranks() {
         logs::wait_for(2, &[&source.logged(), "did not end its handshake"]);
     });
     assert_eq!(crowd.len(), 800);
+    briquette_testkit::held!(
+        "silent connections at the ports of a world that comes together",
+        crowd.len(),
+        "the ranks get in",
+        a_crowd_of_silent_connections_makes_room_for_ranks
+    );
 }

@@ -15,8 +15,8 @@ const PAGE: &str = include_str!("../../../docs/faults.md");
 pub struct Held<'a> {
     /// What was done.
     pub what: &'a str,
-    /// How many times: the same number in every run of the test.
-    pub times: usize,
+    /// How many times: the same in every run of the test.
+    pub times: String,
     /// What came of it, every time.
     pub outcome: &'a str,
     /// The test's name.
@@ -52,7 +52,8 @@ macro_rules! held {
     ($what:expr, $times:expr, $outcome:expr, $test:ident) => {{
         // The name is that of a function which is there.
         let _ = $test;
-        let row = $crate::held::Held { what: $what, times: $times, outcome: $outcome, test: stringify!($test) };
+        let row =
+            $crate::held::Held { what: $what, times: ($times).to_string(), outcome: $outcome, test: stringify!($test) };
         row.record(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     }};
 }
@@ -64,7 +65,7 @@ mod tests {
     #[test]
     fn a_row_that_the_page_does_not_have_fails_its_test() {
         let directory = std::env::temp_dir().join(format!("briquette-held-{}", std::process::id()));
-        let row = Held { what: "nothing at all", times: 3, outcome: "nothing", test: "a_row" };
+        let row = Held { what: "nothing at all", times: "3".into(), outcome: "nothing", test: "a_row" };
         let failed = std::panic::catch_unwind(|| row.record(&directory)).is_err();
         let written = fs::read_to_string(directory.join("held/a_row")).unwrap();
         fs::remove_dir_all(&directory).unwrap();
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_row_names_its_test() {
-        let row = Held { what: "a", times: 3, outcome: "b", test: "c" };
+        let row = Held { what: "a", times: "3".into(), outcome: "b", test: "c" };
         assert_eq!(row.row(), "| a | 3 | b | `c` |");
     }
 }

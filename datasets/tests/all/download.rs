@@ -114,6 +114,7 @@ fn ranks_that_start_together_download_once() {
     server.join().unwrap();
 }
 
+/// Threat F4.
 #[test]
 fn archive_with_another_checksum_is_refused_and_leaves_nothing() {
     let cache = tempdir().unwrap();
@@ -125,6 +126,7 @@ fn archive_with_another_checksum_is_refused_and_leaves_nothing() {
     assert_eq!(left_in(cache.path()), [""; 0]);
 }
 
+/// Threat F4.
 #[test]
 fn archive_without_a_wanted_file_is_refused() {
     let cache = tempdir().unwrap();
@@ -134,6 +136,7 @@ fn archive_without_a_wanted_file_is_refused() {
     assert_eq!(left_in(cache.path()), [""; 0]);
 }
 
+/// Threat F4.
 #[test]
 fn archive_that_cannot_be_unpacked_is_refused() {
     let cache = tempdir().unwrap();

@@ -85,6 +85,7 @@ fn a_run_is_replaced_only_when_nothing_stands_in_the_way_of_the_new_one() {
     );
 }
 
+/// Threat L3.
 #[cfg(unix)]
 #[test]
 fn a_second_process_in_a_directory_is_refused_and_a_killed_one_leaves_no_lock() {
@@ -106,6 +107,12 @@ fn a_second_process_in_a_directory_is_refused_and_a_killed_one_leaves_no_lock() 
     let steps = *runs.checkpoints("run").last().unwrap() + 1;
     runs.run(CIFAR, &format!("--resume run --steps {steps} --plain")).succeeds();
     assert_eq!(runs.text("run", "lock"), "");
+    briquette_testkit::held!(
+        "a second process in a run's directory",
+        1,
+        "refused, with the name of the first",
+        a_second_process_in_a_directory_is_refused_and_a_killed_one_leaves_no_lock
+    );
 }
 
 #[test]
@@ -131,6 +138,7 @@ fn damaged_and_missing_records_are_named_and_the_others_kept() {
     assert_eq!(steps(&runs), [7]);
 }
 
+/// Threat L3.
 #[test]
 fn a_checkpoint_of_another_run_is_passed_over() {
     let runs = Runs::default();
@@ -196,6 +204,7 @@ mod launched {
         }
     }
 
+    /// Threat L3.
     #[test]
     fn a_restart_leaves_another_run_alone_as_the_first_start_would_have() {
         let runs = Runs::default();

@@ -53,6 +53,12 @@ fn a_run_whose_reader_goes_away_ends_well_and_complete() {
     drop(err.0);
     assert_eq!(code(child), Some(0));
     is_complete(&runs, "run");
+    briquette_testkit::held!(
+        "the reader of the output goes away",
+        1,
+        "exit code 0, all files complete",
+        a_run_whose_reader_goes_away_ends_well_and_complete
+    );
 }
 
 /// A pipe that is full and never read.
@@ -72,6 +78,12 @@ fn a_run_whose_reader_stops_reading_ends_well_and_complete() {
     assert_eq!(code(start(&runs, CIFAR, &small("run"), writer, warnings)), Some(0));
     is_complete(&runs, "run");
     drop((reader, errors));
+    briquette_testkit::held!(
+        "the reader of output and errors stops reading",
+        1,
+        "exit code 0, all files complete",
+        a_run_whose_reader_stops_reading_ends_well_and_complete
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -81,6 +93,12 @@ fn a_run_whose_log_disk_is_full_ends_well_and_complete() {
     let disk = || OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert_eq!(code(start(&runs, CIFAR, &small("run"), disk(), disk())), Some(0));
     is_complete(&runs, "run");
+    briquette_testkit::held!(
+        "the disk of the output is full",
+        1,
+        "exit code 0, all files complete",
+        a_run_whose_log_disk_is_full_ends_well_and_complete
+    );
 }
 
 #[test]

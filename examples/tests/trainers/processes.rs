@@ -186,6 +186,12 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
     // The test loss depends on all weights and running statistics.
     assert_eq!(runs.summary("whole"), runs.summary("broken"));
+    briquette_testkit::held!(
+        "a rank killed (SIGKILL) under `--restart`",
+        killed,
+        "the bits of a run that was not",
+        a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_not
+    );
 }
 
 /// The processes that a process has started.

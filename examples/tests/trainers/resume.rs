@@ -193,6 +193,7 @@ fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resume
     }
 }
 
+/// Threat F1.
 #[test]
 fn a_damaged_checkpoint_is_passed_over_for_the_one_before_and_said_aloud() {
     let runs = Runs::default();

@@ -22,6 +22,7 @@ fn ranks(runs: &Runs, program: &str, flags: [&str; 2]) -> [Ended; 2] {
     [start(0), start(1)].map(|running| running.end())
 }
 
+/// Threat R1.
 #[test]
 fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both() {
     for (flag, values) in [
@@ -45,6 +46,12 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
         }
         assert!(!runs.path("run-0/config.toml").exists(), "nothing was begun");
     }
+    briquette_testkit::held!(
+        "ranks started with another setting",
+        8,
+        "both refuse, and name flag and values",
+        ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both
+    );
 }
 
 /// Images in CIFAR-10's layout, from a seed; the labels are the same whatever the seed.
@@ -59,6 +66,7 @@ fn write_images(directory: &Path, seed: u8) {
     }
 }
 
+/// Threat R1.
 #[test]
 fn ranks_with_other_data_under_the_same_labels_are_refused_and_so_is_a_run_that_is_resumed_with_it() {
     let runs = Runs::default();
@@ -78,6 +86,7 @@ fn ranks_with_other_data_under_the_same_labels_are_refused_and_so_is_a_run_that_
     runs.run(CIFAR, "--resume run --data d --steps 6 --plain").succeeds();
 }
 
+/// Threat R1.
 #[test]
 fn ranks_with_another_dataset_or_split_are_refused() {
     let runs = Runs::default();

@@ -272,6 +272,7 @@ mod tests {
         }
     }
 
+    /// Threat F2.
     #[test]
     fn what_does_not_fit_is_named() {
         let says = |bytes: &[u8], words: &[&str]| {

@@ -12,6 +12,7 @@ fn vector() -> Vector {
     Vector { values: (0..7_u8).map(|v| f32::from(v) - 2.5).collect(), tensors }
 }
 
+/// Threat F2.
 #[test]
 fn a_cut_or_changed_file_is_an_error_or_another_vector() {
     let one = Vector { values: vector().values[..6].to_vec(), tensors: vector().tensors[..1].to_vec() };

@@ -172,6 +172,7 @@ fn a_run_that_was_stopped_elsewhere_is_not_started_again() {
     assert!(!left.err.contains("error:"), "{left:?}");
 }
 
+/// Threat L2.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_a_rank_left_behind_ends_with_the_world() {
@@ -185,6 +186,7 @@ fn what_a_rank_left_behind_ends_with_the_world() {
     }
 }
 
+/// Threat L2.
 #[test]
 #[cfg(target_os = "linux")]
 fn ranks_die_with_a_launcher_that_is_killed() {

@@ -148,6 +148,7 @@ fn a_dry_run_prints_commands_and_starts_nothing() {
     assert!(!place.path("started").exists());
 }
 
+/// Threat L1.
 #[test]
 fn tokens_are_32_random_bytes_as_text() {
     let place = Place::new("");

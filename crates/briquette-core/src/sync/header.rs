@@ -269,6 +269,7 @@ mod tests {
         assert_eq!((a.weight, b.weight, a.facts.loss), (0.0, 2.0, Some(7.0)));
     }
 
+    /// Threat R3.
     #[test]
     fn a_bad_slot_is_refused_on_every_rank_by_name() {
         let bad = Header { bad_slot: Some(1), ..Header::default() };
@@ -302,6 +303,7 @@ mod tests {
         assert_eq!((a.facts.learning_rate, b.facts.learning_rate), (Some(0.2), Some(0.2)));
     }
 
+    /// Threat R3.
     #[test]
     fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
         let good = Header { samples: 4, learning_rate: Some(0.1), ..Header::default() };

@@ -59,6 +59,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
     }
 }
 
+/// Threat R2.
 #[test]
 fn counts_beyond_the_frame_are_refused() {
     for content in [
@@ -85,6 +86,7 @@ fn counts_beyond_the_frame_are_refused() {
     }
 }
 
+/// Threat R2.
 #[test]
 fn indices_without_values_take_no_memory() {
     // 517 indices of a bit each, and one byte for as many values.

@@ -20,12 +20,14 @@ impl Numbers {
     }
 }
 
+/// Threat S5.
 #[test]
 fn arbitrary_streams_end_with_a_reason_however_they_are_cut() {
     let mut numbers = Numbers(1);
     (0..2000).for_each(|_| claims::check_stream(&numbers.bytes(400)));
 }
 
+/// Threat R2.
 #[test]
 fn frames_are_read_as_they_were_sent_up_to_the_first_lie() {
     let mut numbers = Numbers(2);
@@ -39,12 +41,14 @@ fn frames_are_read_as_they_were_sent_up_to_the_first_lie() {
     }
 }
 
+/// Threat S5.
 #[test]
 fn nobody_who_does_not_know_the_secret_is_believed() {
     let mut numbers = Numbers(3);
     (0..2000).for_each(|_| claims::check_handshake(&numbers.bytes(300)));
 }
 
+/// Threat S5.
 #[test]
 fn introductions_and_answers_make_sense_or_are_refused() {
     let good = [

@@ -65,6 +65,7 @@ mod tests {
         }
     }
 
+    /// Threat F1.
     #[test]
     fn a_damaged_manifest_is_an_error_or_says_the_same() {
         let whole = Manifest::parse(TEXT.as_bytes()).unwrap();
@@ -78,6 +79,7 @@ mod tests {
         });
     }
 
+    /// Threat F1.
     #[test]
     fn a_state_comes_back_to_the_bit_and_a_damaged_one_is_an_error_or_another() {
         let bytes = write(&state());

@@ -52,6 +52,7 @@ fn as_if_older(checkpoint: &Path, edit: impl Fn(&mut serde_json::Value)) {
     fs::write(path, manifest.to_string()).unwrap();
 }
 
+/// Threat F5.
 #[test]
 fn only_step_and_digits_counts_and_nothing_else_is_ever_removed() {
     let directory = tempfile::tempdir().unwrap();
@@ -73,6 +74,12 @@ fn only_step_and_digits_counts_and_nothing_else_is_ever_removed() {
     for name in others {
         assert!(at.join(name).join("manifest.json").is_file(), "{name}");
     }
+    briquette_testkit::held!(
+        "names that look like checkpoints",
+        "all kinds",
+        "neither read nor removed",
+        only_step_and_digits_counts_and_nothing_else_is_ever_removed
+    );
 }
 
 #[test]
@@ -91,6 +98,7 @@ fn checkpoints_are_ordered_by_number_and_manifests_without_a_checksum_still_coun
     assert_eq!(Checkpoint::latest(at).unwrap().step(), 100_000_000);
 }
 
+/// Threat F1.
 #[test]
 fn a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before() {
     let directory = tempfile::tempdir().unwrap();
@@ -113,6 +121,12 @@ fn a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before()
     assert!(gave_way * 10 > whole.len() * 8 * 9, "{gave_way} of {}", whole.len() * 8);
     fs::write(&path, &whole[..whole.len() - 3]).unwrap();
     assert_eq!(Checkpoint::latest(directory.path()).unwrap().step(), 1);
+    briquette_testkit::held!(
+        "a bit of `manifest.json` flipped",
+        "every bit",
+        "nothing changed, or the checkpoint before",
+        a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before
+    );
 }
 
 /// Resumes on two ranks; rank 1's file of the newest checkpoint is what `damage` made of it.

@@ -88,6 +88,7 @@ fn mismatches(world: usize, hidden: [usize; 2], config: [Config; 2], seed: [u64;
     results.into_iter().enumerate().map(told).collect()
 }
 
+/// Threat R1.
 #[test]
 fn what_differs_between_ranks_is_named_with_both_values_on_every_rank() {
     let (same, hidden, seed) = ([top_k(), top_k()], [8, 8], [1, 1]);
@@ -143,6 +144,7 @@ fn grouped(momentum_there: f64) -> ModuleOptimizer {
     momentum(0.9).init().with_group(group, momentum(momentum_there).build(), None)
 }
 
+/// Threat R1.
 #[test]
 fn ranks_whose_optimizers_differ_in_kind_or_in_any_setting_cannot_join() {
     let pairs: [[fn() -> ModuleOptimizer; 2]; 10] = [
