@@ -11,8 +11,9 @@
 #
 # A target starts from fuzz/seeds/TARGET, which `cargo run --example seeds` in fuzz/ writes, and keeps what it finds
 # interesting in fuzz/corpus/TARGET, which is not committed. What the targets assert is in
-# crates/briquette-core/tests/wire_format/{claims,asked}.rs and crates/briquette-tcp/tests/arbitrary/claims.rs; `cargo test`
-# holds random inputs to the same.
+# crates/briquette-core/tests/wire_format/{claims,exchanges,asked}.rs, crates/briquette-tcp/tests/arbitrary/claims.rs,
+# crates/briquette-cli/tests/files/claims.rs and crates/briquette/src/checkpoint/claims.rs; `cargo test` holds random inputs to the
+# same. A trainer's config.toml has no target, as it takes Burn to build: examples/tests/options holds random ones to theirs.
 #
 # After a crash the input lies in fuzz/artifacts/TARGET. To see it again:
 #
