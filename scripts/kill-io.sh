@@ -10,7 +10,7 @@
 # alone, and nothing may be left over. Of a run that is overwritten, either the old one is whole or the new one has begun.
 #
 # Prints a table as CSV: scenario x harm, calls, how runs came to their ends. Exits 1 if anything was found, which is said on
-# stderr. For Linux on x86-64 where processes may be traced.
+# stderr; 77 where processes cannot be traced, or not on Linux on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --workspace --locked

@@ -106,6 +106,9 @@ struct Tracer<'a> {
     traced: Traced,
 }
 
+/// What [`run`] says where it cannot trace at all.
+pub const REFUSED: &str = "this system does not let processes be traced";
+
 /// Stops itself, so that it can be seized before it does anything.
 const WAITING: &str = r#"kill -STOP $$; exec "$@""#;
 
@@ -132,7 +135,10 @@ pub fn run(command: &[String], directory: &Path, inside: &Path, injection: Injec
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACEEXEC
         | Options::PTRACE_O_EXITKILL;
-    ptrace::seize(main, options).context("this system does not let processes be traced")?;
+    if let Err(error) = ptrace::seize(main, options) {
+        kill(main, Signal::SIGKILL)?;
+        return Err(error).context(REFUSED);
+    }
     kill(main, Signal::SIGCONT)?;
     let mut tracer = Tracer { inside, injection, entered: HashMap::new(), traced: Traced::default() };
     tracer.follow(main)?;

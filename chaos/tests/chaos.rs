@@ -48,6 +48,9 @@ fn a_short_soak_finds_nothing() {
 fn a_run_killed_at_a_system_call_ends_with_the_bits_of_one_that_was_not() {
     for (scenario, every) in [("begin-processes", "29"), ("resume-threads", "19"), ("overwrite-threads", "19")] {
         let Some(output) = run(env!("CARGO_BIN_EXE_kill-io"), &[scenario, "--every", every]) else { return };
+        if output.status.code() == Some(77) {
+            return println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        }
         let (stdout, stderr) = succeeds(&output);
         let rows: Vec<&str> = stdout.lines().skip(1).collect();
         assert!(rows.len() == 4 && rows.iter().all(|row| row.ends_with(",0,0")), "{stdout}\n{stderr}");

@@ -22,6 +22,7 @@ mod kill_io {
 
     use anyhow::{Context, Result};
     use briquette_chaos::kill_io::{Bench, Case, End, Harm, Ranks, Scenario};
+    use briquette_chaos::trace::REFUSED;
     use briquette_chaos::world::Programs;
     use clap::Parser;
 
@@ -52,7 +53,7 @@ mod kill_io {
             Ok(false) => ExitCode::FAILURE,
             Err(error) => {
                 eprintln!("error: {error:#}");
-                ExitCode::from(2)
+                ExitCode::from(if error.to_string() == REFUSED { 77 } else { 2 })
             }
         }
     }
