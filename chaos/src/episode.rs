@@ -223,21 +223,31 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// Waits until the run goes on: with other processes than `before`, or with more steps.
-    fn goes_on(&mut self, before: &[u32], otherwise: &str) -> Result<String> {
+    /// How often the launcher started the world again, this one or those before.
+    fn restarts(&self) -> usize {
+        fs::read_to_string(self.around.directory.join("stderr")).map_or(0, |text| text.matches("restarting (").count())
+    }
+
+    /// Waits until the run goes on, and says whether that took a new start since there were so many.
+    fn survives(&mut self, restarts: usize) -> Result<String> {
+        let outcome = self.goes_on("survived")?;
+        let again = self.restarts() > restarts;
+        Ok(if again { outcome.replace("survived", "restarted") } else { outcome })
+    }
+
+    /// Waits until the run has taken a step more; `came` is what it then has done.
+    fn goes_on(&mut self, came: &str) -> Result<String> {
         let size =
             |episode: &Episode<'_>| fs::metadata(episode.home().join("metrics.jsonl")).map_or(0, |file| file.len());
         let (begin, mut last) = (Instant::now(), size(self));
         loop {
             self.look()?;
             if self.finished {
-                return Ok(format!("{otherwise}, finished"));
+                return Ok(format!("{came}, finished"));
             }
-            let (ranks, now) = (self.world.ranks(), size(self));
-            let others = ranks.len() == self.plan.ranks && !ranks.iter().any(|rank| before.contains(rank));
-            let further = now > last;
-            if further {
-                return Ok(if others { otherwise } else { "survived" }.to_owned());
+            let now = size(self);
+            if now > last {
+                return Ok(came.to_owned());
             }
             if self.stopped() {
                 return Ok("not waited for".into());
@@ -284,7 +294,7 @@ impl<'a> Episode<'a> {
         if self.around.ports.is_some_and(|(port, _)| check::listens(port)) {
             findings.push("left over: a socket that listens".into());
         }
-        self.outcome.restarts = fs::read_to_string(directory.join("stderr"))?.matches("restarting (").count();
+        self.outcome.restarts = self.restarts();
         self.outcome.findings.extend(findings);
         let findings = &self.outcome.findings;
         if !findings.is_empty() && self.disk.is_some() {

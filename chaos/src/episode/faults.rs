@@ -17,12 +17,12 @@ use crate::world::signal;
 impl Episode<'_> {
     /// Does it, and waits for what comes of it.
     pub(super) fn inflict(&mut self, fault: Fault) -> Result<String> {
-        let before = self.world.ranks();
+        let (before, restarts) = (self.world.ranks(), self.restarts());
         match fault {
             Fault::Kill(Target::Launcher) => {
                 self.end_launcher()?;
                 self.resume()?;
-                return self.goes_on(&[], "resumed");
+                return self.goes_on("resumed");
             }
             Fault::Stop(with) => return self.stop(with),
             Fault::Damage(damage) => return self.damage(damage),
@@ -42,12 +42,12 @@ impl Episode<'_> {
             Fault::Late(latency, time) => self.harm(Harm::latency(latency), time),
             Fault::Frozen(time) => self.harm(Harm::frozen(), time),
             Fault::Flip(place) => self.harm(Harm::flip(Direction::ToServer, place), Duration::from_secs(3)),
-            Fault::Gone => return self.gone(&before),
+            Fault::Gone => return self.gone(&before, restarts),
             Fault::Full(time) => self.full(time)?,
             Fault::Clock(seconds) => fs::write(self.around.directory.join("clock"), seconds.to_string())?,
             Fault::Strangers(count) => inflict::strangers(self.around.ports.context("has ports")?.0, count),
         }
-        self.goes_on(&before, "restarted")
+        self.survives(restarts)
     }
 
     /// Waits for others than those of which one was killed: until they notice they may take another step.
@@ -75,14 +75,14 @@ impl Episode<'_> {
     }
 
     /// Ranks are lost when nothing was heard of them for 30 seconds.
-    fn gone(&mut self, before: &[u32]) -> Result<String> {
+    fn gone(&mut self, before: &[u32], restarts: usize) -> Result<String> {
         self.proxy.set(Harm::half_open());
         let begin = Instant::now();
         while self.world.ranks() == before && begin.elapsed() < Duration::from_secs(60) && !self.stopped() {
             sleep(LOOK);
         }
         self.proxy.set(Harm::none());
-        self.goes_on(before, "restarted")
+        self.survives(restarts)
     }
 
     fn full(&self, time: Duration) -> Result<()> {
@@ -115,7 +115,7 @@ impl Episode<'_> {
             }
         }
         self.resume()?;
-        self.goes_on(&[], "resumed")
+        self.goes_on("resumed")
     }
 
     fn damage(&mut self, damage: Damage) -> Result<String> {
@@ -129,7 +129,7 @@ impl Episode<'_> {
             }
         };
         self.resume()?;
-        self.goes_on(&[], &what)
+        self.goes_on(&what)
     }
 
     /// Names that begin as a checkpoint's do, and are a user's own.
@@ -143,7 +143,6 @@ impl Episode<'_> {
                 self.allowed.strays.insert(name.to_owned());
             }
         }
-        let before = self.world.ranks();
-        self.goes_on(&before, "restarted")
+        self.goes_on("survived")
     }
 }
