@@ -108,7 +108,7 @@ impl Case {
                 local_rank: rank,
                 master: if through { way.address() } else { master }.ip().to_string(),
                 port: if through { way.address() } else { master }.port(),
-                token: Some("sesame".into()),
+                token: Some("sesame-opens-for-47".into()),
                 token_file: None,
                 tls: None,
                 launch: None,
