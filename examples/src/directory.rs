@@ -178,8 +178,8 @@ impl RunDirectory {
             fs::rename(from, to).with_context(failed)?;
         }
         // Before the new run begins: a loss of power may not mix the two.
-        let moved = [aside, &self.path].into_iter().filter(|_| aside.exists());
-        moved.map(sync_directory).collect::<io::Result<()>>().with_context(failed)
+        let mut moved = [aside, &self.path].into_iter().filter(|_| aside.exists());
+        moved.try_for_each(sync_directory).with_context(failed)
     }
 
     /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
