@@ -13,5 +13,6 @@
 # stderr; 77 where processes cannot be traced, or not on Linux on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --workspace --locked
+# As the tests are built, so that one build of Burn serves both.
+cargo test --workspace --no-run --locked --test chaos --test trainers --test launch
 exec nice -n 10 "${CARGO_TARGET_DIR:-target}/debug/kill-io" "$@"

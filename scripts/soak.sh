@@ -11,14 +11,16 @@
 # compares metrics, summary and the tensors of the last checkpoint with those of an undisturbed run, and looks at memory,
 # descriptors, processes, sockets and files that are left over. The monotonic clock, by which deadlines are kept, cannot jump.
 #
-# One line per event on stdout and in OUT/soak.csv (`soak` here, if --out is not given). Ends after the episode in which the time is over, at
-# the first finding (without --keep-going), or at Ctrl-C; exits 1 if anything was found. The directory of an episode with a finding is kept.
+# One line per event on stdout and in OUT/soak.csv (`soak` here, if --out is not given). Ends after the episode in which the time is
+# over, at the first finding (without --keep-going), or at Ctrl-C; exits 1 if anything was found. The directory of an episode with a
+# finding is kept.
 #
 # For Linux. Full disks need the right to mount, jumps of the clock a C compiler; without them the others remain.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$(dirname "$0")/.."
-cargo build --workspace --locked
+# As the tests are built, so that one build of Burn serves both.
+cargo test --workspace --no-run --locked --test chaos --test trainers --test launch
 built=${CARGO_TARGET_DIR:-target}/debug
 # A copy, so that a build meanwhile does not change what is tested.
 programs=$(mktemp -d)
