@@ -80,8 +80,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// Whether the same would fail again: settings that cannot work, of one rank or of all together.
 fn is_permanent(cause: &(dyn Error + 'static)) -> bool {
-    let of_ranks =
-        |error: &briquette::Error| matches!(error, briquette::Error::Config(_) | briquette::Error::Mismatch { .. });
+    let of_ranks = |error: &briquette::Error| {
+        use briquette::Error::{Config, Mismatch, OtherRun};
+        matches!(error, Config(_) | Mismatch { .. } | OtherRun { .. })
+    };
     cause.is::<Refused>()
         || cause.is::<ConfigError>()
         || cause.downcast_ref().is_some_and(JoinError::is_permanent)

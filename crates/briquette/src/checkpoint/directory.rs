@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::fail;
+use super::file::{partial, put_in_place};
 use super::manifest::Manifest;
 use crate::error::Error;
 
@@ -140,13 +141,20 @@ impl Checkpoint {
         self.manifest.notes.get(name).map(String::as_str)
     }
 
+    /// A rank's file: of the files by its name and by the one it is written under, the one that the manifest is of. A process that
+    /// was killed when the manifest was in place may have left the second.
     pub(super) fn read(&self, rank: usize) -> Result<Vec<u8>, Error> {
         let path = self.path.join(file_name(rank));
-        let bytes = fs::read(&path).map_err(|e| fail(&path, e))?;
-        if Some(&crc32fast::hash(&bytes)) != self.manifest.checksums.get(rank) {
-            return Err(fail(&path, "damaged: its checksum is not the manifest's"));
+        let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == self.manifest.checksums.get(rank);
+        let found = match fs::read(&path) {
+            Ok(bytes) if is_it(&bytes) => return Ok(bytes),
+            other => other,
+        };
+        if let Some(bytes) = fs::read(partial(&path)).ok().filter(is_it) {
+            return Ok(bytes);
         }
-        Ok(bytes)
+        found.map_err(|e| fail(&path, e))?;
+        Err(fail(&path, "damaged: its checksum is not the manifest's"))
     }
 }
 
@@ -154,23 +162,27 @@ pub(super) fn file_name(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }
 
-/// Every rank does; one of them is first.
-pub(super) fn forget_manifest(path: &Path) -> std::io::Result<()> {
-    let manifest = path.join(MANIFEST);
-    match fs::remove_file(&manifest) {
-        Err(error) if manifest.is_file() => Err(error),
-        _ => Ok(()),
+/// Ends what a save that was killed left of a rank's file: one that a manifest is of gets its name.
+pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
+    let file = path.join(file_name(rank));
+    let Ok(bytes) = fs::read(partial(&file)) else { return Ok(()) };
+    let manifest = fs::read(path.join(MANIFEST)).ok().and_then(|text| Manifest::parse(&text).ok());
+    match manifest.is_some_and(|manifest| manifest.checksums.get(rank) == Some(&crc32fast::hash(&bytes))) {
+        true => put_in_place(&file),
+        false => Ok(()),
     }
 }
 
-/// Leaves the newest [`KEEP`] complete checkpoints, the one in use, and nothing of the series that is older than they are.
+/// Leaves the newest [`KEEP`] complete checkpoints up to the one in use, and nothing of the series that is older than they are.
+/// (What is newer than the one in use was passed over: it is no reason to remove what is whole.)
 pub(super) fn remove_old(series: Series<'_>, used: u64) {
     let (complete, found) = match series.complete().and_then(|complete| Ok((complete, series.found()?))) {
         Ok(listed) => listed,
         Err(error) => return tracing::warn!("cannot remove the old checkpoints: {error}"),
     };
-    let Some(oldest_kept) = complete.into_iter().rev().take(KEEP).next_back() else { return };
-    for number in found.into_iter().take_while(|number| *number < oldest_kept.min(used)) {
+    let complete = complete.into_iter().rev().filter(|number| *number <= used);
+    let Some(oldest_kept) = complete.take(KEEP).last() else { return };
+    for number in found.into_iter().take_while(|number| *number < oldest_kept) {
         let path = series.path(number);
         if let Err(error) = fs::remove_dir_all(&path) {
             tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display());

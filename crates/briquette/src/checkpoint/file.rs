@@ -24,7 +24,7 @@ pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
 /// One rank's file, read and found to belong to this run.
 pub(crate) struct Saved {
     pub(crate) path: PathBuf,
-    /// For [`Synchronizer::restore`].
+    /// For [`Synchronizer::prepare`].
     pub(crate) state: State,
     pub(super) blobs: BTreeMap<String, Bytes>,
 }
@@ -72,7 +72,7 @@ fn sync_directory(directory: &Path) -> std::io::Result<()> {
 }
 
 /// Makes a directory, with those above it that are not there, each safe in the one that it is in. (Another rank may have made it
-/// just now: the one it is in is synced whoever did.)
+/// just now: the one it is in is synced in any case.)
 pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     let above =
         |path: &Path| path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new(".")).to_owned();
@@ -81,18 +81,20 @@ pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
 }
 
-/// Writes under a temporary name, syncs, renames, syncs the directory: seconds of writing, and of the rest. The name is always
-/// the same, so that the next attempt replaces what a killed process left.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let partial = path.with_file_name(format!(".partial-{}", path.file_name().unwrap_or_default().to_string_lossy()));
+/// The name under which a file is written. It is always the same, so that the next attempt replaces what a killed process left.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".partial-{}", path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Writes a file under its [`partial`] name, and makes both safe: seconds of writing, and of the rest.
+pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
+    let (directory, partial) = (path.parent().unwrap_or(Path::new(".")), partial(path));
     let write = || -> std::io::Result<[f64; 2]> {
         let begin = Instant::now();
         let mut file = fs::File::create(&partial)?;
         file.write_all(bytes)?;
         let written = begin.elapsed();
         file.sync_all()?;
-        fs::rename(&partial, path)?;
         sync_directory(directory)?;
         Ok([written.as_secs_f64(), (begin.elapsed() - written).as_secs_f64()])
     };
@@ -100,6 +102,15 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Er
         let _ = fs::remove_file(&partial);
         fail(path, format!("{e}; the checkpoint before is untouched"))
     })
+}
+
+/// Gives a written file its name, in the place of what has it.
+pub(super) fn put_in_place(path: &Path) -> Result<(), Error> {
+    let put = || {
+        fs::rename(partial(path), path)?;
+        sync_directory(path.parent().unwrap_or(Path::new(".")))
+    };
+    put().map_err(|e: std::io::Error| fail(path, format!("{e}; the checkpoint before is untouched")))
 }
 
 /// Burn's records and our state in one file.
@@ -131,7 +142,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         // As far as the first attempt came.
         fs::write(directory.path().join(".partial-file"), "ha").unwrap();
-        write_atomically(&directory.path().join("file"), b"half no more").unwrap();
+        let path = directory.path().join("file");
+        write_partial(&path, b"half no more").unwrap();
+        put_in_place(&path).unwrap();
         let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["file"]);
         assert_eq!(fs::read(directory.path().join("file")).unwrap(), b"half no more");

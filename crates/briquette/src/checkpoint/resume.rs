@@ -9,7 +9,7 @@ use burn::optim::ModuleOptimizer;
 
 use super::books::Books;
 use super::directory::{Series, remove_old};
-use super::{Checkpoint, WorldChange, by_the_default_device, fail};
+use super::{Checkpoint, WorldChange, by_the_default_device, fail, other_run};
 use crate::error::Error;
 use crate::flat::{self, Part};
 use crate::optimizer::DistributedOptimizer;
@@ -19,8 +19,10 @@ use crate::synchronizer::Synchronizer;
 const USABLE: u8 = 0;
 /// Damaged, or not to be understood: the one before may serve.
 const UNUSABLE: u8 = 1;
-/// Whole, but not of this run: an older one would not be either.
+/// The rank failed in a way that an older one would not mend.
 const REFUSED: u8 = 2;
+/// Whole, but not of this run: an older one would not be either.
+const OTHER_RUN: u8 = 3;
 
 /// State that was read and fits; nothing has changed yet.
 pub(crate) struct Prepared {
@@ -170,15 +172,20 @@ impl Synchronizer {
         let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();
         let problem = match prepared {
             Err(error) if verdict(&error) == worst => error,
-            _ => fail(
-                path,
-                format!("rank {rank}: {}", String::from_utf8_lossy(heard[rank].get(1..).unwrap_or_default())),
-            ),
+            _ => {
+                let words = String::from_utf8_lossy(heard[rank].get(1..).unwrap_or_default());
+                let problem = format!("rank {rank}: {words}");
+                if worst == OTHER_RUN { other_run(path, problem) } else { fail(path, problem) }
+            }
         };
-        if worst == REFUSED { Err(problem) } else { Ok(Err(problem)) }
+        if worst == UNUSABLE { Ok(Err(problem)) } else { Err(problem) }
     }
 }
 
 fn verdict(error: &Error) -> u8 {
-    if matches!(error, Error::Checkpoint { .. } | Error::State(_)) { UNUSABLE } else { REFUSED }
+    match error {
+        Error::Checkpoint { .. } | Error::State(_) => UNUSABLE,
+        Error::OtherRun { .. } => OTHER_RUN,
+        _ => REFUSED,
+    }
 }

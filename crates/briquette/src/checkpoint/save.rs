@@ -9,8 +9,8 @@ use briquette_core::state::State;
 use burn::module::Module;
 
 use super::books::Books;
-use super::directory::{MANIFEST, file_name, forget_manifest, remove_old};
-use super::file::{self, make_directory, write_atomically};
+use super::directory::{MANIFEST, file_name, remove_old, settle};
+use super::file::{self, make_directory, put_in_place, write_partial};
 use super::manifest::Manifest;
 use super::{Blobs, Series, fail, own_blobs};
 use crate::error::Error;
@@ -171,8 +171,8 @@ impl Synchronizer {
             serialize_seconds: begin.elapsed().as_secs_f64(),
             ..SaveReport::default()
         };
-        let (to, name) = (path.clone(), file_name(self.rank()));
-        let writing = Writing::begin(background, &path, move || write_file(&to, &name, bytes));
+        let (to, rank) = (path.clone(), self.rank());
+        let writing = Writing::begin(background, &path, move || write_file(&to, rank, bytes));
         Pending { path, notes: notes.clone(), report, writing }
     }
 
@@ -198,6 +198,10 @@ impl Synchronizer {
         };
         let agreed = self.agree_on_files(complete.is_ok().then_some(0))?;
         complete?;
+        if agreed[0].is_some() {
+            // The manifest is of these files, by whichever of their names they are found: the checkpoint is complete in any case.
+            let _ = put_in_place(&path.join(file_name(self.rank())));
+        }
         report.complete_seconds = begin.elapsed().as_secs_f64();
         match agreed[0] {
             Some(_) => Ok(report),
@@ -237,16 +241,18 @@ impl Synchronizer {
     }
 }
 
-fn write_file(path: &Path, name: &str, bytes: Result<Vec<u8>, String>) -> Outcome {
+/// Beside what an earlier save of this step left, which counts until the manifest is replaced.
+fn write_file(path: &Path, rank: usize, bytes: Result<Vec<u8>, String>) -> Outcome {
     make_directory(path).map_err(|e| fail(path, e))?;
-    // Before the first file of an older checkpoint here is replaced, none may take it for complete.
-    forget_manifest(path).map_err(|e| fail(path, format!("{e}; the checkpoint before is untouched")))?;
+    settle(path, rank)?;
     let bytes = bytes.map_err(|e| fail(path, e))?;
-    let seconds = write_atomically(&path.join(name), &bytes)?;
+    let seconds = write_partial(&path.join(file_name(rank)), &bytes)?;
     Ok(Written { checksum: crc32fast::hash(&bytes), seconds })
 }
 
 fn write_manifest(path: &Path, manifest: &Manifest) -> Result<(), Error> {
     let text = manifest.to_text().map_err(|e| fail(path, e))?;
-    write_atomically(&path.join(MANIFEST), text.as_bytes()).map(drop)
+    let path = path.join(MANIFEST);
+    write_partial(&path, text.as_bytes())?;
+    put_in_place(&path)
 }

@@ -282,3 +282,27 @@ fn a_directory_that_cannot_be_listed_may_hold_checkpoints_and_is_never_taken_for
     assert!(errors[0].contains("cannot be listed"), "{errors:?}");
     assert!(errors[1].contains("no complete checkpoint"), "{errors:?}");
 }
+
+/// A step is saved again where a run goes on at an epoch's end that was not evaluated: there may be no other checkpoint.
+#[test]
+fn a_step_that_is_saved_again_is_whole_at_every_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    train_and_save(directory.path(), 1);
+    let path = directory.path().join("step-00000001");
+    let [file, partial] = ["rank-0.safetensors", ".partial-rank-0.safetensors"].map(|name| path.join(name));
+    let latest = || Checkpoint::latest(directory.path()).unwrap().step();
+    let whole = fs::read(&file).unwrap();
+    // Ended before the manifest is replaced: what was written is not of it.
+    fs::write(&partial, b"half").unwrap();
+    assert_eq!((latest(), fs::read(&file).unwrap()), (1, whole.clone()));
+    // Ended after it: the manifest is of the file that does not have its name yet.
+    fs::write(&partial, &whole).unwrap();
+    fs::write(&file, b"the one before").unwrap();
+    assert_eq!(latest(), 1);
+    train_and_save(directory.path(), 1);
+    assert!(!partial.exists() && latest() == 1);
+    // Where the file cannot be written, the one that is there still counts.
+    fs::create_dir(&partial).unwrap();
+    let failed = std::panic::catch_unwind(|| train_and_save(directory.path(), 1)).is_err();
+    assert!(failed && latest() == 1, "failed: {failed}");
+}

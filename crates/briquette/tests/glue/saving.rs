@@ -76,7 +76,7 @@ fn a_write_that_fails_in_the_background_is_an_error_of_the_next_save_on_every_ra
         optim.finish_saving()?;
         let (model, _) = train(&mut optim, model, 1, rank)?;
         if rank == 1 {
-            fs::create_dir_all(at.join("step-00000002/rank-1.safetensors/in-the-way")).unwrap();
+            fs::create_dir_all(at.join("step-00000002/.partial-rank-1.safetensors/in-the-way")).unwrap();
         }
         optim.synchronizer_mut().communicator().barrier()?;
         optim.save(&model, at, &BTreeMap::new())?;
@@ -103,7 +103,7 @@ fn what_is_not_finished_is_not_complete_and_leaves_no_half_of_a_file() {
     let step = directory.path().join("step-00000000");
     let mut names: Vec<_> = fs::read_dir(step).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["rank-0.safetensors", "rank-1.safetensors"], "whole files, no manifest");
+    assert_eq!(names, [".partial-rank-0.safetensors", ".partial-rank-1.safetensors"], "whole files, no manifest");
     assert_eq!(newest(directory.path()), None);
 }
 
