@@ -7,7 +7,7 @@
 //!     replaced-by-ID/   what an earlier run left, while run ID takes its place
 //! ```
 //!
-//! Rank 0 alone looks into the directory and decides, when every rank is ready; the others receive its [`Start`].
+//! Rank 0 alone looks into the directory and decides, when every rank is ready; the others receive its `Start`.
 
 mod lock;
 

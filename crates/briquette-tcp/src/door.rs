@@ -129,14 +129,18 @@ async fn receive(socket: TcpStream, settings: &Settings) -> Result<Caller<Secure
     handshake::listen(stream, &settings.token, &binding).await
 }
 
+/// Reasons that are logged for one address.
+const REASONS: usize = 8;
+
 /// Sources that were refused, and how often for each reason: it is logged once, and how often in the end.
 #[derive(Debug, Default)]
 struct Strangers(HashMap<(IpAddr, String), usize>);
 
 impl Strangers {
     fn name(&mut self, from: IpAddr, problem: &str) {
-        // Bounded: whoever has a thousand addresses, or reasons, is not worth a line each.
-        let is_full = self.0.len() >= 1000;
+        // Bounded: a thousand addresses are not worth a line each, and reasons hold bytes of the caller's choice.
+        let reasons = self.0.keys().filter(|(address, _)| *address == from).count();
+        let is_full = self.0.len() >= 1000 || reasons >= REASONS;
         let known = self.0.get_mut(&(from, problem.to_owned()));
         match known {
             Some(count) => *count += 1,

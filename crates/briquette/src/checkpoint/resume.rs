@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::books::Books;
-use super::directory::{Series, remove_old};
+use super::directory::{Series, remove_old, settle};
 use super::{Checkpoint, WorldChange, by_the_default_device, fail, other_run};
 use crate::error::Error;
 use crate::flat::{self, Part};
@@ -147,7 +147,11 @@ impl Synchronizer {
             let prepared =
                 Checkpoint::open(series, number).and_then(|found| prepare(self, &found).map(|t| (number, found, t)));
             match self.agree_on_candidate(&series.path(number), prepared)? {
-                Ok(prepared) => return Ok(prepared),
+                Ok(prepared) => {
+                    // Every rank has read what it needs. A file that keeps its other name is found by it, too.
+                    let _ = settle(&series.path(number), self.rank());
+                    return Ok(prepared);
+                }
                 Err(problem) => error = problem,
             }
             if let Some(before) = numbers.peek().filter(|_| self.rank() == 0) {

@@ -200,7 +200,10 @@ impl Synchronizer {
         complete?;
         if agreed[0].is_some() {
             // The manifest is of these files, by whichever of their names they are found: the checkpoint is complete in any case.
-            let _ = put_in_place(&path.join(file_name(self.rank())));
+            let file = path.join(file_name(self.rank()));
+            if let Err(error) = put_in_place(&file).or_else(|_| put_in_place(&file)) {
+                tracing::warn!("the checkpoint is complete, but a file keeps the name it was written under: {error}");
+            }
         }
         report.complete_seconds = begin.elapsed().as_secs_f64();
         match agreed[0] {
