@@ -2,7 +2,7 @@
 //!
 //! - [`suite`]: one list of facts about a [`Communicator`](briquette_core::Communicator), for ranks that are threads
 //!   and for ranks that are processes.
-//! - [`held`]: the rows of the table *What held* in `docs/faults.md`, written by the tests that show them.
+//! - [`mod@held`]: the rows of the table *What held* in `docs/faults.md`, written by the tests that show them.
 //! - [`golden`]: what programs say to mistakes, held to the texts in a file.
 //! - [`proxy`]: a relay for TCP connections that slows, cuts, damages and withholds what passes through it.
 
