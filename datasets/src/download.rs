@@ -85,12 +85,16 @@ pub(crate) fn fetch(
     fs::create_dir_all(parent).map_err(DataError::io("create", parent))?;
     let deadline = Instant::now() + download.timeout;
     let lock_path = parent.join(format!(".{}.lock", catalog.folder));
-    let _lock = lock(&lock_path, deadline).map_err(DataError::io("lock", &lock_path))?;
+    let (_lock, is_alone) = lock(&lock_path, deadline).map_err(DataError::io("lock", &lock_path))?;
+    let prefix = format!(".{}-", catalog.folder);
+    if is_alone {
+        remove_leftovers(parent, &prefix);
+    }
     if find::look(catalog, target)?.is_some() {
         return Ok(());
     }
     let aside = tempfile::Builder::new()
-        .prefix(&format!(".{}-", catalog.folder))
+        .prefix(&prefix)
         .tempdir_in(parent)
         .map_err(DataError::io("create a temporary directory in", parent))?;
     let archive = aside.path().join(catalog.archive);
@@ -112,14 +116,26 @@ fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) 
     }
 }
 
-/// One download at a time per data set and cache directory; the operating system frees the lock of a dead process.
-fn lock(path: &Path, deadline: Instant) -> io::Result<File> {
+/// Removes what downloads left aside that were killed; under the lock nobody else is at work there. What cannot be removed
+/// stays: it is in nobody's way.
+fn remove_leftovers(parent: &Path, prefix: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_left = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
+        if is_left && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// One download at a time per data set and cache directory; the operating system frees the lock of a dead process. `false`:
+/// there are no locks here.
+fn lock(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     let file = File::options().create(true).truncate(false).write(true).open(path)?;
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
+            Ok(()) => return Ok((file, true)),
             // Some network file systems have no locks. Two downloads are then wasteful and still safe.
-            Err(TryLockError::Error(_)) => return Ok(file),
+            Err(TryLockError::Error(_)) => return Ok((file, false)),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
                 let text = "another process is still downloading the same data";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::error::ConfigError;
-use briquette_cli::memory;
-use briquette_cli::terminal::printable;
+use briquette_cli::memory::{self, TooLarge};
+use briquette_cli::terminal::{bytes, printable};
 use briquette_datasets::DataError;
 use briquette_tcp::{Environment, JoinError};
 use clap::Parser;
@@ -90,9 +90,13 @@ fn is_permanent(cause: &(dyn Error + 'static)) -> bool {
         || cause.downcast_ref().is_some_and(of_ranks)
 }
 
-/// An error from before anything was begun is a refusal, unless it is one that may pass: a download that failed.
+/// An error from before anything was begun is a refusal, unless it is one that may pass: a download that failed, memory that
+/// something else has.
 pub fn before_all(error: anyhow::Error, control: &Control) -> anyhow::Error {
-    let may_pass = error.chain().filter_map(|cause| cause.downcast_ref()).any(DataError::may_pass);
+    let may_pass = error.chain().any(|cause| {
+        cause.downcast_ref().is_some_and(DataError::may_pass)
+            || cause.downcast_ref().is_some_and(|memory: &TooLarge| memory.may_pass)
+    });
     if control.stage.prepares() && !may_pass { Refused::new(causes(&error)).into() } else { error }
 }
 
@@ -279,16 +283,4 @@ fn traffic(summary: &Summary) -> String {
     }
     let ratio = summary.bytes_dense as f64 / summary.bytes_sent as f64;
     format!("{} by all ranks, {ratio:.2}x fewer than the dense ring", bytes(summary.bytes_sent))
-}
-
-/// Bytes for people.
-pub fn bytes(count: u64) -> String {
-    let count = count as f64;
-    let (value, unit) = match count {
-        c if c >= 1e9 => (c / 1e9, "GB"),
-        c if c >= 1e6 => (c / 1e6, "MB"),
-        c if c >= 1e3 => (c / 1e3, "kB"),
-        c => (c, "B"),
-    };
-    format!("{value:.1} {unit}")
 }

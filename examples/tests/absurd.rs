@@ -134,6 +134,6 @@ fn more_than_the_memory_there_is_is_refused_before_it_is_taken() {
     ] {
         let ended = program(flags);
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        ended.says(&[words, "GB of memory, and", "are available"]);
+        ended.refused(&[words, "GB of memory, and", "are available"]);
     }
 }

@@ -12,7 +12,7 @@ use common::{AG_NEWS, CIFAR, Fault, Runs, SMALL, Toy, quiet, settings};
 #[track_caller]
 fn refused(program: &str, flags: &str, words: &[&str]) {
     let runs = Runs::default();
-    runs.run(program, &format!("{flags} --out run --plain")).says(words);
+    runs.run(program, &format!("{flags} --out run --plain")).refused(words);
     assert!(!runs.path("run").exists(), "{flags} wrote something");
 }
 
@@ -77,7 +77,7 @@ fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
 fn a_rule_that_matches_no_layer_lists_the_layers() {
     let runs = Runs::default();
     let flags = "--dataset generated --train-limit 64 --test-limit 8 --ranks 2 --rules conv9.*=dense --out run --plain";
-    runs.run(CIFAR, flags).says(&["rule `conv9.*` matches no slot; there are", ".weight"]);
+    runs.run(CIFAR, flags).refused(&["rule `conv9.*` matches no slot; there are", ".weight"]);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn refused_files(program: &str, files: &[(&str, &[u8])], words: &[&str]) {
     for (name, bytes) in files {
         fs::write(runs.path("data").join(name), bytes).unwrap();
     }
-    runs.run(program, "--data data --ranks 1 --batch 2 --steps 1 --out run --plain").says(words);
+    runs.run(program, "--data data --ranks 1 --batch 2 --steps 1 --out run --plain").refused(words);
     assert!(!runs.path("run").exists());
 }
 
@@ -198,7 +198,7 @@ fn a_wrong_config_file_is_named_with_line_and_key() {
     let with = |toml: &str, words: &[&str]| {
         let runs = Runs::default();
         fs::write(runs.path("run.toml"), toml).unwrap();
-        runs.run(CIFAR, "--config run.toml --out run --plain").says(words);
+        runs.run(CIFAR, "--config run.toml --out run --plain").refused(words);
         assert!(!runs.path("run").exists());
     };
     let file = "--config run.toml";
@@ -214,20 +214,24 @@ fn a_wrong_config_file_is_named_with_line_and_key() {
 #[test]
 fn resuming_what_is_not_a_run_says_what_is_missing() {
     let runs = Runs::default();
-    runs.run(CIFAR, "--resume nowhere").says(&["--resume nowhere", "no config.toml", "--out directory of a run"]);
+    runs.run(CIFAR, "--resume nowhere").refused(&["--resume nowhere", "no config.toml", "--out directory of a run"]);
     assert!(!runs.path("nowhere").exists());
     fs::create_dir(runs.path("young")).unwrap();
     let young = "dataset = \"generated\"\nmodel = \"resnet8\"\ntrain-limit = 8\ntest-limit = 8\nranks = 1\n";
     fs::write(runs.path("young/config.toml"), young).unwrap();
-    runs.run(CIFAR, "--resume young --plain").says(&["--resume young", "no complete checkpoint", "without --resume"]);
+    runs.run(CIFAR, "--resume young --plain").refused(&[
+        "--resume young",
+        "no complete checkpoint",
+        "without --resume",
+    ]);
     assert_eq!(runs.contents("young").len(), 1);
     // Ended before it began: nothing to continue, and nothing in the way.
     fs::create_dir(runs.path("unborn")).unwrap();
     fs::write(runs.path("unborn/metrics.jsonl"), "").unwrap();
-    let said = runs.run(CIFAR, "--resume unborn").says(&["no run has begun in it", "--out unborn"]).stderr;
+    let said = runs.run(CIFAR, "--resume unborn").refused(&["no run has begun in it", "--out unborn"]).stderr;
     assert_eq!(said.lines().count(), 1, "{said}");
     runs.cifar("unborn", "").succeeds();
-    runs.run(CIFAR, "--resume young --out other").says(&["--resume DIR takes everything from DIR", "--out"]);
+    runs.run(CIFAR, "--resume young --out other").refused(&["--resume DIR takes everything from DIR", "--out"]);
 }
 
 #[test]
@@ -243,7 +247,7 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
         ("--local-steps 3", vec!["--local-steps is not set there, 3 here"]),
     ] {
         let words = [words, vec!["--resume run", "A run goes on as it began", "--epochs, --steps"]].concat();
-        runs.run(CIFAR, &format!("--resume run --steps 4 --plain {flags}")).says(&words);
+        runs.run(CIFAR, &format!("--resume run --steps 4 --plain {flags}")).refused(&words);
         assert_eq!(runs.contents("run"), before, "{flags}");
     }
 
@@ -263,7 +267,7 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
         assert_ne!(edited, config, "{from}");
         fs::write(runs.path("run/config.toml"), &edited).unwrap();
         let before = runs.contents("run");
-        runs.run(CIFAR, "--resume run --steps 4 --plain").says(&words);
+        runs.run(CIFAR, "--resume run --steps 4 --plain").refused(&words);
         assert_eq!(runs.contents("run"), before, "{to}");
     }
     fs::write(runs.path("run/config.toml"), &config).unwrap();
@@ -275,7 +279,7 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
     bytes[last] ^= 1;
     fs::write(&file, &bytes).unwrap();
     let before = runs.contents("run");
-    runs.run(CIFAR, "--resume run --steps 4 --plain").says(&["step-00000002", "damaged", "checksum"]);
+    runs.run(CIFAR, "--resume run --steps 4 --plain").refused(&["step-00000002", "damaged", "checksum"]);
     assert_eq!(runs.contents("run"), before);
 }
 

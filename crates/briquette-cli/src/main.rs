@@ -1,5 +1,6 @@
 //! `briquette`: starts ranks as processes, and shows what each compressor would make of a gradient.
 
+use std::error::Error;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -98,7 +99,9 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             complain(format_args!("error: {}", printable(&format!("{error:#}"))));
-            let is_too_large = error.chain().any(|cause| cause.is::<TooLarge>());
+            let is_too_large =
+                |cause: &(dyn Error + 'static)| cause.downcast_ref().is_some_and(|it: &TooLarge| !it.may_pass);
+            let is_too_large = error.chain().any(is_too_large);
             ExitCode::from(error.downcast_ref().map_or(if is_too_large { 2 } else { 1 }, LaunchError::exit_code))
         }
     }

@@ -3,9 +3,11 @@
 
 use std::fs;
 
+use crate::terminal::bytes;
+
 /// Something needs more memory than there is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {} of memory, and {} are available", bytes(*needed), bytes(*available))]
+#[error("{what} {} of memory, and {} are {}", bytes(*needed), bytes(*available), if *may_pass { "free now" } else { "available" })]
 pub struct TooLarge {
     /// What it is, with a verb.
     pub what: String,
@@ -13,6 +15,8 @@ pub struct TooLarge {
     pub needed: u64,
     /// Bytes that there are.
     pub available: u64,
+    /// Whether they would do if nothing else ran here; otherwise there is no use in another attempt.
+    pub may_pass: bool,
 }
 
 /// That `needed` bytes are available; `what` takes them.
@@ -20,41 +24,48 @@ pub struct TooLarge {
 /// # Errors
 /// Says how many there are. Where the system does not, nothing is refused.
 pub fn check(what: &str, needed: u64) -> Result<(), TooLarge> {
-    match available() {
-        Some(available) if needed > available => Err(TooLarge { what: what.to_owned(), needed, available }),
-        _ => Ok(()),
-    }
+    Memory::read().check(what, needed)
 }
 
-/// Bytes that this process can still take: of the machine's memory and swap, of its container's, and of its address space.
-fn available() -> Option<u64> {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let memory =
-        read("/proc/meminfo").and_then(|text| Some(field(&text, "MemAvailable:")? + field(&text, "SwapFree:")?));
-    let container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let container = container.iter().find_map(|path| read(path)?.trim().parse::<u64>().ok());
-    let limit = read("/proc/self/limits").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    let taken = read("/proc/self/status").and_then(|text| field(&text, "VmSize:")).unwrap_or(0);
-    [memory, container, limit.map(|limit| limit.saturating_sub(taken))].into_iter().flatten().min()
+/// Bytes that a process can take; `None` where the system does not say.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    /// Of the machine's memory and swap, of its container's, and of its address space, whatever else runs.
+    limit: Option<u64>,
+    /// Of the machine's memory and swap now.
+    free: Option<u64>,
+}
+
+impl Memory {
+    fn read() -> Memory {
+        let read = |path: &str| fs::read_to_string(path).ok();
+        let memory = read("/proc/meminfo").unwrap_or_default();
+        let sum = |names: [&str; 2]| Some(field(&memory, names[0])? + field(&memory, names[1])?);
+        let container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+        let container = container.iter().find_map(|path| read(path)?.trim().parse::<u64>().ok());
+        let space = read("/proc/self/limits").and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        let taken = read("/proc/self/status").and_then(|text| field(&text, "VmSize:")).unwrap_or(0);
+        let limits = [sum(["MemTotal:", "SwapTotal:"]), container, space.map(|space| space.saturating_sub(taken))];
+        Memory { limit: limits.into_iter().flatten().min(), free: sum(["MemAvailable:", "SwapFree:"]) }
+    }
+
+    fn check(self, what: &str, needed: u64) -> Result<(), TooLarge> {
+        let too_large = |available, may_pass| Err(TooLarge { what: what.to_owned(), needed, available, may_pass });
+        match (self.limit, self.free) {
+            (Some(limit), _) if needed > limit => too_large(limit, false),
+            (_, Some(free)) if needed > free => too_large(free, true),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The bytes in the line of `text` that begins with `name`, which has them in kB.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// Bytes for people.
-fn bytes(count: u64) -> String {
-    let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
-    let (mut value, mut unit) = (count as f64, 0);
-    while value >= 1000.0 && unit + 1 < units.len() {
-        (value, unit) = (value / 1000.0, unit + 1);
-    }
-    if unit == 0 { format!("{count} bytes") } else { format!("{value:.1} {}", units[unit]) }
 }
 
 #[cfg(test)]
@@ -64,11 +75,23 @@ mod tests {
     #[test]
     fn what_is_too_much_says_how_much_there_is() {
         check("nothing takes", 0).unwrap();
-        if available().is_some() {
-            let error = check("a universe takes", u64::MAX).unwrap_err().to_string();
+        if Memory::read().limit.is_some() {
+            let error = check("a universe takes", u64::MAX).unwrap_err();
+            assert!(!error.may_pass);
+            let error = error.to_string();
             assert!(error.starts_with("a universe takes 18.4 EB of memory, and "), "{error}");
             assert!(error.ends_with("B are available"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_now_may_fit_later() {
+        let memory = Memory { limit: Some(1000), free: Some(100) };
+        assert_eq!(memory.check("it takes", 100), Ok(()));
+        let now = memory.check("it takes", 101).unwrap_err();
+        assert!(now.may_pass && now.to_string().ends_with("100 bytes are free now"), "{now}");
+        assert!(!memory.check("it takes", 1001).unwrap_err().may_pass);
+        assert_eq!(Memory::default().check("it takes", u64::MAX), Ok(()));
     }
 
     #[test]
@@ -76,6 +99,5 @@ mod tests {
         let text = "MemTotal:       16384 kB\nMemAvailable:    2048 kB\n";
         assert_eq!(field(text, "MemAvailable:"), Some(2 << 20));
         assert_eq!(field(text, "SwapFree:"), None);
-        assert_eq!([999, 1000, 2_500_000].map(bytes), ["999 bytes", "1.0 kB", "2.5 MB"]);
     }
 }

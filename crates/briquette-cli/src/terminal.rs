@@ -43,3 +43,24 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let escaped = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
     Cow::Owned(text.chars().map(escaped).collect())
 }
+
+/// Bytes for people.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    if unit == 0 { format!("{count} bytes") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn bytes_have_the_unit_that_makes_them_short() {
+        assert_eq!([999, 1000, 2_500_000].map(bytes), ["999 bytes", "1.0 kB", "2.5 MB"]);
+    }
+}

@@ -47,6 +47,8 @@ enum Setback {
     Name(io::Error),
     /// Nobody answers, perhaps not yet.
     Silence(String),
+    /// Too many files are open. Callers that do not belong here may hold some of them, for no longer than a handshake lasts.
+    Exhausted(JoinError),
     /// There is no use in another attempt.
     Final(JoinError),
 }
@@ -70,6 +72,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         let (rank, address) = (settings.rank, settings.master.clone());
         match setback {
             Setback::Final(error) => return Err(error),
+            Setback::Exhausted(error) if is_over || begin.elapsed() >= HANDSHAKE => return Err(error),
             // No later attempt makes an address of a text that is none.
             Setback::Name(source) if is_over || source.kind() == io::ErrorKind::InvalidInput => {
                 return Err(JoinError::Resolve { address, source });
@@ -77,7 +80,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
             Setback::Silence(cause) if is_over => {
                 return Err(JoinError::Unreachable { rank, address, seconds: begin.elapsed().as_secs_f64(), cause });
             }
-            Setback::Name(_) | Setback::Silence(_) => sleep(pause).await,
+            Setback::Name(_) | Setback::Silence(_) | Setback::Exhausted(_) => sleep(pause).await,
         }
         pause = longer(pause);
     }
@@ -98,7 +101,10 @@ async fn attempt(
     here.set_port(0);
     let own = match listener.take() {
         Some(own) => own,
-        None => bind(settings, &here.to_string(), deadline).await.map_err(Setback::Final)?,
+        None => bind(settings, &here.to_string(), deadline).await.map_err(|error| match error {
+            JoinError::Descriptors { .. } => Setback::Exhausted(error),
+            error => Setback::Final(error),
+        })?,
     };
     let port = own.local_addr().map_err(system("tell its own address"))?;
     if !port.ip().is_unspecified() {
@@ -132,6 +138,7 @@ pub(crate) async fn call_rank(
     let (rank, place) = (settings.rank, address.to_owned());
     let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
     let role = Role::Data { session: session.to_owned() };
+    let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
         let until = deadline.min(Instant::now() + HANDSHAKE);
@@ -149,6 +156,8 @@ pub(crate) async fn call_rank(
         let cause = match made.await {
             Ok(stream) => return Ok(stream),
             Err(Setback::Final(error)) => return Err(error),
+            Err(Setback::Exhausted(error)) if begin.elapsed() >= HANDSHAKE => return Err(error),
+            Err(Setback::Exhausted(error)) => error.to_string(),
             Err(Setback::Silence(cause)) => cause,
             Err(Setback::Name(error)) => format!("the address cannot be resolved: {error}"),
         };
@@ -203,7 +212,7 @@ async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
 
 /// Tries every address of a name.
 async fn connect(settings: &Settings, address: &str, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
-    let full = |error: &io::Error| Setback::Final(exhausted(settings.rank, settings.world, error.to_string()));
+    let full = |error: &io::Error| Setback::Exhausted(exhausted(settings.rank, settings.world, error.to_string()));
     let named = |error| if are_exhausted(&error) { full(&error) } else { Setback::Name(error) };
     let mut causes = Vec::new();
     for place in resolve(address, until).await.map_err(named)? {

@@ -110,3 +110,21 @@ fn calls_that_cannot_be_taken_for_want_of_descriptors_end_the_attempt() {
     assert!(text.contains("rank 0 of 3") && text.contains("Too many open files"), "{text}");
     drop((held, caller));
 }
+
+/// Strangers at a rank's door may hold the last descriptors for a while: a call that finds none is made again.
+#[test]
+fn descriptors_that_are_free_again_soon_do_not_end_the_attempt() {
+    if let Some(output) = under(128, "descriptors_that_are_free_again_soon_do_not_end_the_attempt") {
+        return passes(&output);
+    }
+    let master = nowhere();
+    let one = thread::spawn(move || rank(1, 2, master).join().map(drop));
+    thread::sleep(Duration::from_millis(300));
+    let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    // Pauses between calls are no longer than a second: one of them finds none.
+    thread::sleep(Duration::from_millis(1500));
+    assert!(!one.is_finished(), "{:?}", one.join().unwrap());
+    drop(held);
+    rank(0, 2, master).join().map(drop).unwrap();
+    one.join().unwrap().unwrap();
+}

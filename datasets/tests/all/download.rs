@@ -154,6 +154,20 @@ fn connection_cut_in_the_middle_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
+fn what_a_killed_download_left_is_removed_by_the_next() {
+    let cache = tempdir().unwrap();
+    let own = cache.path().join("briquette");
+    std::fs::create_dir_all(own.join(".cifar100-Ab12Cd")).unwrap();
+    std::fs::write(own.join(".cifar100-Ab12Cd/cifar-100-binary.tar.gz"), "half").unwrap();
+    std::fs::create_dir_all(own.join(".cifar10-Ab12Cd")).unwrap();
+    let bytes = archive(&FILES);
+    load(cache.path(), http(&bytes, bytes.len()), Some(md5(&bytes))).unwrap();
+    let mut left = left_in(cache.path());
+    left.sort();
+    assert_eq!(left, [".cifar10-Ab12Cd", "cifar100"]);
+}
+
+#[test]
 fn missing_page_is_named() {
     let cache = tempdir().unwrap();
     let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use briquette::core::Key;
+use briquette_cli::terminal::bytes;
 use briquette_cli::terminal::printable;
 use briquette_datasets::{Augment, ImageKind, ImageSource};
-use briquette_examples::cli::{before_all, bytes, exit_code, show_warnings};
+use briquette_examples::cli::{before_all, exit_code, show_warnings};
 use briquette_examples::interrupt;
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;

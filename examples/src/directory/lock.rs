@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::HumanDuration;
@@ -14,6 +14,10 @@ use crate::train::Refused;
 
 /// The file's name in the directory. It stays there, and is empty when its holder ended properly.
 const LOCK: &str = "lock";
+
+/// A lock may be held for a moment without a run: by a process that looks, or by the ranks of a launcher that was killed,
+/// which notice that and end.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Held until it is dropped, or its process is gone.
 #[derive(Debug)]
@@ -39,12 +43,12 @@ enum Earlier {
     Unknown,
 }
 
-/// That no process holds the lock; looks only.
+/// That no process holds the lock; looks only, for as long as [`PATIENCE`].
 pub(super) fn check(directory: &Path) -> Result<()> {
     let path = directory.join(LOCK);
     // What cannot be looked at now is found out when the lock is taken.
     let Ok(file) = File::open(&path) else { return Ok(()) };
-    match file.try_lock_shared() {
+    match patiently(|| file.try_lock_shared()) {
         Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
         Err(TryLockError::Error(_)) => Ok(()),
         Ok(()) => file.unlock().with_context(|| format!("cannot unlock {}", path.display())),
@@ -59,7 +63,7 @@ impl RunLock {
         let failed = || format!("cannot write {}", path.display());
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.with_context(failed)?;
-        let locked = match file.try_lock() {
+        let locked = match patiently(|| file.try_lock()) {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
             Err(TryLockError::Error(_)) => false,
@@ -85,6 +89,17 @@ impl Drop for RunLock {
         let _ = self.file.set_len(0);
         // Closing the file would not do: a process that is being started may have inherited it for a moment.
         let _ = self.file.unlock();
+    }
+}
+
+/// Tries again while another process has the lock.
+fn patiently(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+    let begin = Instant::now();
+    loop {
+        match lock() {
+            Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 50),
+            done => return done,
+        }
     }
 }
 
@@ -194,6 +209,19 @@ mod tests {
         drop(held);
         assert_eq!(fs::read(&path).unwrap(), b"");
         assert!(check(directory.path()).is_ok() && RunLock::take(directory.path()).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_is_let_go_in_time_is_waited_for() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let held = RunLock::take(directory.path()).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(PATIENCE / 20);
+            drop(held);
+        });
+        let taken = RunLock::take(directory.path());
+        other.join().unwrap();
+        assert!(taken.is_ok(), "{taken:?}");
     }
 
     #[test]

@@ -49,11 +49,17 @@ impl Ended {
         self
     }
 
-    /// The run was refused with one error that has all these words in it.
+    /// The run was refused as something impossible (exit code 2), with one error that has all these words in it.
+    #[track_caller]
+    pub(crate) fn refused(self, words: &[&str]) -> Ended {
+        assert_eq!(self.code, Some(2), "{}", self.stderr);
+        self.says(words)
+    }
+
+    /// Standard error has one error with all these words in it.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Ended {
-        let Ended { code, stderr, .. } = &self;
-        assert!(matches!(code, Some(1 | 2)), "exit code {code:?}\n{stderr}");
+        let Ended { stderr, .. } = &self;
         assert_eq!(stderr.matches("error: ").count(), 1, "one error: {stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
         // Words may be broken over lines.

@@ -17,15 +17,6 @@ fn id(runs: &Runs, out: &str) -> String {
     runs.text(out, "config.toml").lines().find(|line| line.starts_with("run = ")).expect("a run has an id").to_owned()
 }
 
-impl Ended {
-    /// Refused as something impossible, with these words.
-    #[track_caller]
-    fn refused(self, words: &[&str]) -> Ended {
-        assert_eq!(self.code, Some(2), "{}", self.stderr);
-        self.says(words)
-    }
-}
-
 #[test]
 fn a_run_whose_evaluation_is_not_a_number_goes_on() {
     let runs = Runs::default();
@@ -67,7 +58,7 @@ fn a_run_is_replaced_only_when_nothing_stands_in_the_way_of_the_new_one() {
         (format!("{SMALL} --rules conv9.*=dense"), "conv9"),
         (format!("{SMALL} --record-gradient 1000"), "--record-gradient 1000"),
     ] {
-        runs.run(CIFAR, &format!("{flags} --out run --overwrite")).says(&[word]);
+        runs.run(CIFAR, &format!("{flags} --out run --overwrite")).refused(&[word]);
         assert_eq!(runs.contents("run"), before, "{flags}");
     }
     let earlier = id(&runs, "run");

@@ -42,7 +42,8 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
         });
         for (rank, ended) in ranks(&runs, CIFAR, [&flags[0], &flags[1]]).into_iter().enumerate() {
             let [ours, theirs] = [values[rank], values[1 - rank]];
-            ended.says(&[&format!("rank {} cannot join: its {flag} is {theirs}, rank {rank}'s is {ours}", 1 - rank)]);
+            ended
+                .refused(&[&format!("rank {} cannot join: its {flag} is {theirs}, rank {rank}'s is {ours}", 1 - rank)]);
         }
         assert!(!runs.path("run-0/config.toml").exists(), "nothing was begun");
     }
@@ -79,7 +80,7 @@ fn ranks_with_other_data_under_the_same_labels_are_refused_and_so_is_a_run_that_
     runs.run(CIFAR, &format!("{} --out run", dataset("a").replace("--steps 6", "--steps 3"))).succeeds();
     for (data, split) in [("b", "training data"), ("c", "test data")] {
         let said = ["--resume run", &format!("saved by another {split}"), "CRC-32", " there, ", " here"];
-        runs.run(CIFAR, &format!("--resume run --data {data} --steps 6 --plain")).says(&said);
+        runs.run(CIFAR, &format!("--resume run --data {data} --steps 6 --plain")).refused(&said);
     }
     // The same data from another place.
     fs::rename(runs.path("a"), runs.path("d")).unwrap();
@@ -95,13 +96,13 @@ fn ranks_with_another_dataset_or_split_are_refused() {
     let cifar = "--dataset cifar10 --data";
     let [a, b] = [format!("{cifar} a"), format!("{cifar} b")];
     for ended in ranks(&runs, CIFAR, ["--dataset generated", &a]) {
-        ended.says(&["its --dataset is", "generated", "cifar10"]);
+        ended.refused(&["its --dataset is", "generated", "cifar10"]);
     }
     for ended in ranks(&runs, CIFAR, [&a, &b]) {
-        ended.says(&["its training data is 64 images with CRC-32"]);
+        ended.refused(&["its training data is 64 images with CRC-32"]);
     }
     let news = "--dataset generated --train-limit 64 --model lstm --seed";
     for ended in ranks(&runs, AG_NEWS, [&format!("{news} 1"), &format!("{news} 2")]) {
-        ended.says(&["its --seed is"]);
+        ended.refused(&["its --seed is"]);
     }
 }
