@@ -40,6 +40,7 @@ impl Exchange {
                     .into(),
             ));
         }
+        self.check_residual_stays_bounded(layout)?;
         let mut reducer = match self.controller.build(world)? {
             None => self.fixed(&main.layout)?,
             Some(controller) => self.adaptive(&main.layout, controller)?,

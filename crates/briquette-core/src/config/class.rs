@@ -1,8 +1,8 @@
 //! What an exchange does to each rank's vector, as a class, and what the memories of DIANA and EF21 ask of it.
 
-use super::{ControllerConfig, Exchange, ReducerConfig};
+use super::{ControllerConfig, Exchange, Feedback, ReducerConfig};
 use crate::Layout;
-use crate::compress::Class;
+use crate::compress::{Class, Compressor, TernGrad};
 use crate::error::ConfigError;
 
 impl ReducerConfig {
@@ -40,6 +40,20 @@ impl ReducerConfig {
                     }
                 })
             }
+        }
+    }
+
+    /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
+    fn amplification(&self, len: usize) -> Option<f64> {
+        match self {
+            // At least what its quantizer does with a scale of its own.
+            ReducerConfig::TernaryAllReduce { .. } => {
+                probes(len).map(|x| TernGrad::new().class(&x).error()).reduce(f64::max)
+            }
+            _ => match self.class(len)? {
+                Class::Unbiased { omega } | Class::Biased { omega } => Some(omega),
+                Class::Contractive { .. } | Class::MeanContractive { .. } => None,
+            },
         }
     }
 
@@ -92,14 +106,43 @@ fn worse(a: Class, b: Class) -> Class {
 impl Exchange {
     /// The class of `reducer` on this exchange's parts: the worst one's.
     pub(super) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+        let lengths = self.lengths(reducer, layout)?;
+        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.class(len)).collect();
+        Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+    }
+
+    /// The lengths of the vectors that `reducer` compresses, each once.
+    fn lengths(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Vec<usize>, ConfigError> {
         let mut lengths: Vec<usize> = match reducer.per_slot() {
             true => layout.slots().iter().map(crate::Slot::len).collect(),
             false => self.bucketed(layout, |_| crate::reduce::Dense)?.ranges().map(|r| r.len()).collect(),
         };
         lengths.sort_unstable();
         lengths.dedup();
-        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.class(len)).collect();
-        Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+        Ok(lengths)
+    }
+
+    /// A residual is fed back whole: what a compressor adds to it in error must be less than what it takes.
+    pub(super) fn check_residual_stays_bounded(&self, layout: &Layout) -> Result<(), ConfigError> {
+        if !matches!(self.feedback, Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_)) {
+            return Ok(());
+        }
+        let (main, others) = self.groups(layout)?;
+        for group in [main].into_iter().chain(others).filter(|group| !group.members.is_empty()) {
+            let lengths = self.lengths(group.reducer, &group.layout)?;
+            let omega = lengths.into_iter().filter_map(|len| group.reducer.amplification(len)).reduce(f64::max);
+            if let Some(omega) = omega.filter(|omega| *omega >= 1.0) {
+                let name = match group.reducer {
+                    ReducerConfig::Gather { compressor, .. } => compressor.to_string(),
+                    other => other.name().to_owned(),
+                };
+                return Err(ConfigError::Conflict(format!(
+                    "{name} is not contractive: its error may be {omega:.2} times the energy of what it compresses, and from 1 \
+                     on a residual grows without bound. Use feedback none, or diana with an unbiased compressor, or more levels"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The class of all groups of slots together.
@@ -210,6 +253,33 @@ mod tests {
         ] {
             let error = exchange(reducer, feedback).build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
             assert!(error.contains(says), "{reducer}, {feedback:?}: {error}");
+        }
+        let momentum = Feedback::Momentum(crate::layer::Momentum::default());
+        for (reducer, omega) in [
+            (qsgd, "22.6"),
+            ("kind = 'gather', compressor = 'qsgd:2:512:l2', per_slot = true", "22.6"),
+            // A table's row without feedback: s = 4 and n = 512, so min(512/16, sqrt(512)/4).
+            ("kind = 'gather', compressor = 'qsgd:s4:512:l2:elias'", "5.66"),
+            ("kind = 'gather', compressor = 'terngrad:none'", "15.3"),
+            ("kind = 'gather', compressor = 'topk:10x+qsgd:2:512:l2'", ""),
+            ("kind = 'multi-step', rounds = 1, inner = { kind = 'gather', compressor = 'qsgd:2:512:l2' }", "22.6"),
+            ("kind = 'ternary-all-reduce', clip = 2.5", ""),
+        ] {
+            for feedback in [Feedback::Error, Feedback::ErrorInside, momentum] {
+                let built = exchange(reducer, feedback).build(&Layout::flat(1000), 2);
+                let error = built.map(drop).expect_err(reducer).to_string();
+                assert!(error.contains("not contractive") && error.contains(omega), "{reducer}, {feedback:?}: {error}");
+            }
+        }
+        // One below a rule is refused as well; what contracts is not.
+        let ruled = format!("strategy = 'every-step'\nrules = [{{ slots = '*', reducer = {{ {qsgd} }} }}]");
+        let Config::EveryStep(ruled) = toml::from_str(&ruled).unwrap() else { unreachable!() };
+        let ruled = Exchange { feedback: Feedback::Error, dense_below: Some(0), ..ruled };
+        assert!(ruled.build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string().contains("not contractive"));
+        for reducer in
+            [top_k, power, "kind = 'gather', compressor = 'qsgd:8'", "kind = 'gather', compressor = 'natural'"]
+        {
+            exchange(reducer, Feedback::Error).build(&Layout::flat(1000), 2).map(drop).unwrap();
         }
         let controller = ControllerConfig::Constant(Fixed { factor: crate::CompressionFactor::new(8.0).unwrap() });
         let adaptive = Exchange { controller, ..exchange(qsgd, diana(None)) };

@@ -123,7 +123,9 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         }
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.fed, average, sent: Some(&mut self.sent) };
-        let exchanged = check_finite(&self.fed, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        // Any of it may stay behind, times the rate.
+        let exchanged =
+            check_finite(&self.fed, rate.max(1.0), slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
         if exchanged.is_err() && first {
             // As it was before.
             self.residual.clear();
@@ -133,9 +135,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
             wanted.copy_from_slice(&self.sent);
         }
         if rate != 0.0 {
-            // A rate above 1 may leave the range of numbers; what cannot be kept is cut to the largest.
-            let kept = |left: f32| if rate > 1.0 { (left * rate).clamp(f32::MIN, f32::MAX) } else { left * rate };
-            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = kept(*fed - sent));
+            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = (*fed - sent) * rate);
             std::mem::swap(&mut self.fed, &mut self.residual);
         }
         Ok(exchanged)
@@ -217,9 +217,10 @@ mod tests {
             assert!(error.contains(&format!("learning rate is {rate}")), "{error}");
             assert!(inside.residual().is_empty(), "as before");
         }
-        // 3e38 waits at rate 8: more than there are numbers for.
-        step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap();
-        assert_eq!(inside.residual(), [0.0, f32::MAX]);
+        // 2.9e38 would wait at rate 8: more than there are numbers for.
+        let error = step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap_err();
+        assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "{error}");
+        assert!(inside.residual().is_empty(), "as before");
     }
 
     #[test]

@@ -36,10 +36,13 @@ fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
     if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
 }
 
-/// The header has seen the gradient alone: with a memory added to it, it may have become infinite.
-fn check_finite(fed: &[f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-    match not_finite(fed, slots) {
-        Some(slot) => Err(ReduceError::NonFinite { rank, slot }),
-        None => Ok(()),
+/// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have
+/// become infinite.
+fn check_finite(fed: &[f32], scale: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+    let mut slot = not_finite(fed, slots);
+    if scale != 1.0 && slot.is_none() {
+        let leaves_range = |slot: &&Slot| fed[slot.range()].iter().any(|v| !(v * scale).is_finite());
+        slot = slots.iter().find(leaves_range).map(|slot| slot.path().to_owned());
     }
+    slot.map_or(Ok(()), |slot| Err(ReduceError::NonFinite { rank, slot }))
 }

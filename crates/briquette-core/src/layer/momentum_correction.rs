@@ -9,11 +9,15 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | clip `g` to norm `thr·W^-½` | `clip` (a norm for the whole world's gradient) |
+//! | clip `∇_k` to norm `thr·W^-½` | `clip`: the rank's mean gradient `g = W·∇_k` is clipped to norm `clip·W^½` |
 //! | `u ← m·u + g` | `velocity`, `momentum` |
 //! | `v ← v + u` | `pending` |
 //! | send `v·mask`; `v ← v − sent` | what stays in `pending` is the residual |
 //! | `u ← u·¬mask` | factor masking: `velocity` is 0 where something was sent |
+//!
+//! The paper's update is the sum of the ranks' `∇_k`, each a sum over the rank's samples divided by those of all ranks; here
+//! it is the mean of the ranks' own means, `W` times as long. Ranks whose gradients are independent have means that are `√W`
+//! times as long as the mean over ranks, so a clip at that mean's norm leaves them as they are.
 //!
 //! With `nesterov`: `u ← m·(u + g)`, `v ← v + u + g`.
 //!
@@ -68,7 +72,8 @@ pub struct Momentum {
     pub momentum: f32,
     /// Nesterov's form.
     pub nesterov: bool,
-    /// Norm to which the gradient of the whole world is clipped; each rank clips to `clip·W^-½` first.
+    /// Norm of the mean gradient over all ranks from which on it is clipped, as estimated by each rank: its own gradient is
+    /// clipped to `clip·√W`, the length it has beside such a mean where ranks are independent.
     pub clip: Option<f64>,
     /// Momentum factor masking.
     pub masking: bool,
@@ -129,7 +134,7 @@ impl<R: Reducer> MomentumCorrection<R> {
     /// Writes the next velocity and what is to be sent.
     fn accumulate(&mut self, input: &[f32], world: usize) {
         let scale = self.settings.clip.map_or(1.0, |clip| {
-            let (norm, limit) = (norm2(input).sqrt(), clip / (world as f64).sqrt());
+            let (norm, limit) = (norm2(input).sqrt(), clip * (world as f64).sqrt());
             if norm > limit { (limit / norm) as f32 } else { 1.0 }
         });
         let m = self.settings.momentum;
@@ -177,7 +182,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.next_pending, average, sent: Some(&mut self.sent) };
         let exchanged =
-            check_finite(&self.next_pending, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+            check_finite(&self.next_pending, 1.0, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
         if exchanged.is_err() && first {
             // As they were before.
             self.velocity.clear();

@@ -123,7 +123,7 @@ impl<R> Shifted<R> {
         average.iter_mut().zip(&self.mean_memory).for_each(|(average, mean)| *average += mean);
         self.delta.iter_mut().zip(&self.memory).for_each(|(delta, h)| *delta += h);
         check_average(average, slots)?;
-        check_finite(&self.delta, slots, rank)
+        check_finite(&self.delta, 1.0, slots, rank)
     }
 }
 
@@ -157,7 +157,7 @@ impl<R: Reducer> Reducer for Shifted<R> {
         let Round { key, slots, facts, average, sent, .. } = round;
         let part =
             Round { key, slots, facts, input: &self.difference, average: &mut *average, sent: Some(&mut self.delta) };
-        let exchanged = check_finite(&self.difference, slots, comm.rank())
+        let exchanged = check_finite(&self.difference, 1.0, slots, comm.rank())
             .and_then(|()| self.inner.reduce(part, comm))
             .and_then(|exchanged| self.check_sums(average, slots, comm.rank()).map(|()| exchanged));
         if exchanged.is_err() {

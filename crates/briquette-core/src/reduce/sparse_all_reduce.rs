@@ -22,7 +22,8 @@
 //!
 //! **On the wire.** With `m(n)` the bytes of a sparse message of `n` f32 values without its 17 bytes of header,
 //! `⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n`, a rank sends
-//! `4(W−1)⌈P/W⌉ + Σ_{c≠rank}(17 + m(n_c)) + (W−1)(17 + m(⌈k/W⌉))`: about `2·(W−1)/W·m(k) + 4P + 34W`.
+//! `4(W−1)⌈P/W⌉ + Σ_{c≠rank}(17 + m(n_c)) + (W−1)(17 + m(⌈k/W⌉))`: about `2·(W−1)/W·m(k) + 4P + 34W`. An owner whose mean is
+//! not finite sends its place instead of the last message, 4 bytes: the same [`ReduceError::Overflow`] on every rank.
 //!
 //! **Crossover.** Counted from index sets (8 192 of 524 288 values, hot regions, half of each selection shared by all; the
 //! tests print this table): bytes of payload that a rank sends, of them the quantiles, headers, what the busiest owner
@@ -81,14 +82,16 @@ use std::ops::Range;
 use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::compress::{Compressor, TopK, ValueKind};
 use crate::error::{AggregateError, CommError, ReduceError, WireError};
-use crate::math::all_finite;
 use crate::message::{Payload, Values};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Frame, Key, Message};
+use crate::{Communicator, CompressionFactor, Frame, Key, Message, Slot};
 
 /// Indices from which splits are taken, all ranks together, at most.
 const POOL: usize = 4096;
+
+/// Bytes of an owner's frame in place of a message, which is longer, where its mean is not finite: the place, a `u32`.
+const OVERFLOW: usize = 4;
 
 /// A sparse all-reduce; see the [module](self).
 #[derive(Debug)]
@@ -160,7 +163,8 @@ impl SparseAllReduce {
         Ok(())
     }
 
-    /// Averages this rank's range, with `own` as scratch, and keeps the largest.
+    /// Averages this rank's range, with `own` as scratch, and writes what the others are sent: the largest, or the place of a
+    /// mean that is not finite.
     fn combine(&mut self, rank: usize, own: &mut [f32]) -> Result<(), AggregateError> {
         let world = self.frames.len();
         own.fill(0.0);
@@ -173,12 +177,24 @@ impl SparseAllReduce {
             let weight = 1.0 / world as f32;
             self.piece.add_to(weight, own).map_err(|source| AggregateError::Message { rank: from, source })?;
         }
-        // A mean of finite values is finite, but their sum may round to infinity, which the other ranks would not read.
-        if all_finite(selected(&self.local).1) {
-            own.iter_mut().for_each(|v| *v = v.clamp(f32::MIN, f32::MAX));
+        self.bytes.clear();
+        match own.iter().position(|v| !v.is_finite()) {
+            None => {
+                keep_largest(own, self.factor.keep(self.local.len()).div_ceil(world), &mut self.result);
+                self.result.encode_into(&mut self.bytes);
+            }
+            Some(place) => self.bytes.extend(((self.bounds[rank] + place) as u32).to_le_bytes()),
         }
-        keep_largest(own, self.factor.keep(self.local.len()).div_ceil(world), &mut self.result);
         Ok(())
+    }
+
+    /// An owner's mean that is not finite is the same error on every rank.
+    fn check_overflow(&self, rank: usize, slots: &[Slot]) -> Result<(), ReduceError> {
+        let sent = |from: usize| if from == rank { &self.bytes } else { &self.frames[from] };
+        let place = (0..self.frames.len()).find_map(|from| <[u8; OVERFLOW]>::try_from(sent(from).as_slice()).ok());
+        let Some(place) = place.map(|bytes| u32::from_le_bytes(bytes) as usize) else { return Ok(()) };
+        let slot = slots.iter().find(|slot| slot.range().contains(&place));
+        Err(ReduceError::Overflow { slot: slot.map_or_else(String::new, |slot| slot.path().to_owned()) })
     }
 
     /// Puts every owner's result in its place; afterwards `chosen` holds the coordinates of the average.
@@ -227,10 +243,9 @@ impl Reducer for SparseAllReduce {
             self.agree_on_splits(comm)?;
             self.scatter(comm)?;
             self.combine(rank, &mut average[self.bounds[rank]..self.bounds[rank + 1]])?;
-            self.bytes.clear();
-            self.result.encode_into(&mut self.bytes);
             Ok(comm.all_gather(&self.bytes, &mut self.frames)?)
         })?;
+        self.check_overflow(rank, slots)?;
         self.collect(rank, average)?;
         check_average(average, slots)?;
         if let Some(sent) = sent {

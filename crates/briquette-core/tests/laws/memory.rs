@@ -170,7 +170,7 @@ impl Memory {
             return input.iter().enumerate().map(|(i, g)| residual(i) + g).collect();
         };
         let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-        let limit = settings.clip.unwrap() / (world as f64).sqrt();
+        let limit = settings.clip.unwrap() * (world as f64).sqrt();
         let scale = if norm > limit { (limit / norm) as f32 } else { 1.0 };
         let velocity = |i: usize| self.velocity.get(i).copied().unwrap_or(0.0);
         (0..input.len()).map(|i| residual(i) + (settings.momentum * velocity(i) + input[i] * scale)).collect()

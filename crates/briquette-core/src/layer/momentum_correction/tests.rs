@@ -97,16 +97,35 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
     }
 }
 
+/// The averages of a dense exchange of `gradient(rank)` on every rank, clipped.
+fn clipped(world: usize, clip: f64, gradient: impl Fn(usize) -> Vec<f32> + Sync) -> Vec<f32> {
+    let mut ranks = Local::run(world, |mut comm| {
+        let mut reducer = MomentumCorrection::new(Dense, Momentum { clip: Some(clip), ..settings(0.5) }).unwrap();
+        exchange(&mut reducer, 0, &gradient(comm.rank()), &mut comm)
+    });
+    ranks.swap_remove(0).unwrap()
+}
+
 #[test]
 fn a_rank_clips_to_its_part_of_the_norm() {
-    // (6, 8) has norm 10. A limit of 6 is 6 for one rank, and 6/√4 = 3 for each of four.
-    for (world, expected) in [(1, [3.6, 4.8]), (4, [1.8, 2.4])] {
-        let ranks = Local::run(world, |mut comm| {
-            let mut reducer = MomentumCorrection::new(Dense, Momentum { clip: Some(6.0), ..settings(0.5) }).unwrap();
-            exchange(&mut reducer, 0, &[6.0, 8.0], &mut comm)
-        });
-        for average in ranks {
-            assert!(average.unwrap().iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6));
+    // (6, 8) has norm 10. A limit of 4 is 4 for one rank, 4·√4 = 8 for each of four, and 4·√9 = 12 for each of nine.
+    for (world, expected) in [(1, [2.4, 3.2]), (4, [4.8, 6.4]), (9, [6.0, 8.0])] {
+        let average = clipped(world, 4.0, |_| vec![6.0, 8.0]);
+        assert!(average.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{world} ranks: {average:?}");
+    }
+}
+
+/// What the limit is for: where ranks are independent, clipping at a norm that the mean has anyway changes nothing, and
+/// clipping at half of it halves the mean, whatever the number of ranks.
+#[test]
+fn independent_ranks_are_clipped_where_their_mean_would_be() {
+    let len = 4096;
+    for world in [1, 4, 16] {
+        let mean = clipped(world, 1e9, |rank| noise(rank, 0, len));
+        let norm = norm2(&mean).sqrt();
+        for (share, expected) in [(1.1, 1.0), (0.5, 0.5)] {
+            let left = norm2(&clipped(world, share * norm, |rank| noise(rank, 0, len))).sqrt() / norm;
+            assert!((left - expected).abs() < 0.03, "{world} ranks: {left} of the norm is left at {share} of it");
         }
     }
 }
