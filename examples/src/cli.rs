@@ -276,7 +276,7 @@ fn report(settings: &Settings, summary: &Summary, control: &Control) {
     control.say(format_args!("written to        {out}"));
 }
 
-/// One rank alone has nobody to send to, and nothing to compare with.
+/// One rank alone has no rank to send to, and nothing to compare with.
 fn traffic(summary: &Summary) -> String {
     if summary.bytes_sent == 0 {
         return "none".into();

@@ -309,7 +309,7 @@ pub enum ConfigError {
         /// The value given.
         got: String,
     },
-    /// A name nobody knows.
+    /// An unknown name.
     #[error("unknown {what} `{got}`; valid are: {valid}")]
     Unknown {
         /// The setting.

@@ -1,4 +1,4 @@
-//! The compression factor: dense size over compressed size.
+//! The nominal compression ratio: dense size over compressed size.
 
 use crate::error::ConfigError;
 

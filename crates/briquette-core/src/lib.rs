@@ -18,7 +18,7 @@
 //! | [`reduce`] | vector in, agreed average out, and what this rank `sent` |
 //! | [`compress`], [`Message`] | vector to message; a message decodes by itself |
 //! | [`aggregate`] | the messages of all ranks to one vector |
-//! | [`control`] | agreed observations in, compression factor out |
+//! | [`control`] | agreed observations in, compression ratio out |
 //! | [`comm`] | byte frames between ranks: threads, a simulated network, a test double |
 //! | [`state`], [`report`], [`error`] | what is saved, what is shown, what can go wrong |
 //! | [`Layout`], [`Key`] | where each tensor lies; randomness that is a function of its place |

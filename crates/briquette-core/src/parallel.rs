@@ -17,7 +17,7 @@ pub(crate) trait Cut: Send + Sized {
     fn cut(self, segments: usize) -> (Self, Self);
 }
 
-/// A slice of which so many elements belong to each segment; the last one may have fewer.
+/// A slice of which this many elements belong to each segment; the last one may have fewer.
 pub(crate) struct Part<S>(pub(crate) S, pub(crate) usize);
 
 impl<T: Sync> Cut for Part<&[T]> {

@@ -45,7 +45,7 @@ pub(crate) struct Endpoint {
     traffic: Traffic,
     /// This rank's own first error, which later calls repeat.
     failed: Option<CommError>,
-    /// The first abort that this rank made or heard of.
+    /// The first abort that this rank made or received.
     stopped: Arc<OnceLock<CommError>>,
     /// How leaving went, once it was tried.
     gone: Option<bool>,
@@ -66,7 +66,7 @@ struct Peer {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// This process's rank in `comm`, which nobody else uses.
+    /// This process's rank in `comm`, which no other code uses.
     pub(crate) fn new(comm: SimpleCommunicator, deadline: Duration) -> Endpoint {
         let world = comm.size() as usize;
         Endpoint {

@@ -120,7 +120,7 @@ impl Mpi {
     /// When this world is stopped.
     ///
     /// # Panics
-    /// When there are not so many ranks.
+    /// When there are fewer ranks.
     pub fn part<T>(
         &mut self,
         ranks: usize,
@@ -158,7 +158,7 @@ impl MpiBuilder {
         if got < needed {
             return Err(MpiError::Threading { needed: error::name(needed), got: error::name(got) });
         }
-        // A context of its own: nobody else's messages are mistaken for frames.
+        // A context of its own: no other messages are mistaken for frames.
         let endpoint = Endpoint::new(universe.world().duplicate(), self.deadline);
         Ok(Mpi { endpoint, universe })
     }
@@ -213,7 +213,7 @@ impl Drop for Mpi {
         if let Some(why) = self.endpoint.stopped()
             && !complete
         {
-            // Somebody does not come, and finalizing would wait for that rank for ever. Nobody else gets to say why.
+            // A rank is missing, and finalizing would wait for it forever. No other rank can report why.
             eprintln!("{why}; not every rank has left since, so rank {} ends the job", self.rank());
             self.universe.world().abort(1);
         }

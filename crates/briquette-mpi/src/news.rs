@@ -3,7 +3,7 @@
 use briquette_core::comm::Scope;
 use briquette_core::error::CommError;
 
-/// The reason is cut at so many bytes, so that MPI sends it without waiting for the other side.
+/// The reason is cut at this many bytes, so that MPI sends it without waiting for the other side.
 const LONGEST: usize = 2048;
 
 /// Step, bucket (all ones for none), length of the operation's name, name, reason. Who says so is the sender.
@@ -18,7 +18,7 @@ pub(crate) fn write(during: &Scope, reason: &str) -> Vec<u8> {
     bytes
 }
 
-/// What rank `by` wrote. Bytes that nobody writes give an abort without words.
+/// What rank `by` wrote. Bytes that no rank writes give an abort without a message.
 pub(crate) fn read(by: usize, bytes: &[u8]) -> CommError {
     let (during, reason) = parse(bytes).unwrap_or_default();
     CommError::Aborted { by, during, reason }

@@ -10,10 +10,10 @@ use mpi::traits::Destination;
 
 type Borrowed = Request<'static, [u8], StaticScope>;
 
-/// A frame lent to MPI, and the request that says when it is done. Nobody can see the frame before.
+/// A frame lent to MPI, and the request that says when it is done. No other code sees the frame before.
 ///
 /// The crate `mpi` wants buffers borrowed from an enclosing scope; queues that outlive the call need ones that they own.
-/// Dropping one that is not done leaves the frame to MPI for ever: memory is lost, not given to somebody else.
+/// Dropping one that is not done leaves the frame to MPI forever: memory is leaked, not reused.
 pub(crate) struct Pending {
     request: Option<Borrowed>,
     frame: Frame,

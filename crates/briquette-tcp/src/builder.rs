@@ -229,7 +229,7 @@ impl TcpBuilder {
 
     /// Makes this process a rank, when all ranks are there.
     ///
-    /// Starts one thread, which answers for this rank while it computes; the data sockets are driven by whoever calls the
+    /// Starts one thread, which answers for this rank while it computes; the data sockets are driven by the thread that calls the
     /// communicator.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ impl TcpBuilder {
     }
 }
 
-/// Whether nobody outside this machine can call at an address. One that nobody knows yet cannot be said to be so.
+/// Whether no other machine can reach an address. An address that is not known yet does not count as such.
 fn is_loopback(address: &str) -> Result<bool, JoinError> {
     let found = address.to_socket_addrs();
     let found = found.map_err(|source| JoinError::Resolve { address: address.to_owned(), source })?;

@@ -19,7 +19,7 @@ use crate::secure::{Secure, explained};
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// For so long a rank 0 that hangs up in the middle of the handshake is called again: a relay whose rank is not there yet
-/// takes calls and drops them, and so does a network that fails now and then; a rank that dislikes this one does so for ever.
+/// takes calls and drops them, and so does a network that fails now and then; a rank that refuses this one refuses it every time.
 const HANGING_UP: Duration = Duration::from_secs(2);
 
 /// Between the first attempt and the second.
@@ -45,7 +45,7 @@ pub(crate) struct Master {
 enum Setback {
     /// The name means nothing, perhaps not yet.
     Name(io::Error),
-    /// Nobody answers, perhaps not yet.
+    /// No answer, perhaps not yet.
     Silence(String),
     /// Too many files are open. Callers that do not belong here may hold some of them, for no longer than a handshake lasts.
     Exhausted(JoinError),
@@ -57,7 +57,7 @@ enum Setback {
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
-    // An address that was asked for is tried first: if it cannot be had, nobody need be called.
+    // An address that was asked for is tried first: if it cannot be had, no rank need be called.
     let mut listener = settings.take_listener()?;
     if let (None, Some(address)) = (&listener, &settings.listen) {
         listener = Some(bind(settings, address, deadline).await?);
@@ -217,7 +217,7 @@ async fn connect(settings: &Settings, address: &str, until: Instant) -> Result<(
     let mut causes = Vec::new();
     for place in resolve(address, until).await.map_err(named)? {
         let cause = match timeout_at(until.min(Instant::now() + CONNECT), TcpStream::connect(place)).await {
-            // A port of this machine's that nobody listens at may be drawn for the call itself, which then answers itself.
+            // A port of this machine's without a listener may be drawn for the call itself, which then answers itself.
             Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "nobody listens there".to_owned(),
             Ok(Ok(socket)) => return Ok((socket, place)),
             Ok(Err(error)) if are_exhausted(&error) => return Err(full(&error)),

@@ -1,4 +1,4 @@
-//! Where a rank takes calls. Whoever knows the token is let in; strangers are named once, and cannot keep the ranks out:
+//! Where a rank accepts connections. Peers that know the token are accepted; unauthenticated ones are logged once, and cannot keep the ranks out:
 //! when there is a crowd, those go first that have been at the door for long.
 
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub(crate) type Calls = mpsc::Receiver<Call>;
 /// An error says why no more calls can be taken: this rank has too many open files.
 type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 
-/// Takes calls until nobody wants them any more.
+/// Accepts connections until they are no longer wanted.
 pub(crate) fn accept(listener: TcpListener, settings: Arc<Settings>) -> Calls {
     let (sender, calls) = mpsc::channel(AT_ONCE);
     let (guests, handshakes, strangers) = (VecDeque::new(), JoinSet::new(), Strangers::default());

@@ -37,7 +37,7 @@ pub struct Environment {
     pub rank: usize,
     /// How many ranks there are.
     pub world: usize,
-    /// This process's number on its machine; 0 if nobody said.
+    /// This process's number on its machine; 0 if not set.
     pub local_rank: usize,
     /// Rank 0's name or address.
     pub master: String,

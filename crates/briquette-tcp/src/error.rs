@@ -26,7 +26,7 @@ pub enum JoinError {
         /// The system's words.
         source: std::io::Error,
     },
-    /// Nobody answers where rank 0 should be.
+    /// No answer where rank 0 should be.
     #[error(
         "rank {rank} could not reach rank 0 at {address} for {seconds:.1} s ({cause}). Is rank 0 running, is the port open \
          to this machine?"

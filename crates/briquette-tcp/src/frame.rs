@@ -28,7 +28,7 @@ const NO_BUCKET: u32 = u32::MAX;
 /// What a frame is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes for whoever receives.
+    /// Bytes for the receiver.
     Data,
     /// The sender has left, and nothing follows.
     Goodbye,

@@ -20,7 +20,7 @@
 //! the log, and change nothing.
 //!
 //! **At work.** Each pair of ranks has one connection for frames, driven by the thread that calls the communicator; a control
-//! thread sends heartbeats and hears why others stop. The collectives are core's, so the bits are those of every
+//! thread sends heartbeats and receives the reasons why others stop. The collectives are core's, so the bits are those of every
 //! other transport.
 //!
 //! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Communicator::traffic)

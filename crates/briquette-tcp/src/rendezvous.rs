@@ -18,7 +18,7 @@ use crate::handshake::{Caller, Introduction, Role};
 use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
 
-/// How much longer than rank 0 the others wait, so that they hear from it who was missing.
+/// How much longer than rank 0 the others wait, so that they learn from it which ranks were missing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a rank that gives up goes on giving the reason to others that call, or waits until it has been read. Ranks that
@@ -246,7 +246,7 @@ impl Gathering {
             Role::Join { .. } => format!("rank {rank} has joined already, and the world is complete"),
             Role::Data { session: other } if other != session => "that call is for another run".to_owned(),
             Role::Data { .. } if to != own => format!("that call is for rank {to}, and this is rank {own}"),
-            // Whoever calls again has lost the link that was made.
+            // A rank that connects again has lost the link that was made.
             Role::Data { .. } if rank <= own || rank >= world => {
                 format!("rank {own} does not expect a call from rank {rank}")
             }
@@ -255,8 +255,8 @@ impl Gathering {
         send_away(caller, from, problem).await;
     }
 
-    /// Whether a caller becomes a rank. Whoever knows the token and has other settings ends the attempt for everyone;
-    /// whoever is one too many is sent away.
+    /// Whether a caller becomes a rank. One that knows the token and has other settings ends the attempt for all ranks;
+    /// one too many is rejected.
     async fn enrol(&mut self, caller: Caller<Secure>, from: SocketAddr) -> Result<(), JoinError> {
         let Introduction { rank, to, world, version, role } = caller.introduction.clone();
         let differs = [

@@ -104,7 +104,7 @@ impl Secure {
         Ok(Secure::Tls(Box::new(stream.map_err(explained)?.into())))
     }
 
-    /// What both sides of this TLS session know and nobody else does.
+    /// What only both sides of this TLS session know.
     pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         let Secure::Tls(stream) = self else { return Ok(Vec::new()) };
         let exported = |result: Result<[u8; 32], rustls::Error>| result.map(|b| b.to_vec()).map_err(io::Error::other);

@@ -115,7 +115,7 @@ impl Shared {
         lock(&self.peers)
     }
 
-    /// A rank was heard `ago`, when it was doing something.
+    /// A rank sent something `ago`, when it was doing something.
     pub(crate) fn heard(&self, rank: usize, ago: Duration, doing: Doing) {
         if let Some(peer) = self.peers().get_mut(rank) {
             peer.heard = Instant::now().checked_sub(ago).unwrap_or(peer.heard).max(peer.heard);

@@ -113,7 +113,7 @@ impl Tcp {
         sum
     }
 
-    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to whoever has given the communicator away, as of the last
+    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to code that has given the communicator away, as of the last
     /// collective's end.
     pub fn meter(&self) -> SocketMeter {
         SocketMeter(Arc::clone(&self.meter))
@@ -185,7 +185,7 @@ impl Tcp {
         }
     }
 
-    /// The link to a rank that this one needs has ended. What the control thread hears says more than a broken link.
+    /// The link to a rank that this one needs has ended. What the control thread receives explains more than a broken link.
     fn ended(&mut self, other: usize, end: End) -> CommError {
         let cause = match end {
             End::Left => return self.lost(other, "it left the run".to_owned()),
@@ -360,7 +360,7 @@ impl Drop for Tcp {
     }
 }
 
-/// Waits for a thread, but not for ever.
+/// Waits for a thread, but not forever.
 pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
     let (done, ended) = channel::<()>();
     // The sender goes with the waiter, which ends the wait.

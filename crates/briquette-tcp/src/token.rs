@@ -17,7 +17,7 @@ pub(crate) const BLANK: &str = "is blank; it should hold the secret that all ran
 /// both that it knows it.
 ///
 /// It keeps strangers out. Without [`Certificates`](crate::Certificates), what follows the handshake is neither hidden nor
-/// sealed: whoever can read and change what is on its way between ranks can take a connection over. Use both on a network
+/// sealed: anyone who can read and change what is on its way between ranks can take a connection over. Use both on a network
 /// that is not your own. A word that somebody could guess is no secret: `briquette token` makes one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(Vec<u8>);

@@ -41,9 +41,9 @@
 //! | a fast network, or a small model | [`Config::dense`]: compression would lose |
 //! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](briquette_core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
-//! | no idea which factor | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
+//! | no idea which compression ratio | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
-//! | hardly any network | Local SGD: `Config::Periodic`, parameters every so many steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | hardly any network | Local SGD: `Config::Periodic`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
 //! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |

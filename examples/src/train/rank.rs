@@ -42,7 +42,7 @@ impl<T: Task> Rank<'_, T> {
     /// All epochs from where the optimizer is; whether it was interrupted.
     pub(super) fn train(&mut self) -> Result<bool> {
         let run = self.run;
-        // An interrupt at the last step of an epoch leaves its evaluation to whoever resumes.
+        // An interrupt at the last step of an epoch leaves its evaluation to the resumed run.
         if self.unevaluated() {
             self.end_epoch()?;
         }

@@ -3,7 +3,7 @@
 use super::Aggregator;
 use crate::{Message, error::AggregateError};
 
-/// The mean over ranks: `add(1/W)` of each message in rank order. Nobody holds more than one dense vector.
+/// The mean over ranks: `add(1/W)` of each message in rank order. No rank holds more than one dense vector.
 ///
 /// Linear, so that law 2 (the mean of `sent` is the average) holds. Rank weights are applied before compression, by
 /// scaling each rank's vector with `n_i · W / Σ n`.

@@ -351,7 +351,7 @@ impl Shared {
         }
     }
 
-    /// Every wait looks again. The lock is taken so that nobody is between looking and waiting.
+    /// Every wait looks again. The lock is taken so that no rank is between looking and waiting.
     fn wake_all(&self) {
         for inbox in &self.inboxes {
             let _looking = inbox.lock();

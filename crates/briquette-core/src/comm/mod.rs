@@ -105,7 +105,7 @@ pub trait Communicator: Send {
     fn recv(&mut self, from: usize) -> Result<Frame, CommError>;
 
     /// Returns when everything that was sent is on its way and needs no further call of this rank. The collectives end
-    /// with it, so that a rank which goes on computing keeps nobody waiting. Nothing to do where `send` keeps nothing back.
+    /// with it, so that a rank which goes on computing keeps no rank waiting. Nothing to do where `send` keeps nothing back.
     ///
     /// # Errors
     /// As for [`send`](Communicator::send).
@@ -116,7 +116,7 @@ pub trait Communicator: Send {
     /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
     fn abort(&mut self, reason: &str);
 
-    /// Why the world stopped, for whoever outlives this endpoint. Nothing where nobody keeps it.
+    /// Why the world stopped, for code that outlives this endpoint. Nothing where it is not kept.
     fn verdict(&self) -> Verdict {
         Box::new(|| None)
     }

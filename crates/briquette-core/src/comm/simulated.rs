@@ -68,13 +68,14 @@ pub struct Simulated {
 #[derive(Clone)]
 pub enum Compute {
     /// Every step takes this long to compute on every rank: [`begin_step`](Communicator::begin_step) moves the clock
-    /// by it, and nothing else does but frames.
+    /// by it, and nothing else does but frames. Compressing takes no time on this clock: it appears neither in the
+    /// simulated seconds nor in what controllers observe.
     Fixed(Duration),
     /// What the ranks really take, by this clock. They compute one after another: a rank has its turn until it must
     /// wait for another rank, and the seconds of its turns move its simulated clock. Its first turn begins with its
     /// first call of `begin_step`, `send` or `recv`; what happens before that is not counted.
     ///
-    /// Ranks must wait for each other through the communicator only, or two of them may wait for ever. The deadline
+    /// Ranks must wait for each other through the communicator only, or two of them may wait forever. The deadline
     /// bounds one turn, not the wait for it, so that it need not grow with the world.
     Measured(Arc<dyn Clock + Sync>),
 }

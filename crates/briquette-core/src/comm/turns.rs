@@ -20,7 +20,7 @@ pub(super) struct Turns {
 enum Holder {
     Nobody,
     Rank(usize),
-    /// The world stopped; nobody takes turns any more.
+    /// The world stopped; no rank takes turns any more.
     Stopped,
 }
 

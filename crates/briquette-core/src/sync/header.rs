@@ -15,7 +15,7 @@ use crate::{Communicator, Slot, Traffic};
 pub struct StopFlags(u8);
 
 impl StopFlags {
-    /// Nobody wants to stop.
+    /// No rank requests a stop.
     pub const NONE: StopFlags = StopFlags(0);
     /// The user asked to stop (Ctrl-C, or Burn's interrupter).
     pub const INTERRUPTED: StopFlags = StopFlags(1);

@@ -54,7 +54,7 @@
 //! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and no say (weight 0) until
 //! every rank's loader has ended. Loaders do not know how many batches they have, so each rank tells the others, in
 //! **one byte to each before every exchange**, whether it has a batch, another one after it, and a wish to stop.
-//! Under Local SGD nothing is said between averages: an interrupt is heard at the next one, and an epoch ends with one,
+//! Under Local SGD nothing is sent between averages: an interrupt takes effect at the next one, and an epoch ends with one,
 //! for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
 //!
 //! **Weights.** Ranks that have a batch weigh the same; with [`with_samples`](DataParallel::with_samples) they are

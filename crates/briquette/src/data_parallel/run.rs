@@ -82,7 +82,7 @@ impl<M: LearnerModel> Run<M> {
         }
     }
 
-    /// A failed metric, for example: the other ranks must hear of an error, not of a wish to stop.
+    /// A failed metric, for example: the other ranks must receive an error, not a stop request.
     pub(super) fn check(&self) -> Result<(), Failure> {
         self.components.interrupter.error().map_or(Ok(()), |error| Err(Failure::Known(error)))
     }

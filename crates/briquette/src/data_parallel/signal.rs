@@ -39,7 +39,7 @@ impl Signal {
         u8::from(self.batch) | u8::from(self.more) << 1 | u8::from(self.stop) << 2
     }
 
-    /// Tells it and hears the others'.
+    /// Sends it and receives the others'.
     pub(super) fn agree(self, sync: &mut Synchronizer) -> Result<Agreed, Error> {
         let heard = sync.tell("batch count", &[self.to_byte()])?;
         let any = |bit: u8| heard.iter().position(|b| b.first().is_some_and(|byte| byte >> bit & 1 == 1));
@@ -67,7 +67,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Tells this rank's view; `early` and `actions` are heard from rank 0 only.
+    /// Sends this rank's view; `early` and `actions` are taken from rank 0 only.
     pub(super) fn agree(
         sync: &mut Synchronizer,
         stop: bool,

@@ -105,7 +105,7 @@ impl Synchronizer {
         Ok(values)
     }
 
-    /// Tells every rank a few bytes and hears theirs, in rank order. The time it takes counts as nothing.
+    /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.
     pub(crate) fn tell(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (before, mut heard) = (self.comm.now(), Vec::new());
         self.comm.scope().operation = operation;

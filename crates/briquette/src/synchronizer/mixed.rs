@@ -12,12 +12,12 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// Steps between re-broadcasts where ranks round differently and nobody said otherwise. Parameters of rank 0 then cost a
+/// Steps between re-broadcasts where ranks round differently and no setting says otherwise. Parameters of rank 0 then cost a
 /// hundredth of what dense gradients would.
 pub const REBROADCAST_STEPS: u64 = 100;
 
 impl Synchronizer {
-    /// Has every rank take rank 0's parameters every so many steps of exchanged gradients; 0 for never. Unless told, a world
+    /// Has every rank take rank 0's parameters every given number of steps of exchanged gradients; 0 for never. Unless set, a world
     /// whose devices round differently does so every [`REBROADCAST_STEPS`] steps, and any other world never: [`join`](
     /// Self::join) has every rank do an optimizer's arithmetic and compares the bits. The same on every rank.
     #[must_use]
