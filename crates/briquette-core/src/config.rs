@@ -18,10 +18,12 @@
 
 mod build;
 mod class;
+mod family;
 mod representatives;
 mod rules;
 mod spec;
 
+pub use family::{AggregatorConfig, Described};
 pub use representatives::representatives;
 pub use rules::{Rule, SlotPattern};
 pub use spec::{CompressorConfig, CompressorKind};
@@ -61,6 +63,9 @@ pub struct Rhythm {
 pub struct Exchange {
     /// How vectors are combined.
     pub reducer: ReducerConfig,
+    /// How gather makes one vector of the ranks' contributions.
+    #[serde(skip_serializing_if = "AggregatorConfig::is_mean")]
+    pub aggregator: AggregatorConfig,
     /// What becomes of what was not sent.
     pub feedback: Feedback,
     /// Who decides the compression factor.
@@ -225,6 +230,20 @@ impl Config {
     /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered.
     pub fn remembers(&self) -> bool {
         matches!(self, Config::EveryStep(exchange) if exchange.feedback != Feedback::None)
+    }
+
+    /// Whether a rank's vector counts by its samples. If not, every rank counts the same, whatever it states: see
+    /// [`Aggregator::is_mean`](crate::aggregate::Aggregator::is_mean).
+    pub fn weighs_samples(&self) -> bool {
+        !matches!(self, Config::EveryStep(exchange) if !exchange.aggregator.get().is_mean())
+    }
+
+    /// The fewest ranks that it works with.
+    pub fn fewest_ranks(&self) -> usize {
+        match self {
+            Config::EveryStep(exchange) => exchange.fewest_ranks(),
+            Config::Periodic(_) => 1,
+        }
     }
 
     /// Builds the strategy for a module and a world.

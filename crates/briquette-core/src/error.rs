@@ -148,6 +148,14 @@ pub enum AggregateError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// Too few contributions for this aggregator.
+    #[error("this aggregation needs at least {needed} ranks, got {got}")]
+    Ranks {
+        /// Ranks that it works with.
+        needed: usize,
+        /// Ranks that there are.
+        got: usize,
+    },
 }
 
 /// A reduction failed; this rank's state is as it was before the call.

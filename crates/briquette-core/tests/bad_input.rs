@@ -89,13 +89,14 @@ fn every_compressor_gives_finite_values_of_every_finite_vector() {
 /// One rank's outcome of a step.
 type Step = Result<Vec<f32>, ReduceError>;
 
-/// Some steps of a configuration in a world of two, rank 1 with the vector negated and reversed where `mirrored`. After an
+/// Some steps of a configuration in a world of two (or as many as it needs), odd ranks with the vector negated and reversed where `mirrored`. After an
 /// error the others are told, and the run ends.
 fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>> {
-    let ranks = Local::run(2, |mut comm| {
+    let world = exchange.fewest_ranks().max(2);
+    let ranks = Local::run(world, |mut comm| {
         let layout = layout(x.len());
-        let mut reducer = exchange.build_reducer(&layout, 2).unwrap();
-        let own: Vec<f32> = match comm.rank() == 1 && mirrored {
+        let mut reducer = exchange.build_reducer(&layout, world).unwrap();
+        let own: Vec<f32> = match comm.rank() % 2 == 1 && mirrored {
             true => x.iter().rev().map(|v| -v).collect(),
             false => x.to_vec(),
         };
@@ -149,7 +150,7 @@ fn layout(len: usize) -> Layout {
 fn every_configuration_gives_finite_averages_or_names_the_slot() {
     for exchange in exchanges() {
         for (name, x) in table() {
-            if let Err(error) = exchange.build_reducer(&layout(x.len()), 2) {
+            if let Err(error) = exchange.build_reducer(&layout(x.len()), exchange.fewest_ranks().max(2)) {
                 // The rule has nothing to match.
                 assert!(!exchange.rules.is_empty() && error.to_string().contains("matches no slot"), "{error}");
                 continue;
@@ -226,10 +227,28 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         ("reducer = { kind = 'gather', compressor = 'topk:0' }", "at most 1"),
         ("reducer = { kind = 'gather', compressor = 'hard-threshold:nan' }", "above 0"),
         ("reducer = { kind = 'gather', compressor = 'dither:1' }", "1.01"),
+        ("aggregator = 'krum:1'", "krum:1 needs at least 5 ranks, got 4"),
+        ("aggregator = 'krum:0,keep=3'", "krum:0,keep=3 needs at least 5 ranks, got 4"),
+        ("aggregator = 'krum:x'", "whole number"),
+        ("aggregator = 'trimmed-mean:2'", "trimmed-mean:2 needs at least 5 ranks, got 4"),
+        ("aggregator = 'trimmed-mean:1'", "reducer dense sums on the way: use reducer gather"),
+        ("aggregator = 'trimmed-mean:1'\nreducer = { kind = 'power-sgd', rank = 1 }", "power-sgd sums on the way"),
+        (
+            "aggregator = 'trimmed-mean:1'\ndense_below = 9\nreducer = { kind = 'gather', compressor = 'sign' }",
+            "leave out rules and dense_below",
+        ),
+        (
+            "aggregator = 'krum:0'\nbucket_values = 9\nreducer = { kind = 'gather', compressor = 'sign' }",
+            "leave out bucket values",
+        ),
+        (
+            "aggregator = 'krum:0'\nfeedback = 'ef21'\nreducer = { kind = 'gather', compressor = 'sign' }",
+            "is not linear, and the memories of diana and ef21",
+        ),
     ] {
         let config = toml::from_str::<Config>(&format!("strategy = 'every-step'\n{text}"));
         let error = match config {
-            Ok(config) => config.build(&layout, 2).map(drop).unwrap_err().to_string(),
+            Ok(config) => config.build(&layout, 4).map(drop).unwrap_err().to_string(),
             Err(error) => error.to_string(),
         };
         assert!(error.contains(says), "{text}: {error}");
@@ -239,7 +258,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
     assert!(
         representatives()
             .iter()
-            .all(|config| config.build(&Layout::new([("weight", vec![0]), ("bias", vec![0])]), 2).is_ok())
+            .all(|config| config.build(&Layout::new([("weight", vec![0]), ("bias", vec![0])]), 5).is_ok())
     );
 }
 

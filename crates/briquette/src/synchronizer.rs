@@ -243,7 +243,7 @@ impl Synchronizer {
         let Agreement { facts, stop, weight } =
             agree(&header, self.facts.as_ref(), layout.slots(), present, &mut *self.comm)?;
         let header_seconds = self.comm.now() - before;
-        if weigh && weight != 1.0 {
+        if weigh && weight != 1.0 && self.config.weighs_samples() {
             vector.iter_mut().for_each(|v| *v *= weight);
         }
         let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts };

@@ -1,17 +1,18 @@
 //! The arithmetic mean.
 
 use super::Aggregator;
+use crate::config::Described;
 use crate::{Message, error::AggregateError};
 
 /// The mean over ranks: `add(1/W)` of each message in rank order. No rank holds more than one dense vector.
 ///
 /// Linear, so that law 2 (the mean of `sent` is the average) holds. Rank weights are applied before compression, by
 /// scaling each rank's vector with `n_i · W / Σ n`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Mean;
 
 impl Aggregator for Mean {
-    fn aggregate(&mut self, parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+    fn combine(&mut self, _weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
         out.fill(0.0);
         let weight = 1.0 / parts.len() as f32;
         for (rank, part) in parts.iter().enumerate() {
@@ -19,4 +20,13 @@ impl Aggregator for Mean {
         }
         Ok(())
     }
+
+    fn is_mean(&self) -> bool {
+        true
+    }
+}
+
+impl Described for Mean {
+    const NAME: &'static str = "mean";
+    const HELP: &'static str = "the mean over ranks, weighted by samples";
 }

@@ -1,15 +1,106 @@
-//! Contributions in rank order to one vector. Pure: no communication, no state, the same bits on every rank.
+//! Contributions in rank order to one vector. Pure: no communication, the same bits on every rank.
+//!
+//! An aggregator combines contributions part by part, so that no rank holds more than one part of each. One that rates whole
+//! contributions ([`Krum`]) declares it ([`rates`](Aggregator::rates)), is given all parts first, and weighs the ranks.
 
+pub mod krum;
 pub mod mean;
-pub use mean::Mean;
+pub mod trimmed_mean;
 
-use crate::{Message, error::AggregateError};
+pub use krum::Krum;
+pub use mean::Mean;
+pub use trimmed_mean::TrimmedMean;
+
+use crate::Message;
+use crate::error::AggregateError;
+use crate::message::BLOCK;
 
 /// Combines the messages of all ranks.
 pub trait Aggregator: Send {
-    /// Writes the combination of `parts`, in rank order, to `out`.
+    /// Writes the combination of one part's messages, in rank order, to `out`; `weights` has what [`rate`](Aggregator::rate)
+    /// gave each rank, and is empty where the aggregator does not [rate](Aggregator::rates).
     ///
     /// # Errors
     /// [`AggregateError`] names the rank whose message does not fit `out`; `out` is then unspecified.
-    fn aggregate(&mut self, parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError>;
+    fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError>;
+
+    /// Whether the result is the mean of the contributions. If not, it lies between the smallest and the largest contribution
+    /// in every coordinate, and ranks are not weighted by their samples: no rank chooses what it counts.
+    fn is_mean(&self) -> bool;
+
+    /// The fewest ranks it works with.
+    fn fewest_ranks(&self) -> usize {
+        1
+    }
+
+    /// Whether contributions are rated as wholes before any part is combined. All are then held, compressed, until the last has
+    /// arrived.
+    fn rates(&self) -> bool {
+        false
+    }
+
+    /// Writes each rank's weight, from its whole contribution: `contributions[rank][part]`. Only called where it
+    /// [rates](Aggregator::rates).
+    ///
+    /// # Errors
+    /// [`AggregateError`] names the rank whose message does not fit the others.
+    fn rate(&mut self, _contributions: &[&[Message]], _weights: &mut Vec<f32>) -> Result<(), AggregateError> {
+        Ok(())
+    }
+}
+
+impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
+    fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        (**self).combine(weights, parts, out)
+    }
+    fn is_mean(&self) -> bool {
+        (**self).is_mean()
+    }
+    fn fewest_ranks(&self) -> usize {
+        (**self).fewest_ranks()
+    }
+    fn rates(&self) -> bool {
+        (**self).rates()
+    }
+    fn rate(&mut self, contributions: &[&[Message]], weights: &mut Vec<f32>) -> Result<(), AggregateError> {
+        (**self).rate(contributions, weights)
+    }
+}
+
+/// Calls `each` with every rank's values of one part, some coordinates at a time, and where they begin.
+///
+/// # Errors
+/// [`AggregateError`] names the rank whose message is shorter than the first.
+fn for_blocks(parts: &[&Message], mut each: impl FnMut(usize, &[&[f32]])) -> Result<(), AggregateError> {
+    let len = parts.first().map_or(0, |part| part.len());
+    let mut values = vec![[0.0; BLOCK]; parts.len()];
+    for start in (0..len).step_by(BLOCK) {
+        let count = BLOCK.min(len - start);
+        for (rank, (part, values)) in parts.iter().zip(&mut values).enumerate() {
+            values[..count].fill(0.0);
+            part.add_range(start, 1.0, &mut values[..count])
+                .map_err(|source| AggregateError::Message { rank, source })?;
+        }
+        let block: Vec<&[f32]> = values.iter().map(|values| &values[..count]).collect();
+        each(start, &block);
+    }
+    Ok(())
+}
+
+/// That an aggregator has the ranks it needs.
+fn check_ranks(aggregator: &dyn Aggregator, got: usize) -> Result<(), AggregateError> {
+    let needed = aggregator.fewest_ranks();
+    if got < needed { Err(AggregateError::Ranks { needed, got }) } else { Ok(()) }
+}
+
+/// That every part has the length of what it is written to.
+fn check_lengths(parts: &[&Message], len: usize) -> Result<(), AggregateError> {
+    let wrong = |part: &&Message| part.len() != len;
+    match parts.iter().position(wrong) {
+        None => Ok(()),
+        Some(rank) => {
+            let source = crate::error::WireError::Length { expected: len, got: parts[rank].len() };
+            Err(AggregateError::Message { rank, source })
+        }
+    }
 }

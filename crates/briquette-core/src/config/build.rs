@@ -2,7 +2,7 @@
 
 use super::rules::Group;
 use super::{ControllerConfig, Exchange, Feedback, ReducerConfig};
-use crate::aggregate::Mean;
+use crate::aggregate::Aggregator;
 use crate::compress::{Class, Compressor, TernGrad};
 use crate::control::Controller;
 use crate::error::ConfigError;
@@ -40,6 +40,7 @@ impl Exchange {
                     .into(),
             ));
         }
+        self.check_aggregator(world)?;
         self.check_residual_stays_bounded(layout)?;
         let mut reducer = match self.controller.build(world)? {
             None => self.fixed(&main.layout)?,
@@ -73,6 +74,11 @@ impl Exchange {
     /// Every reducer there is: the main one, then those of the rules.
     pub fn reducers(&self) -> impl Iterator<Item = &ReducerConfig> {
         [&self.reducer].into_iter().chain(self.rules.iter().map(|rule| &rule.reducer))
+    }
+
+    /// The fewest ranks that it works with.
+    pub fn fewest_ranks(&self) -> usize {
+        self.aggregator.get().fewest_ranks()
     }
 
     /// Residuals of what amplifies grow without bound.
@@ -138,7 +144,7 @@ impl Exchange {
     fn part(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
         Ok(match reducer {
             ReducerConfig::Dense => Box::new(Dense),
-            ReducerConfig::Gather { compressor, per_slot } => Box::new(gather(compressor.build(), *per_slot)),
+            ReducerConfig::Gather { compressor, per_slot } => Box::new(self.gather(compressor.build(), *per_slot)),
             ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
             ReducerConfig::MultiStep { rounds, inner } => {
                 let part = self.part(inner, layout)?;
@@ -167,7 +173,7 @@ impl Exchange {
         for _ in 0..self.bucket_count(layout)? {
             let part: Box<dyn StatelessProbing> = match &self.reducer {
                 ReducerConfig::Gather { compressor, per_slot } => {
-                    Box::new(gather(compressor.build_tunable()?, *per_slot))
+                    Box::new(self.gather(compressor.build_tunable()?, *per_slot))
                 }
                 ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
                 other => {
@@ -185,6 +191,41 @@ impl Exchange {
         Ok(Box::new(Adaptive::new(bucketed, controller)))
     }
 
+    fn gather<C: Compressor>(&self, compressor: C, per_slot: bool) -> Gather<C, Box<dyn Aggregator>> {
+        let gather = Gather::new(compressor, self.aggregator.build());
+        if per_slot { gather.grain(Grain::PerSlot) } else { gather }
+    }
+
+    /// An aggregator that is no mean sees every contribution to every value, or a rank could decide what it does not see.
+    fn check_aggregator(&self, world: usize) -> Result<(), ConfigError> {
+        let (name, aggregator) = (self.aggregator, self.aggregator.get());
+        let conflict = |why: String| Err(ConfigError::Conflict(format!("aggregator {name} {why}")));
+        let fewest = aggregator.fewest_ranks();
+        match &self.reducer {
+            _ if world < fewest => conflict(format!("needs at least {fewest} ranks, got {world}")),
+            _ if aggregator.is_mean() => Ok(()),
+            ReducerConfig::Gather { .. }
+                if !self.rules.is_empty() || self.dense_below.is_some_and(|below| below > 0) =>
+            {
+                conflict("combines all slots: leave out rules and dense_below, whose slots are averaged".into())
+            }
+            ReducerConfig::Gather { .. } if aggregator.rates() && self.bucket_values.is_some() => {
+                conflict("rates whole contributions: leave out bucket values".into())
+            }
+            ReducerConfig::Gather { .. } => match self.feedback {
+                Feedback::Diana { .. } | Feedback::Ef21 => conflict(
+                    "is not linear, and the memories of diana and ef21 need a mean: use feedback none or error".into(),
+                ),
+                Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) => Ok(()),
+            },
+            other => conflict(format!(
+                "combines messages, and reducer {} sums on the way: use reducer gather (with compressor dense, if nothing is to \
+                 be compressed)",
+                other.name()
+            )),
+        }
+    }
+
     fn random_k(&self, factor: CompressionFactor, scaled: bool) -> Result<SharedRandomK, ConfigError> {
         match self.feedback {
             _ if !scaled => Ok(SharedRandomK::new(factor)),
@@ -195,11 +236,6 @@ impl Exchange {
             )),
         }
     }
-}
-
-fn gather<C: Compressor>(compressor: C, per_slot: bool) -> Gather<C, Mean> {
-    let gather = Gather::new(compressor, Mean);
-    if per_slot { gather.grain(Grain::PerSlot) } else { gather }
 }
 
 #[cfg(feature = "rayon")]

@@ -1,7 +1,8 @@
 //! One value per algorithm, behind exhaustive matches.
 
 use super::{
-    CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm, Rule, WarmUp,
+    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm,
+    Rule, WarmUp,
 };
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
@@ -136,6 +137,13 @@ pub fn representatives() -> Vec<Config> {
     }
     for values in [ValueKind::F16, ValueKind::Q8] {
         add(Exchange { reducer: top_k(values), feedback: Feedback::Error, ..Exchange::default() });
+    }
+    for aggregator in AggregatorConfig::all() {
+        let dense = ReducerConfig::gather(DenseCompressor.into());
+        let sign = ReducerConfig::Gather { compressor: ScaledSign::representative().into(), per_slot: true };
+        for (reducer, feedback) in [(dense, Feedback::None), (sign, Feedback::Error)] {
+            add(Exchange { reducer, aggregator, feedback, ..Exchange::default() });
+        }
     }
     let random_k = CompressorConfig::from(RandomK::factor(factor(8.0)).scaled());
     add(Exchange { reducer: ReducerConfig::gather(random_k), ..Exchange::default() });

@@ -105,6 +105,8 @@ impl Exchange {
         let limit = match self.reducer {
             // All of it is dense already.
             ReducerConfig::Dense => 0,
+            // A dense average would let one rank decide its slots.
+            _ if !self.aggregator.get().is_mean() => 0,
             _ => self.dense_below.unwrap_or(if self.reducer.per_slot() { DENSE_BELOW } else { 0 }),
         };
         // The rule of each slot; one past the last is the dense threshold.

@@ -7,7 +7,8 @@
 //! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message); sent to `W−1`
 //! ranks.
 //!
-//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's.
+//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's. An aggregator that
+//! rates whole contributions sees those of the whole vector, whatever the grain.
 
 use std::ops::Range;
 
@@ -66,7 +67,9 @@ pub struct Gather<C, A> {
     mine: Vec<Message>,
     bytes: Vec<u8>,
     frames: Vec<Frame>,
-    decoded: Vec<Message>,
+    /// By rank and part.
+    decoded: Vec<Vec<Message>>,
+    weights: Vec<f32>,
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
@@ -82,6 +85,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             bytes: Vec::new(),
             frames: Vec::new(),
             decoded: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -121,21 +125,34 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         Ok(())
     }
 
-    /// Aggregates part by part, so that nobody holds more than one part of every rank.
+    /// Combines part by part, so that no rank holds more than one part of each, but where the aggregator rates whole
+    /// contributions first.
     fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
-        let world = self.frames.len();
-        self.decoded.resize_with(world, Message::default);
+        let (world, parts) = (self.frames.len(), self.grain.parts(slots));
+        let held = if self.aggregator.rates() { parts } else { 1 };
+        self.decoded.resize_with(world, Vec::new);
+        self.decoded.iter_mut().for_each(|parts| parts.resize_with(held, Message::default));
         let mut cursors = vec![0; world];
-        for index in 0..self.grain.parts(slots) {
-            let range = self.grain.part(index, average.len(), slots);
-            for from in (0..world).filter(|&r| r != rank) {
-                next_message(&self.frames[from], &mut cursors[from], &mut self.decoded[from])
-                    .map_err(|source| AggregateError::Message { rank: from, source })?;
+        self.weights.clear();
+        if held == parts {
+            (0..parts).try_for_each(|part| decode(&self.frames, rank, &mut cursors, &mut self.decoded, part))?;
+        }
+        if self.aggregator.rates() {
+            let mine = &self.mine[..parts];
+            let all: Vec<&[Message]> =
+                (0..world).map(|from| if from == rank { mine } else { &self.decoded[from] }).collect();
+            self.aggregator.rate(&all, &mut self.weights)?;
+        }
+        for part in 0..parts {
+            if held < parts {
+                decode(&self.frames, rank, &mut cursors, &mut self.decoded, 0)?;
             }
             // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
-            let parts: Vec<&Message> =
-                (0..world).map(|r| if r == rank { &self.mine[index] } else { &self.decoded[r] }).collect();
-            self.aggregator.aggregate(&parts, &mut average[range])?;
+            let place = if held < parts { 0 } else { part };
+            let column = |from: usize| if from == rank { &self.mine[part] } else { &self.decoded[from][place] };
+            let column: Vec<&Message> = (0..world).map(column).collect();
+            let range = self.grain.part(part, average.len(), slots);
+            self.aggregator.combine(&self.weights, &column, &mut average[range])?;
         }
         for (from, cursor) in cursors.iter().enumerate() {
             let extra = self.frames[from].len() - cursor;
@@ -145,6 +162,20 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
         Ok(())
     }
+}
+
+/// Reads the next message of every other rank into its place `part`.
+fn decode(
+    frames: &[Frame],
+    rank: usize,
+    cursors: &mut [usize],
+    decoded: &mut [Vec<Message>],
+    part: usize,
+) -> Result<(), AggregateError> {
+    (0..frames.len()).filter(|from| *from != rank).try_for_each(|from| {
+        next_message(&frames[from], &mut cursors[from], &mut decoded[from][part])
+            .map_err(|source| AggregateError::Message { rank: from, source })
+    })
 }
 
 /// Where compression happens.

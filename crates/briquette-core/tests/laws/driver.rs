@@ -81,6 +81,9 @@ fn places(exchange: Option<&Exchange>) -> Vec<(Layout, usize)> {
     if exchange.is_some_and(|exchange| exchange.reducers().any(searches)) {
         places.extend([1, 2, 3].map(|world| (sampled(), world)));
     }
+    let fewest = exchange.map_or(1, Exchange::fewest_ranks);
+    places.retain(|(_, world)| *world >= fewest);
+    assert!(!places.is_empty(), "no world has the {fewest} ranks that {exchange:?} needs");
     places
 }
 
@@ -93,8 +96,9 @@ impl Setup<Config> {
         places(exchange).into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
+    /// In a world of so many ranks, or more where it needs them.
     pub(crate) fn short(config: &Config, world: usize) -> Self {
-        Setup { config: config.clone(), layout: short(), world }
+        Setup { config: config.clone(), layout: short(), world: world.max(config.fewest_ranks()) }
     }
 
     /// Some steps of a fresh world.

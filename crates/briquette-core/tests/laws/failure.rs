@@ -112,7 +112,7 @@ fn law_5_a_resumed_run_continues_to_the_bit() {
 fn law_5_a_trained_optimizer_takes_back_the_state_of_step_0() {
     for config in representatives() {
         let setup = Setup::short(&config, 2);
-        let again = each_rank(Local::world(2), |mut comm, rank| {
+        let again = each_rank(Local::world(setup.world), |mut comm, rank| {
             let fresh = Rank::new(&setup, rank);
             let mut trained = Rank::after(&setup, 3, &mut comm);
             trained.restore(&fresh);
@@ -132,7 +132,7 @@ fn law_10_a_value_that_is_not_finite_is_refused_everywhere_before_it_reaches_any
         let setup = Setup::short(&config, 3);
         let step = setup.due(2);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let results = each_rank(Local::world(3), |mut comm, rank| {
+            let results = each_rank(Local::world(setup.world), |mut comm, rank| {
                 let mut state = Rank::after(&setup, step, &mut comm);
                 let before = state.save();
                 if rank == 1 {

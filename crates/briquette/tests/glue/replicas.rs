@@ -8,7 +8,7 @@ use crate::common::*;
 
 fn fifty_steps_of_every_representative(world: usize) {
     for config in representatives() {
-        let replicas = ranks(world, |comm| {
+        let replicas = ranks(world.max(config.fewest_ranks()), |comm| {
             let rank = comm.rank();
             let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 3);
             let mut model = optim.join(Net::new(rank as u64))?;

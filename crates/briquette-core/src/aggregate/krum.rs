@@ -1,0 +1,242 @@
+//! The contribution nearest to its neighbours: some ranks may send anything.
+//!
+//! **Why, and when not.** One rank that sends a large or reversed vector decides a mean. Krum selects whole contributions by
+//! their distances to each other, so a selected vector is one that a majority of ranks is close to. It pays in variance (one
+//! contribution instead of `W`; [`keep`](Krum::keep) selects several) and assumes that honest ranks have similar data. Not with
+//! sparsifiers that select different coordinates on each rank: their contributions are far apart whoever sends them.
+//!
+//! **Method.** With `n` ranks of which `f` may be Byzantine, `2f + 2 < n`:
+//!
+//! | paper | here |
+//! |---|---|
+//! | `s(i) = Σ_{i→j} ‖V_i − V_j‖²` over the `n − f − 2` nearest `j` | `scores` |
+//! | Krum: the `V_i` of the lowest score | `keep = 1` |
+//! | Multi-Krum: the mean of the `m` lowest | `keep = m` |
+//!
+//! Distances are those of the whole vectors, so they are rated before any part is combined, and buckets, rules and a dense
+//! threshold, which exchange parts by themselves, are refused. Ties: the lower rank.
+//!
+//! **Properties.** Not linear: the mean of `sent` is not the average, and ranks are not weighted by samples. Every coordinate is
+//! one of a contribution, or a mean of some. Equivariant under permutation and translation. Time `O(W²·d)`.
+//!
+//! **Knobs.** `byzantine` is `f`, default 1; `keep` is `m`, from 1 to `n − f − 2`.
+//!
+//! **Deviations.** `m ≤ n − f − 2` is required, the commonly used range; the paper leaves `m` open. All ranks compute all
+//! scores: there is no server.
+//!
+//! **Reference.** P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, *Machine Learning with Adversaries: Byzantine
+//! Tolerant Gradient Descent*, NIPS 2017 (arXiv 1703.02757), §4 (Krum) and §6 (Multi-Krum).
+//!
+//! ```
+//! use briquette_core::{Key, Message, aggregate::{Aggregator, Krum}, compress::{Compressor, Dense}};
+//! let contributions: Vec<[Message; 1]> = [[1.0, 0.0], [1.5, 0.0], [1.0, 0.25], [90.0, -90.0], [1.25, 0.0]].iter().map(|x| {
+//!     let mut message = Message::default();
+//!     Dense.compress_into(x, Key::new(0), &mut message);
+//!     [message]
+//! }).collect();
+//! let all: Vec<&[Message]> = contributions.iter().map(|parts| &parts[..]).collect();
+//! let (mut krum, mut weights) = (Krum { byzantine: 1, keep: 1 }, vec![]);
+//! krum.rate(&all, &mut weights)?;
+//! assert_eq!(weights, [0.0, 0.0, 0.0, 0.0, 1.0]); // 1/16 + 1/16 to its two nearest
+//! # Ok::<(), briquette_core::error::AggregateError>(())
+//! ```
+
+use super::{Aggregator, check_ranks, for_blocks};
+use crate::Message;
+use crate::config::Described;
+use crate::error::{AggregateError, ConfigError};
+use crate::math::distance2;
+
+/// The contributions nearest to their neighbours; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Krum {
+    /// How many ranks may send anything: `f`.
+    pub byzantine: usize,
+    /// How many contributions are averaged: `m`.
+    pub keep: usize,
+}
+
+impl Default for Krum {
+    fn default() -> Self {
+        Krum { byzantine: 1, keep: 1 }
+    }
+}
+
+impl Krum {
+    /// Neighbours that a score adds up, and the most contributions to keep: `n − f − 2`.
+    fn neighbours(self, world: usize) -> usize {
+        world.saturating_sub(self.byzantine + 2)
+    }
+
+    /// The sum of squared distances to the nearest neighbours, for each rank.
+    fn scores(self, distances: &[Vec<f64>]) -> Vec<f64> {
+        let score = |rank: usize| {
+            let others = distances[rank].iter().enumerate().filter(|(other, _)| *other != rank);
+            let mut others: Vec<f64> = others.map(|(_, distance)| *distance).collect();
+            others.sort_unstable_by(f64::total_cmp);
+            others.iter().take(self.neighbours(distances.len())).sum()
+        };
+        (0..distances.len()).map(score).collect()
+    }
+}
+
+impl Aggregator for Krum {
+    fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        out.fill(0.0);
+        for (rank, (part, weight)) in parts.iter().zip(weights).enumerate().filter(|(_, (_, weight))| **weight != 0.0) {
+            part.add_to(*weight, out).map_err(|source| AggregateError::Message { rank, source })?;
+        }
+        Ok(())
+    }
+
+    fn is_mean(&self) -> bool {
+        false
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        (2 * self.byzantine + 3).max(self.byzantine + 2 + self.keep)
+    }
+
+    fn rates(&self) -> bool {
+        true
+    }
+
+    fn rate(&mut self, contributions: &[&[Message]], weights: &mut Vec<f32>) -> Result<(), AggregateError> {
+        let world = contributions.len();
+        check_ranks(self, world)?;
+        let mut distances = vec![vec![0.0; world]; world];
+        for part in 0..contributions.first().map_or(0, |parts| parts.len()) {
+            let column: Vec<&Message> = contributions.iter().map(|parts| &parts[part]).collect();
+            for_blocks(&column, |_, block| {
+                for (a, row) in distances.iter_mut().enumerate() {
+                    for (b, distance) in row.iter_mut().enumerate().filter(|(b, _)| *b != a) {
+                        // The same sum whichever comes first.
+                        *distance += distance2(block[a.min(b)], block[a.max(b)]);
+                    }
+                }
+            })?;
+        }
+        let scores = self.scores(&distances);
+        let mut ranks: Vec<usize> = (0..world).collect();
+        ranks.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(a.cmp(b)));
+        weights.clear();
+        weights.resize(world, 0.0);
+        ranks.iter().take(self.keep).for_each(|rank| weights[*rank] = 1.0 / self.keep as f32);
+        Ok(())
+    }
+}
+
+impl Described for Krum {
+    const NAME: &'static str = "krum";
+    const HELP: &'static str =
+        "BYZANTINE[,keep=M]: the M contributions nearest to their neighbours (2·BYZANTINE + 3 ranks)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        match self.keep {
+            0 => Err(ConfigError::range("keep of krum", "at least 1", 0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Krum::default(), Krum { byzantine: 1, keep: 2 }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::{Compressor, Dense};
+    use crate::{Key, math::norm2};
+    use rand_distr::{Distribution, StandardNormal};
+
+    fn messages(vectors: &[Vec<f32>], parts: usize) -> Vec<Vec<Message>> {
+        let message = |x: &[f32]| {
+            let mut message = Message::default();
+            Dense.compress_into(x, Key::new(0), &mut message);
+            message
+        };
+        vectors.iter().map(|x| x.chunks(x.len().div_ceil(parts)).map(message).collect()).collect()
+    }
+
+    fn rated(krum: Krum, vectors: &[Vec<f32>], parts: usize) -> Vec<f32> {
+        let messages = messages(vectors, parts);
+        let mut weights = vec![9.0];
+        { krum }.rate(&messages.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut weights).unwrap();
+        weights
+    }
+
+    fn combined(krum: Krum, vectors: &[Vec<f32>]) -> Vec<f32> {
+        let (messages, weights) = (messages(vectors, 1), rated(krum, vectors, 1));
+        let mut out = vec![5.0; vectors[0].len()];
+        { krum }.combine(&weights, &messages.iter().map(|parts| &parts[0]).collect::<Vec<_>>(), &mut out).unwrap();
+        out
+    }
+
+    /// Ranks near a common vector, `byzantine` of them replaced by `attack` of it.
+    fn world(ranks: usize, byzantine: usize, attack: impl Fn(f32) -> f32) -> (Vec<Vec<f32>>, Vec<f32>) {
+        let mut rng = Key::new(4).block(0);
+        let truth: Vec<f32> = (0..300).map(|_| StandardNormal.sample(&mut rng)).collect();
+        let near =
+            |rng: &mut _| truth.iter().map(|t| t + 0.1 * Distribution::<f32>::sample(&StandardNormal, rng)).collect();
+        let mut vectors: Vec<Vec<f32>> = (0..ranks).map(|_| near(&mut rng)).collect();
+        vectors[..byzantine].iter_mut().for_each(|x| *x = truth.iter().map(|t| attack(*t)).collect());
+        (vectors, truth)
+    }
+
+    #[test]
+    fn scores_by_hand() {
+        // On a line at 0, 1, 3, 4, 100, with n − f − 2 = 2 neighbours: 1 + 9, 1 + 4, 4 + 1, 1 + 9, and far.
+        let line: Vec<Vec<f32>> = [0.0, 1.0, 3.0, 4.0, 100.0].iter().map(|x| vec![*x]).collect();
+        // 1 and 3 are equal at 5: the lower rank.
+        assert_eq!(rated(Krum::default(), &line, 1), [0.0, 1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(rated(Krum { byzantine: 1, keep: 2 }, &line, 1), [0.0, 0.5, 0.5, 0.0, 0.0]);
+        assert_eq!(combined(Krum { byzantine: 1, keep: 2 }, &line), [2.0]);
+    }
+
+    #[test]
+    fn whole_contributions_are_rated_however_they_are_cut() {
+        let (vectors, _) = world(7, 2, |t| -t);
+        let krum = Krum { byzantine: 2, keep: 3 };
+        let whole = rated(krum, &vectors, 1);
+        assert!((2..9).all(|parts| rated(krum, &vectors, parts) == whole));
+    }
+
+    #[test]
+    fn what_a_minority_sends_is_not_selected() {
+        let attacks: [(&str, fn(f32) -> f32); 4] =
+            [("large", |t| 1e6 * t), ("sign", |t| -t), ("inner product", |t| -0.5 * t), ("zero", |_| 0.0)];
+        for (ranks, byzantine) in [(5, 1), (7, 2), (9, 3)] {
+            for (name, attack) in attacks {
+                let (vectors, truth) = world(ranks, byzantine, attack);
+                for keep in [1, ranks - byzantine - 2] {
+                    let krum = Krum { byzantine, keep };
+                    assert!(
+                        rated(krum, &vectors, 1)[..byzantine].iter().all(|w| *w == 0.0),
+                        "{name}, {byzantine}, {keep}"
+                    );
+                    let off = distance2(&combined(krum, &vectors), &truth) / norm2(&truth);
+                    assert!(off < 0.02, "{name}, {byzantine} of {ranks}: off by {off}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_ranks_and_a_common_shift_make_no_difference() {
+        let (mut vectors, _) = world(5, 1, |t| -3.0 * t);
+        let expected = combined(Krum::default(), &vectors);
+        vectors.reverse();
+        assert_eq!(combined(Krum::default(), &vectors), expected);
+        let shifted: Vec<Vec<f32>> = vectors.iter().map(|x| x.iter().map(|v| v + 4.0).collect()).collect();
+        let chosen = rated(Krum::default(), &vectors, 1).iter().position(|w| *w == 1.0);
+        assert_eq!(rated(Krum::default(), &shifted, 1).iter().position(|w| *w == 1.0), chosen);
+    }
+
+    #[test]
+    fn equal_contributions_come_back_as_they_are() {
+        let equal = vec![vec![0.3, -7.0, 1e30]; 5];
+        assert_eq!(combined(Krum::default(), &equal), equal[0]);
+    }
+}

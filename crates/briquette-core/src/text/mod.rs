@@ -1,0 +1,139 @@
+//! Settings as short texts: `name:first,key=value`, read and written by serde.
+//!
+//! The settings of an algorithm are a flat struct, and its text follows from it: after the name and a colon the first field by
+//! its place, then fields by their names, in any order. What is absent has its default; what is written back is what differs
+//! from it, the first field always. Where the settings of an algorithm are another algorithm's text with commas in it, it stands
+//! in parentheses.
+//!
+//! | text | settings |
+//! |---|---|
+//! | `krum:1,keep=3` | `Krum { byzantine: 1, keep: 3 }` |
+//! | `krum:keep=3,byzantine=1` | the same |
+//! | `mean` | `Mean` |
+
+mod read;
+mod write;
+
+pub(crate) use read::read;
+pub(crate) use write::write;
+
+/// What serde's `try_from = "String"` and `into = "String"` ask of a type that has `FromStr` and `Display`.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl TryFrom<String> for $type {
+            type Error = $crate::error::ConfigError;
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text;
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::CompressionFactor;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Word {
+        Plain,
+        InTwo,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct All {
+        factor: CompressionFactor,
+        count: usize,
+        share: f64,
+        clip: f32,
+        on: bool,
+        word: Word,
+        maybe: Option<u64>,
+        nested: String,
+    }
+
+    impl Default for All {
+        fn default() -> Self {
+            let factor = CompressionFactor::new(10.0).unwrap();
+            let (word, nested) = (Word::Plain, String::new());
+            All { factor, count: 3, share: 0.5, clip: 2.5, on: false, word, maybe: None, nested }
+        }
+    }
+
+    fn text(settings: &All) -> String {
+        struct Shown<'a>(&'a All);
+        impl std::fmt::Display for Shown<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write(f, "all", self.0)
+            }
+        }
+        Shown(settings).to_string()
+    }
+
+    fn parse(text: &str) -> Result<All, String> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        assert_eq!(name, "all");
+        read("algorithm", text, settings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn settings_are_read_by_place_and_by_name() {
+        assert_eq!(parse("all"), Ok(All::default()));
+        let factor = CompressionFactor::new(20.0).unwrap();
+        for written in ["all:20x", "all:20", "all:factor=20x", "all:factor=20"] {
+            assert_eq!(parse(written), Ok(All { factor, ..All::default() }), "{written}");
+        }
+        let expected = All {
+            factor,
+            count: 7,
+            share: 0.25,
+            clip: f32::INFINITY,
+            on: true,
+            word: Word::InTwo,
+            maybe: Some(u64::MAX),
+            nested: "topk:0.1,values=q8".into(),
+        };
+        let written = "all:20x,count=7,on=true,word=in-two,share=0.25,maybe=18446744073709551615,clip=inf,\
+                       nested=(topk:0.1,values=q8)";
+        assert_eq!(parse(written), Ok(expected.clone()));
+        assert_eq!(parse(&text(&expected)), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_written_is_what_differs_and_the_first() {
+        assert_eq!(text(&All::default()), "all:10");
+        assert_eq!(text(&All { word: Word::InTwo, maybe: Some(3), ..All::default() }), "all:10,word=in-two,maybe=3");
+        assert_eq!(text(&All { nested: "a:b=1,c".into(), ..All::default() }), "all:10,nested=(a:b=1,c)");
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_the_key_and_what_is_valid() {
+        for (written, words) in [
+            ("all:cuont=3", &["`all:cuont=3`", "unknown field `cuont`", "`count`"][..]),
+            ("all:count=many", &["`count`", "`many`", "whole number"]),
+            ("all:count=-1", &["`count`", "`-1`", "whole number"]),
+            ("all:share=much", &["`share`", "`much`", "a number"]),
+            ("all:on=maybe", &["`on`", "`maybe`", "true, false"]),
+            ("all:word=three", &["`word`", "unknown variant `three`", "`plain`", "`in-two`"]),
+            ("all:0.5x", &["`factor`", "at least 1"]),
+            ("all:20x,3", &["`3`", "KEY=VALUE"]),
+            ("all:20x,factor=10x", &["`factor`", "twice"]),
+            ("all:,", &["KEY=VALUE"]),
+            ("all:nested=(a", &["parenthesis"]),
+        ] {
+            let error = parse(written).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{written}: {error}");
+        }
+    }
+}

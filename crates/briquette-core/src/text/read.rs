@@ -1,0 +1,209 @@
+//! A text to settings: a deserializer of flat structs.
+
+use std::fmt;
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Unexpected, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+use crate::error::ConfigError;
+
+/// Reads `settings`, which stands behind the name in `text`; `what` is the family.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] names text, key, value, and what is valid.
+pub(crate) fn read<T: DeserializeOwned>(what: &str, text: &str, settings: &str) -> Result<T, ConfigError> {
+    let read = entries(settings).and_then(|entries| T::deserialize(Settings(entries)));
+    read.map_err(|error| ConfigError::Conflict(format!("{what} `{text}`: {error}")))
+}
+
+/// What is wrong, in words.
+#[derive(Debug)]
+struct Wrong(String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+impl Error for Wrong {
+    fn custom<T: fmt::Display>(what: T) -> Self {
+        Wrong(what.to_string())
+    }
+}
+
+/// A key, which the first may lack, and a value.
+type Entry<'a> = (Option<&'a str>, &'a str);
+
+/// Splits at commas outside of parentheses.
+fn entries(settings: &str) -> Result<Vec<Entry<'_>>, Wrong> {
+    let mut depth = 0_usize;
+    let mut balanced = true;
+    let parts: Vec<&str> = settings
+        .split(|character| {
+            match character {
+                '(' => depth += 1,
+                ')' => (depth, balanced) = (depth.saturating_sub(1), balanced && depth > 0),
+                _ => {}
+            }
+            character == ',' && depth == 0
+        })
+        .collect();
+    if depth > 0 || !balanced {
+        return Err(Wrong("a parenthesis has no partner".into()));
+    }
+    parts.into_iter().filter(|_| !settings.is_empty()).enumerate().map(|(index, part)| place(index, part)).collect()
+}
+
+fn place(index: usize, part: &str) -> Result<Entry<'_>, Wrong> {
+    match part.split_once('=').filter(|(key, _)| is_key(key)) {
+        Some((key, value)) => Ok((Some(key), bare(value))),
+        None if index == 0 && !part.is_empty() => Ok((None, bare(part))),
+        None => Err(Wrong(format!("`{part}` is not KEY=VALUE"))),
+    }
+}
+
+/// Otherwise the `=` belongs to a value: another algorithm's text.
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+}
+
+/// Without the parentheses around it.
+fn bare(value: &str) -> &str {
+    value.strip_prefix('(').and_then(|value| value.strip_suffix(')')).unwrap_or(value)
+}
+
+/// The settings of an algorithm.
+struct Settings<'a>(Vec<Entry<'a>>);
+
+impl<'de> Deserializer<'de> for Settings<'_> {
+    type Error = Wrong;
+
+    /// Settings without fields.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.0.first() {
+            None => visitor.visit_unit(),
+            Some((_, value)) => Err(Wrong(format!("it has no settings, got `{value}`"))),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        let first = fields.first().copied().unwrap_or_default();
+        let mut entries: Vec<(String, &str)> = Vec::new();
+        for (key, value) in self.0 {
+            // As a name is written on a command line, and as a field is named.
+            let key = key.map_or_else(|| first.to_owned(), |key| key.replace('-', "_"));
+            if entries.iter().any(|(earlier, _)| *earlier == key) {
+                return Err(Wrong(format!("`{key}` is given twice")));
+            }
+            entries.push((key, value));
+        }
+        visitor.visit_map(Fields { entries: entries.into_iter(), value: None })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct Fields<'a> {
+    entries: std::vec::IntoIter<(String, &'a str)>,
+    value: Option<(String, &'a str)>,
+}
+
+impl<'de> MapAccess<'de> for Fields<'_> {
+    type Error = Wrong;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Wrong> {
+        self.value = self.entries.next();
+        let key = self.value.as_ref().map(|(key, _)| seed.deserialize(StrDeserializer::<Wrong>::new(key)));
+        key.transpose()
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
+        let (key, value) = self.value.take().ok_or_else(|| Wrong("a value without a key".into()))?;
+        seed.deserialize(Value(value)).map_err(|error| Wrong(format!("`{key}`: {error}")))
+    }
+}
+
+/// One value.
+struct Value<'a>(&'a str);
+
+impl Value<'_> {
+    /// Factors are written with an x.
+    fn parse<T: std::str::FromStr>(&self, expected: &str) -> Result<T, Wrong> {
+        let text = self.0.strip_suffix('x').unwrap_or(self.0);
+        text.parse().map_err(|_| Error::invalid_value(Unexpected::Other(&format!("`{}`", self.0)), &expected))
+    }
+}
+
+macro_rules! whole {
+    ($($method:ident $visit:ident $type:ty),* $(,)?) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+            visitor.$visit(self.parse::<$type>("a whole number in its range")?)
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Value<'_> {
+    type Error = Wrong;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_str(self.0)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_bool(match self.0 {
+            "true" | "on" => true,
+            "false" | "off" => false,
+            _ => return Err(Wrong(format!("`{}` is none of true, false", self.0))),
+        })
+    }
+
+    whole! {
+        deserialize_i64 visit_i64 i64, deserialize_i32 visit_i32 i32, deserialize_u8 visit_u8 u8,
+        deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32, deserialize_u64 visit_u64 u64,
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_f64(self.parse("a number")?)
+    }
+
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_f32(self.parse("a number")?)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Wrong> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        let word: StrDeserializer<'_, Wrong> = self.0.into_deserializer();
+        word.deserialize_enum(name, variants, visitor)
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i128 u128 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier
+        ignored_any
+    }
+}
