@@ -32,7 +32,8 @@
 //! **Knobs.** `bits` 2 to 8 (the paper uses 2, 4 and 8) or `levels` 1 to 127, `bucket` in values, default 512 (the paper's
 //! for 4 and 8 bits), `norm`, Elias codes or fixed ones (the default: they decode many times faster, and at 4 and 8 bits in
 //! buckets of 512 few levels are 0). Elias codes pay with the L2 norm, where most levels are small: with `s = √bucket` a
-//! value takes at most 2.8 bits.
+//! value takes about 3 bits where values are Gaussian, and 4 at most, where they are equal. (The paper's `2.8·n` leaves out
+//! the lower-order terms of Elias' code, its `1 + o(1)`.)
 //!
 //! **Deviations.** At most 127 levels: beyond, [`Half`](super::Half) is as short and hardly loses anything. Elias codes are
 //! those of the dense regime; the paper's sparse regime (gaps between non-zero values) is shorter where nearly all levels are

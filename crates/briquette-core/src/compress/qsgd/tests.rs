@@ -95,6 +95,9 @@ fn elias_codes_of_as_many_levels_as_the_root_take_three_bits() {
     let bits = 8.0 * message.encoded_len() as f64;
     // P(0) = 0.369 at 1 bit, P(1) + P(2) = 0.60 at 4, the rest at 7 and more.
     assert!((2.9..3.0).contains(&(bits / n as f64)), "{bits}");
+    // Equal values are all on level 1: 4 bits each, the most there is.
+    qsgd.compress_into(&vec![0.5; n], Key::new(1), &mut message);
+    assert_eq!(message.encoded_len(), 17 + 4 + n * 4 / 8);
     assert_eq!(decoded(qsgd, &x, Key::new(1)), decoded(Qsgd { coding: Coding::Fixed, ..qsgd }, &x, Key::new(1)));
 }
 
