@@ -26,6 +26,7 @@
 //! - L2: ω = min(n/s², √n/s), lemma 3.1. (L1, which settings do not offer: min(n/s, n²/4s²).)
 //! - Max: ω = m·t(1−t)/(s² + m·t²) with `m = n − 1`, `t = (s/m)(√(s² + m) − s)`, attained by one value of 1 and `m` of
 //!   `t/s`; at most `√n/2s`. Half the bound of L2, so it is the default.
+//! - L2: of a bucket's levels at most `s(s + √n)` are not zero in the mean, lemma 3.1: `√n` with one level.
 //!
 //! The exact variance is `Σ (scale/s)²·f(1−f)` with `f = a − ℓ`: [`Qsgd::variance`].
 //!

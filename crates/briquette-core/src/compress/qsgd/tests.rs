@@ -70,6 +70,30 @@ fn max_norm_constant_is_attained_and_below_the_simple_bounds() {
     }
 }
 
+/// Of values of at least a level of the scale, of which there are at most `s²`, none becomes zero; the others are kept with
+/// probability `a`, and `Σ a ≤ s·√n`.
+#[test]
+fn few_levels_of_the_l2_norm_are_not_zero() {
+    let (n, draws) = (4096, 100);
+    let mut rng = Key::new(4).block(0);
+    let gauss: Vec<f32> = (0..n).map(|_| (0..12).map(|_| rng.random::<f32>()).sum::<f32>() - 6.0).collect();
+    let mut outliers = gauss.clone();
+    outliers[..40].fill(50.0);
+    for (x, levels) in [vec![0.7; n], gauss, outliers].iter().flat_map(|x| [1, 8].map(|levels| (x, levels))) {
+        let (qsgd, s) = (Qsgd::with_levels(levels, n, Norm::L2).unwrap(), f64::from(levels));
+        let chance = |v: &f32| (f64::from(v.abs()) / norm2(x).sqrt() * s).min(1.0);
+        let expected: f64 = x.iter().map(chance).sum();
+        let variance: f64 = x.iter().map(chance).map(|p| p * (1.0 - p)).sum();
+        let nonzero = |step| decoded(qsgd, x, Key::new(5).step(step)).iter().filter(|v| **v != 0.0).count() as f64;
+        let mean = (0..draws).map(nonzero).sum::<f64>() / draws as f64;
+        assert!((mean - expected).abs() <= 5.5 * (variance / draws as f64).sqrt(), "{levels}: {mean}, not {expected}");
+        let bound = s * (s + (n as f64).sqrt());
+        assert!(expected <= bound, "{levels} levels: {expected} above {bound}");
+        // Equal values come as near as 64 to 65.
+        assert!(x[0] != 0.7 || levels != 1 || expected > 0.98 * bound, "{expected} of {bound}");
+    }
+}
+
 #[test]
 fn draws_are_unbiased_with_the_exact_variance_below_the_declared_one() {
     let mut rng = Key::new(3).block(0);
