@@ -70,6 +70,24 @@ fn max_norm_constant_is_attained_and_below_the_simple_bounds() {
     }
 }
 
+#[test]
+fn constants_by_hand() {
+    let omega =
+        |levels, bucket, norm, len| match Qsgd::with_levels(levels, bucket, norm).unwrap().class(&vec![1.0; len]) {
+            Class::Unbiased { omega } => omega,
+            class => panic!("{class:?}"),
+        };
+    // L2 of 64 values, √n = 8: more levels than that, 64/16² = 1/4 (not 8/16); as many, both are 1; fewer, 8/4 (not 64/4²).
+    assert_eq!([16, 8, 4].map(|s| omega(s, 64, Norm::L2, 64)), [0.25, 1.0, 2.0]);
+    // A short vector is a short bucket: 16/16², and a long one is several: 1/4 as above.
+    assert_eq!([16, 1000].map(|len| omega(16, 64, Norm::L2, len)), [0.0625, 0.25]);
+    // L1 of 8 values: 8/1 (not 8²/4); 8²/(4·16²) = 1/16 (not 8/16).
+    assert_eq!([1, 16].map(|s| omega(s, 8, Norm::L1, 8)), [8.0, 0.0625]);
+    // Max of 2 values, one level: t = √2 − 1, and t(1 − t)/(1 + t²) = t/2. Of one value nothing is lost.
+    assert!((omega(1, 2, Norm::Max, 2) - (2_f64.sqrt() - 1.0) / 2.0).abs() < 1e-15);
+    assert_eq!(omega(1, 1, Norm::Max, 9), 0.0);
+}
+
 /// Of values of at least a level of the scale, of which there are at most `s²`, none becomes zero; the others are kept with
 /// probability `a`, and `Σ a ≤ s·√n`.
 #[test]
