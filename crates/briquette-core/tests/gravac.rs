@@ -5,7 +5,7 @@ use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Communicator, Local};
 use briquette_core::compress::{Compressor, Dense as Identity, TopK};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
-use briquette_core::control::{GraVac, GraVacConfig, Policy};
+use briquette_core::control::{Agreed, Controller, GraVac, GraVacConfig, Policy};
 use briquette_core::error::ReduceError;
 use briquette_core::layer::{Adaptive, ErrorFeedback};
 use briquette_core::reduce::{Facts, Gather, Reducer, Round};
@@ -138,6 +138,22 @@ fn golden_3_and_4_each_branch_conserves_and_dense_flushes_the_residual() {
             Ok::<_, ReduceError>(())
         });
         ranks.into_iter().for_each(|rank| rank.unwrap());
+    }
+}
+
+#[test]
+fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
+    // Smoothing ½, ε = .7. −4 counts as 0, then twice 1: 0, .5, .75. 3 counts as 1, then twice .5: 1, .75, .625. Unclamped
+    // the averages would be −4, −1.5, −.25 and 3, 1.75, 1.125.
+    for (gains, factors) in [([-4.0, 1.0, 1.0], [1.0, 1.0, 4.0]), ([3.0, 0.5, 0.5], [4.0, 4.0, 1.0])] {
+        let (policy, smoothing) = (Policy::Geometric { ratio: 2.0 }, Some(0.5));
+        let (min, max) = (factor(2.0), factor(4.0));
+        let mut controller =
+            GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
+        let facts = Facts::default();
+        let mut decide =
+            |gain| controller.decide(&Agreed { facts: &facts, norm2: 1.0, gains: &[gain; 2] }).factor.get();
+        assert_eq!(gains.map(&mut decide), factors, "{gains:?}");
     }
 }
 

@@ -180,6 +180,28 @@ mod tests {
     }
 
     #[test]
+    fn constants_by_hand() {
+        // 16 values; base 2 has (2 + 1/2 + 2)/4 − 1 = 1/8, base 4 has 9/16. Below the lowest level t·min(1, t) is added:
+        for (base, levels, norm, omega) in [
+            (2.0, 4, Norm::L2, 0.125 + 0.25),     // t = √16/8 = 1/2, so t²
+            (2.0, 3, Norm::Max, 0.125 + 1.0),     // t = √16/4 = 1
+            (2.0, 2, Norm::L2, 0.125 + 2.0),      // t = √16/2 = 2, so t
+            (2.0, 4, Norm::L1, 0.125 + 2.0),      // t = 16/8 = 2
+            (2.0, 7, Norm::L1, 0.125 + 0.0625),   // t = 16/64 = 1/4, so t²
+            (4.0, 3, Norm::Max, 0.5625 + 0.0625), // t = √16/16 = 1/4, so t²
+        ] {
+            assert_eq!(
+                dither(base, levels, norm).class(&[1.0; 16]),
+                Class::Unbiased { omega },
+                "{base} {levels} {norm}"
+            );
+        }
+        // Of 40 values a bucket has 20.
+        let t = 20_f64.sqrt() / 8.0;
+        assert_eq!(dither(2.0, 4, Norm::L2).class(&[1.0; 40]), Class::Unbiased { omega: 0.125 + t * t });
+    }
+
+    #[test]
     fn draws_are_unbiased_with_the_exact_variance_below_the_declared_one() {
         let x: Vec<f32> = (0..40).map(|i| (i as f32 * 1.7).sin() * 10_f32.powi(i % 5 - 2)).collect();
         for (base, levels) in [(2.0, 3), (2.0, 15), (3.0, 7), (1.3, 30)] {

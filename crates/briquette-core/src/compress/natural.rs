@@ -163,6 +163,8 @@ mod tests {
         assert_unbiased(&mut Natural, &x, Natural.variance(&x));
         let worst = [4.0 / 3.0_f32; 3];
         assert!((Natural.variance(&worst) / norm2(&worst) - 0.125).abs() < 1e-7);
+        assert_eq!(Natural.class(&worst), Class::Unbiased { omega: 0.125 });
+        assert_eq!(Natural.class(&[0.0; 3]), Class::Unbiased { omega: 0.0 });
     }
 
     #[test]

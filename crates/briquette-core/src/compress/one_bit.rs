@@ -147,6 +147,11 @@ mod tests {
         // Buckets of 3: (0 + 4)/2 = 2 and −1; then 5, and nothing below 0.
         let mut one_bit = OneBit::bucketed(3).unwrap();
         assert_eq!(decoded(&mut one_bit, &[0.0, -1.0, 4.0, 5.0], Key::new(0)), [2.0, -1.0, 2.0, 5.0]);
+        // Kept: 2·2² + 1·1² + 1·5² = 34 of 1 + 16 + 25 = 42. In one bucket: 3·3² + 1 = 28.
+        for (one_bit, kept) in [(one_bit, 34.0), (OneBit::new(), 28.0)] {
+            let Class::Contractive { delta } = one_bit.class(&[0.0, -1.0, 4.0, 5.0]) else { panic!() };
+            assert!((delta - kept / 42.0).abs() < 2e-6, "{delta}");
+        }
     }
 
     #[test]

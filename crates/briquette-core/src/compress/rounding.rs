@@ -13,7 +13,9 @@
 //!
 //! **Properties.** Nearest: contractive with δ = `4b/(b + 1)²` (8/9 at base 2), reached by values in the middle. Random:
 //! unbiased with ω = `(b + 1/b + 2)/4 − 1` (1/8 at base 2). Both up to what lies more than 126 powers below the largest
-//! magnitude and counts as between 0 and the lowest level (its energy is below `d·b⁻²⁵²` of the whole).
+//! magnitude and counts as between 0 and the lowest level (its energy is below `d·b⁻²⁵²` of the whole). Nearest, in the
+//! paper's other classes: `2/(b + 1) ≤ C(x)ᵢ/xᵢ ≤ 2b/(b + 1)` for every value, so `⟨C(x), x⟩ ≥ γ‖x‖²`, `‖C(x)‖² ≥ γ²‖x‖²` and
+//! `‖C(x)‖² ≤ β⟨C(x), x⟩` with `γ` and `β` the two ends, and no better ones.
 //!
 //! **Knobs.** `base` 1.25 to 16 (default 2), nearest or random.
 //!
@@ -188,6 +190,21 @@ mod tests {
             let worst = [2.0 * base / (1.0 + base); 9];
             let Class::Unbiased { omega } = random.class(&worst) else { panic!() };
             assert!((random.variance(&worst) / norm2(&worst) - omega).abs() < 1e-5, "{base}");
+        }
+    }
+
+    #[test]
+    fn nearest_shrinks_and_stretches_as_far_as_declared_and_no_further() {
+        for base in [1.5_f32, 2.0, 4.0] {
+            let (least, most) = (2.0 / (base + 1.0), 2.0 * base / (base + 1.0));
+            let middle = (1.0 + base) / 2.0;
+            let wave = (0..2000).map(|i| (i as f32 * 0.37).sin() * 10_f32.powi(i % 9 - 4));
+            let x: Vec<f32> = wave.chain([middle * 0.9999, -middle * 1.0001]).collect();
+            let out = decoded(&mut Rounding::nearest(base).unwrap(), &x, Key::new(0));
+            let ratios: Vec<f32> = x.iter().zip(&out).filter(|(x, _)| **x != 0.0).map(|(x, c)| c / x).collect();
+            assert!(ratios.iter().all(|r| (least * 0.99999..most * 1.00001).contains(r)), "base {base}");
+            let [shrunk, stretched] = ratios[ratios.len() - 2..] else { panic!() };
+            assert!((shrunk / least - 1.0).abs() < 2e-4 && (stretched / most - 1.0).abs() < 2e-4, "base {base}");
         }
     }
 

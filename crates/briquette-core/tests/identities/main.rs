@@ -11,7 +11,8 @@
 //! | top-k after top-k', `k` ≤ `k'` | top-k | `top_k_after_a_larger_top_k_is_top_k` |
 //! | `R` rounds of top-k | one top-(Rk) | `rounds_of_top_k_with_feedback_are_one_top_k`, `multi_step::tests` |
 //! | NEOLITHIC, `R` = 1 | the plain compressed step, same feedback | `one_round_of_neolithic_is_the_plain_step`, `multi_step::tests` |
-//! | PowerSGD, rank ≥ min(n, m) | the exact gradient | `power_sgd_of_full_rank_is_exact`, `power_sgd::tests` (a mean of low rank, in one power step) |
+//! | PowerSGD, as many columns as the mean matrix has ranks | the exact gradient | `power_sgd_of_as_many_columns_as_the_mean_has_ranks_is_exact`, `power_sgd::tests` |
+//! | PowerSGD, `r(n + m)` ≥ `nm` (so wherever `r` ≥ min(n, m)) | dense | `power_sgd_sends_dense_what_factors_would_not_shorten` |
 //! | GraVAC, `ε` = 0; `ε` > 1 | always the candidate; always dense | `gravac::tests::epsilon_zero_…`, `tests/gravac.rs` `golden_3_above_1_…` |
 //! | DQ-SGD, `B` fixed | QSGD with `2^(B−1) − 1` levels | `qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels` (the controller does not exist yet) |
 //! | momentum correction, dense | momentum SGD | `momentum_correction::tests::with_every_exchange_dense_it_is_momentum_sgd` |
@@ -27,6 +28,7 @@ use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, Reduc
 use briquette_core::error::ReduceError;
 use briquette_core::layer::Shifted;
 use briquette_core::reduce::{Gather, Reducer, Round};
+use briquette_core::report::Report;
 use briquette_core::sync::{Context, Due};
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
 use rand::Rng;
@@ -41,8 +43,19 @@ fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
 }
 
-/// Plain SGD on `½‖x − c‖²`, a centre a rank and a step, as the glue does it. The parameters of every rank after it.
+/// Plain SGD on `½‖x − c‖²`, as the glue does it. The parameters of every rank after it.
 fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
+    let centre = |rank, step| dyadic(rank, step, layout().len());
+    train_to(config, world, steps, centre).into_iter().map(|(x, _)| x).collect()
+}
+
+/// To these centres, one a rank and a step; with the report of the last exchange.
+fn train_to(
+    config: &Config,
+    world: usize,
+    steps: u64,
+    centre: impl Fn(usize, u64) -> Vec<f32> + Sync,
+) -> Vec<(Vec<f32>, Report)> {
     let ranks = run_ranks(Local::world(world), |mut comm| {
         let layout = layout();
         let mut strategy = config.build(&layout, world).expect("a valid configuration");
@@ -50,7 +63,7 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
         for step in 0..steps {
             let facts = Facts { step, ..Facts::default() };
             let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts };
-            let centre = dyadic(comm.rank(), step, x.len());
+            let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
             let due = strategy.due(step);
             if due == Due::Gradients {
@@ -62,7 +75,9 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
                 strategy.sync(&mut x, &cx, &mut comm).expect("no rank fails");
             }
         }
-        Ok::<_, ReduceError>(x)
+        let mut report = Report::default();
+        strategy.report(&mut report);
+        Ok::<_, ReduceError>((x, report))
     });
     ranks.into_iter().collect::<Result<_, _>>().expect("no rank fails")
 }
@@ -219,17 +234,45 @@ fn one_round_of_neolithic_is_the_plain_step() {
     }
 }
 
+fn power(columns: usize) -> Config {
+    exchange(ReducerConfig::PowerSgd { rank: columns }, Feedback::None)
+}
+
+/// A matrix of rank 1, another on each rank of the world, and a vector of full length.
+fn outer(rank: usize, _: u64) -> Vec<f32> {
+    let (left, right) = (dyadic(rank, 1, 10), dyadic(rank, 2, 6));
+    let matrix = left.iter().flat_map(|l| right.iter().map(move |r| l * r / 64.0));
+    matrix.chain(dyadic(rank, 3, 10)).collect()
+}
+
 #[test]
-fn power_sgd_of_full_rank_is_exact() {
-    // Six columns of ten rows: at rank 6 and more the factors would be no smaller than the matrix.
-    for world in [1, 2, 4] {
-        let plain = train(&Config::dense(), world, 4);
-        for rank in [6, 7, 100] {
-            let power = train(&exchange(ReducerConfig::PowerSgd { rank }, Feedback::None), world, 4);
-            assert_eq!(power, plain, "rank {rank}, {world} ranks");
+fn power_sgd_of_as_many_columns_as_the_mean_has_ranks_is_exact() {
+    // The mean of `world` matrices of rank 1 has rank `world`, and so has the gradient from a start at 0.
+    for world in 1..=3 {
+        let plain = train_to(&Config::dense(), world, 4, outer);
+        for columns in 1..=3 {
+            let factors = train_to(&power(columns), world, 4, outer);
+            // Factors were sent: of 70 values `columns` of 10 and of 6, and the vector of 10.
+            let sent = factors[0].1.factor.expect("PowerSGD knows it").get();
+            assert_eq!(sent, 70.0 / (16 * columns + 10) as f64);
+            let off = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0.0, |m: f32, (a, b)| m.max((a - b).abs()));
+            let off = factors.iter().zip(&plain).map(|(a, b)| off(&a.0, &b.0)).fold(0.0, f32::max);
+            match columns >= world {
+                true => assert!(off < 1e-4, "{columns} columns, {world} ranks: off by {off}"),
+                false => assert!(off > 0.1, "{columns} columns, {world} ranks: off by {off}"),
+            }
         }
-        assert_ne!(train(&exchange(ReducerConfig::PowerSgd { rank: 1 }, Feedback::None), world, 4), plain);
     }
+}
+
+#[test]
+fn power_sgd_sends_dense_what_factors_would_not_shorten() {
+    // Six columns of ten rows: 3·(10 + 6) is less than 60, 4·(10 + 6) is not.
+    let plain = train(&Config::dense(), 2, 4);
+    for columns in [4, 6, 100] {
+        assert_eq!(train(&power(columns), 2, 4), plain, "{columns} columns");
+    }
+    assert_ne!(train(&power(3), 2, 4), plain);
 }
 
 #[test]

@@ -43,6 +43,24 @@ fn three_of_eight_by_hand() {
 }
 
 #[test]
+fn constants_by_hand() {
+    // 3 of 8 are kept; with short values a little of them is lost. Equal magnitudes lose no less than 5 of 8.
+    let (top, x) = (factor(8.0 / 3.0), [-2.0, 2.0, 2.0, -2.0, 2.0, 2.0, 2.0, 2.0]);
+    let delta = |values, x: &[f32]| match top.with_values(values).class(x) {
+        Class::Contractive { delta } => delta,
+        class => panic!("{class:?}"),
+    };
+    assert_eq!(delta(ValueKind::F32, &x), 0.375);
+    assert_eq!(distance2(&x, &decoded(&compress(top, &x))), (1.0 - 0.375) * norm2(&x));
+    // (1 − 2⁻²³)² = 1 − 2⁻²² + 2⁻⁴⁶; 249 of 250.
+    assert!((delta(ValueKind::F16, &x) / 0.375 - (1.0 - 2_f64.powi(-23)).powi(2)).abs() < 1e-12);
+    assert!((delta(ValueKind::Q8, &x) / 0.375 - 0.996).abs() < 1e-12);
+    // 9 values: round(9·3/8) = 3 of them. At least one of two; nothing is lost of nothing.
+    assert_eq!([9, 2].map(|n| delta(ValueKind::F32, &vec![1.0; n])), [3.0 / 9.0, 0.5]);
+    assert_eq!(delta(ValueKind::F32, &[]), 1.0);
+}
+
+#[test]
 fn edges_are_kept_or_dropped_as_documented() {
     for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
         let half = factor(2.0).with_values(values);
