@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
+use briquette::core::config::AggregatorConfig;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,9 @@ options! {
     compressor: String,
     /// Under gather and multi-step: on for a message for each layer, off for one in all
     per_slot: Toggle,
+    /// How gather combines the ranks' contributions: mean, krum:BYZANTINE[,keep=M], or trimmed-mean:TRIM, which bear ranks that
+    /// send anything
+    aggregator: AggregatorConfig,
     /// Layers that another compressor takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
     rules: RulesSpec,
     /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
@@ -186,6 +190,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_slot: Option<Toggle>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub aggregator: Option<AggregatorConfig>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<RulesSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_below: Option<usize>,
@@ -246,6 +252,7 @@ impl Options {
             reducer: self.reducer,
             compressor: self.compressor,
             per_slot: self.per_slot,
+            aggregator: self.aggregator,
             rules: self.rules,
             dense_below: self.dense_below,
             feedback: self.feedback,
@@ -269,6 +276,7 @@ impl Options {
             momentum_correction,
             compressor: exchange.compressor,
             per_slot: exchange.per_slot,
+            aggregator: exchange.aggregator,
             rules: exchange.rules,
             dense_below: exchange.dense_below,
             feedback: exchange.feedback,

@@ -1,6 +1,5 @@
 //! What ranks compare when they join, and a run with the checkpoint it goes on from.
 
-use briquette_core::config::Config;
 use briquette_core::{Communicator, Layout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,11 +38,11 @@ pub(crate) struct Difference {
 }
 
 /// What the library compares by itself.
-pub(crate) fn settings(inventory: &Inventory, config: &Config, seed: u64, local_weight_decay: f64) -> Settings {
+pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_weight_decay: f64) -> Settings {
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
     let fields = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("configuration", serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"))),
+        ("configuration", config),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
         ("layout", layout(&inventory.layout)),

@@ -32,6 +32,7 @@
 //!   DistributedOptimizer::with_background_saving)) and resuming, to the bit in a world of the same size.
 //! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
 //!   [world of several](Synchronizer::with_rebroadcast).
+//! - [`strategy`]: algorithms of your own.
 //! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for communicators, as core reads none.
 //!
 //! # What to use when
@@ -63,6 +64,7 @@ mod hello;
 mod optimizer;
 mod probe;
 mod step_report;
+pub mod strategy;
 mod synchronizer;
 
 pub use briquette_core as core;

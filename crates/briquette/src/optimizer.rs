@@ -1,7 +1,6 @@
 //! The optimizer a Burn user already has, on many ranks.
 
 use briquette_core::Communicator;
-use briquette_core::config::Config;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -10,6 +9,7 @@ use crate::checkpoint::{Pending, SaveReport};
 use crate::error::{Error, StepError};
 use crate::probe::Probe;
 use crate::step_report::StepReport;
+use crate::strategy::BuildStrategy;
 use crate::synchronizer::Synchronizer;
 
 /// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
@@ -57,11 +57,12 @@ pub(crate) fn keeping<M: Module>((module, source): (M, Error)) -> StepError<M> {
 }
 
 impl DistributedOptimizer {
-    /// Wraps `optimizer`, parameter groups and all. `config` and `seed` must be the same on every rank.
+    /// Wraps `optimizer`, parameter groups and all. `config` (a [`Config`](crate::Config), or an algorithm
+    /// [of your own](crate::strategy)) and `seed` must be the same on every rank.
     pub fn new(
         optimizer: impl Into<ModuleOptimizer>,
         comm: impl Communicator + 'static,
-        config: Config,
+        config: impl BuildStrategy + 'static,
         seed: u64,
     ) -> Self {
         DistributedOptimizer {

@@ -6,7 +6,6 @@ mod mixed;
 mod told;
 
 use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
-use briquette_core::config::Config;
 use briquette_core::reduce::{Facts, Previous};
 use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
@@ -18,6 +17,7 @@ use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::hello::{Identity, Settings};
 use crate::step_report::StepReport;
+use crate::strategy::BuildStrategy;
 
 pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
@@ -26,7 +26,7 @@ pub use self::mixed::REBROADCAST_STEPS;
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
     pub(crate) comm: Box<dyn Communicator>,
-    pub(crate) config: Config,
+    pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
     pub(crate) seed: u64,
     pub(crate) step: u64,
@@ -72,18 +72,18 @@ impl std::fmt::Debug for Synchronizer {
             .field("rank", &self.comm.rank())
             .field("world", &self.comm.world())
             .field("step", &self.step)
-            .field("config", &self.config)
+            .field("config", &self.config.settings())
             .finish_non_exhaustive()
     }
 }
 
 impl Synchronizer {
     /// For this rank's communicator. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
-    pub fn new(comm: impl Communicator + 'static, config: Config, seed: u64) -> Self {
+    pub fn new(comm: impl Communicator + 'static, config: impl BuildStrategy + 'static, seed: u64) -> Self {
         let last_end = comm.now();
         Synchronizer {
             comm: Box::new(comm),
-            config,
+            config: Box::new(config),
             joined: None,
             seed,
             step: 0,

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use briquette::core::compress::Compressor;
-use briquette::core::config::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm};
+use briquette::core::config::{
+    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm,
+};
 use briquette::core::layer::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
@@ -30,6 +32,7 @@ pub(super) struct ExchangeFlags {
     pub(super) reducer: Option<ReducerSpec>,
     pub(super) compressor: Option<String>,
     pub(super) per_slot: Option<Toggle>,
+    pub(super) aggregator: Option<AggregatorConfig>,
     pub(super) rules: Option<RulesSpec>,
     pub(super) dense_below: Option<usize>,
     pub(super) feedback: Option<FeedbackSpec>,
@@ -44,6 +47,7 @@ impl ExchangeFlags {
                 reducer: unused("reducer", self.reducer, under)?,
                 compressor: unused("compressor", self.compressor, under)?,
                 per_slot: unused("per-slot", self.per_slot, under)?,
+                aggregator: unused("aggregator", self.aggregator, under)?,
                 rules: unused("rules", self.rules, under)?,
                 dense_below: unused("dense-below", self.dense_below, under)?,
                 feedback: unused("feedback", self.feedback, under)?,
@@ -54,6 +58,10 @@ impl ExchangeFlags {
         let (compressor, per_slot) = match reducer.compresses() {
             true => (Some(self.compressor.unwrap_or_else(|| "topk:20x:q8".into())), self.per_slot),
             false => (unused("compressor", self.compressor, &under)?, unused("per-slot", self.per_slot, &under)?),
+        };
+        let aggregator = match reducer {
+            ReducerSpec::Gather => self.aggregator,
+            _ => unused("aggregator", self.aggregator, &under)?,
         };
         let exact = reducer == ReducerSpec::Dense && self.rules.is_none();
         let dense_below = if exact { unused("dense-below", self.dense_below, &under)? } else { self.dense_below };
@@ -69,7 +77,8 @@ impl ExchangeFlags {
                 Some(self.feedback.unwrap_or(default))
             }
         };
-        Ok(ExchangeFlags { reducer: Some(reducer), compressor, per_slot, rules: self.rules, dense_below, feedback })
+        let (reducer, rules) = (Some(reducer), self.rules);
+        Ok(ExchangeFlags { reducer, compressor, per_slot, aggregator, rules, dense_below, feedback })
     }
 }
 
@@ -157,6 +166,7 @@ impl Settings {
         let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
         Ok(Config::EveryStep(Exchange {
             reducer,
+            aggregator: self.aggregator.unwrap_or_default(),
             feedback,
             controller,
             bucket_values: self.bucket_values,

@@ -139,7 +139,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 19] = [
+const KINDS: [(&str, &str); 20] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -147,6 +147,7 @@ const KINDS: [(&str, &str); 19] = [
     (CIFAR, "--compressor qsgd:4 --feedback none"),
     (CIFAR, "--compressor sign"),
     (CIFAR, "--local-steps 2"),
+    (CIFAR, "--aggregator trimmed-mean:0 --compressor dense"),
     (CIFAR, "--reducer sparse-all-reduce:10x --feedback error-inside"),
     (CIFAR, "--compressor qsgd:4 --threads 2"),
     (CIFAR, "--reducer sketched-sgd:10x"),

@@ -203,9 +203,11 @@ mod tests {
         assert!((2..9).all(|parts| rated(krum, &vectors, parts) == whole));
     }
 
+    /// Threat R5.
     #[test]
     fn what_a_minority_sends_is_not_selected() {
-        let attacks: [(&str, fn(f32) -> f32); 4] =
+        type Attack = fn(f32) -> f32;
+        let attacks: [(&str, Attack); 4] =
             [("large", |t| 1e6 * t), ("sign", |t| -t), ("inner product", |t| -0.5 * t), ("zero", |_| 0.0)];
         for (ranks, byzantine) in [(5, 1), (7, 2), (9, 3)] {
             for (name, attack) in attacks {

@@ -115,6 +115,7 @@ mod tests {
         assert_eq!(trimmed(1, &some, &mut TopK::fraction(0.5).unwrap()), [0.0, 0.5]);
     }
 
+    /// Threat R5.
     #[test]
     fn long_vectors_equal_the_naive_twin_and_stay_in_the_range_of_the_honest() {
         let value = |rank: usize, i: usize| ((i * 7919 + rank * 104_729) % 1000) as f32 / 500.0 - 1.0;

@@ -45,7 +45,7 @@
 //! }
 //! ```
 //!
-//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as [`Config`] says; when an epoch ends; who
+//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as the configuration says; when an epoch ends; who
 //! interrupted. Early stopping and checkpointing are rank 0's decisions, from rank 0's metrics, and all ranks follow: set
 //! them there. Each rank validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
 //! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The communicator's
@@ -74,7 +74,6 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use briquette_core::Communicator;
-use briquette_core::config::Config;
 use burn::tensor::{Device, TensorReadError};
 use burn::train::checkpoint::CheckpointingStrategy;
 use burn::train::metric::{Adaptor, LossInput};
@@ -87,6 +86,7 @@ pub use self::metrics::{ExchangeMetric, ExchangeMetrics};
 use self::records::Saving;
 use self::run::Run;
 use crate::checkpoint::WorldChange;
+use crate::strategy::BuildStrategy;
 use crate::synchronizer::Synchronizer;
 
 /// Data-parallel training for Burn's `SupervisedTraining`; see the [module](self).
@@ -118,7 +118,12 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 impl<M: LearnerModel> DataParallel<M> {
     /// For one run of this rank, on `device`. `seed` and `config` must be the same on every rank; controllers see the
     /// loss that [`LossMetric`](burn::train::metric::LossMetric) shows.
-    pub fn new(comm: impl Communicator + 'static, config: Config, seed: u64, device: Device) -> Self
+    pub fn new(
+        comm: impl Communicator + 'static,
+        config: impl BuildStrategy + 'static,
+        seed: u64,
+        device: Device,
+    ) -> Self
     where
         <M as TrainStep>::Output: Adaptor<LossInput>,
     {
@@ -128,7 +133,12 @@ impl<M: LearnerModel> DataParallel<M> {
 
     /// As [`new`](Self::new), for a model whose training output has no loss to show: nothing is read, and controllers
     /// that watch the loss see none.
-    pub fn without_loss(comm: impl Communicator + 'static, config: Config, seed: u64, device: Device) -> Self {
+    pub fn without_loss(
+        comm: impl Communicator + 'static,
+        config: impl BuildStrategy + 'static,
+        seed: u64,
+        device: Device,
+    ) -> Self {
         let own =
             Own { sync: Synchronizer::new(comm, config, seed), loss: None, samples: None, saving: Saving::default() };
         let device = if device.is_autodiff() { device } else { device.autodiff() };

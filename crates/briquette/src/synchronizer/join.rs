@@ -1,7 +1,6 @@
 //! How a rank becomes one of the world.
 
 use briquette_core::Communicator;
-use briquette_core::config::Config;
 use briquette_core::error::ConfigError;
 use burn::module::Module;
 
@@ -68,7 +67,7 @@ impl Synchronizer {
     /// The training loop's settings come first: they say best what is wrong.
     fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
         let (mut run, mut part) = self.settings.clone();
-        run.extend(hello::settings(inventory, &self.config, self.seed, self.weight_decay));
+        run.extend(hello::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));
@@ -76,7 +75,7 @@ impl Synchronizer {
     }
 
     fn periodic(&self) -> bool {
-        matches!(self.config, Config::Periodic(_))
+        self.config.averages_parameters()
     }
 
     fn check_rebroadcast(&self) -> Result<(), ConfigError> {

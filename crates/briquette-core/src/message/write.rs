@@ -1,0 +1,215 @@
+//! Writing messages, for compressors from outside: what is written is what the wire form can say, or it is refused.
+
+use super::{Coding, Grid, MAX_LEN, Message, ValueKind, Values, bucket_count};
+use crate::bits::{pack, pack_signs, packed_len};
+use crate::error::WireError;
+
+/// Writers for compressors of your own. After an error the message is the empty vector's.
+///
+/// ```
+/// use briquette_core::Message;
+/// let (mut message, mut out) = (Message::default(), [0.0; 4]);
+/// message.write_sparse(4, [(1, 2.0), (3, -0.5)])?;
+/// message.decode_into(&mut out)?;
+/// assert_eq!(out, [0.0, 2.0, 0.0, -0.5]);
+/// message.write_signs(&[3.0, -1.0, 0.5, -0.5], 2, |bucket| bucket[0])?;
+/// message.decode_into(&mut out)?;
+/// assert_eq!(out, [3.0, -3.0, 0.5, -0.5]);
+/// message.write_levels(4, 3, 4, &[6.0], [3, -1, 0, 2])?;
+/// message.decode_into(&mut out)?;
+/// assert_eq!(out, [6.0, -2.0, 0.0, 4.0]);
+/// assert!(message.write_sparse(4, [(3, 1.0), (1, 1.0)]).unwrap_err().to_string().contains("index"));
+/// # Ok::<(), briquette_core::error::WireError>(())
+/// ```
+impl Message {
+    /// Every value, exactly: 4 bytes each.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for a value that is not finite.
+    pub fn write_dense(&mut self, values: &[f32]) -> Result<(), WireError> {
+        self.written(values.len(), |message| {
+            values.iter().try_for_each(|value| finite(*value).map(drop))?;
+            message.dense(values.len()).sized(values.len()).copy_from_slice(values);
+            Ok(())
+        })
+    }
+
+    /// Some of `len` values, exactly, by ascending index; the others are 0. Some 4 bytes and a few bits each: indices are
+    /// written as Rice codes of their gaps.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for an index that does not ascend or is not below `len`, and for a value that is not finite.
+    pub fn write_sparse(&mut self, len: usize, kept: impl IntoIterator<Item = (u32, f32)>) -> Result<(), WireError> {
+        self.written(len, |message| {
+            let (indices, values) = message.sparse(len, ValueKind::F32);
+            let Values::F32(values) = values else { unreachable!("asked for f32 values") };
+            for (index, value) in kept {
+                if index as usize >= len || indices.last().is_some_and(|last| *last >= index) {
+                    return Err(WireError::Field { what: "index of a kept value", value: u64::from(index) });
+                }
+                indices.push(index);
+                values.push(finite(value)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// The signs of `x`, one bit each (a zero of either sign counts as its sign), and what `magnitude` makes of every `bucket`
+    /// values, 4 bytes each.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for a bucket of 0 or 2³² values, and for a magnitude that is negative or not finite.
+    pub fn write_signs(
+        &mut self,
+        x: &[f32],
+        bucket: usize,
+        mut magnitude: impl FnMut(&[f32]) -> f32,
+    ) -> Result<(), WireError> {
+        self.written(x.len(), |message| {
+            let size = size(bucket)?;
+            let (scales, signs) = message.sign(x.len(), size);
+            let scales = scales.empty();
+            x.chunks(bucket).try_for_each(|values| scale(magnitude(values)).map(|scale| scales.push(scale)))?;
+            pack_signs(x, signs.sized(packed_len(x.len(), 1)));
+            Ok(())
+        })
+    }
+
+    /// Levels from `-levels` to `levels` of the scale of every `bucket` values: `code / levels · scale`, in
+    /// `1 + ⌈log₂(levels + 1)⌉` bits each.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for more than 127 levels or none, a bucket of 0 or 2³² values, a number of scales or codes that does
+    /// not fit, a scale that is negative or not finite, and a code beyond the levels.
+    pub fn write_levels(
+        &mut self,
+        len: usize,
+        levels: u8,
+        bucket: usize,
+        scales: &[f32],
+        codes: impl IntoIterator<Item = i8>,
+    ) -> Result<(), WireError> {
+        self.written(len, |message| {
+            let (grid, size) = (Grid::Linear { levels }, size(bucket)?);
+            if levels == 0 || levels > Grid::MAX_LEVELS {
+                return Err(WireError::Field { what: "number of levels", value: u64::from(levels) });
+            }
+            if scales.len() != bucket_count(len, size) {
+                return Err(WireError::Field { what: "number of scales", value: scales.len() as u64 });
+            }
+            let bits = grid.bits();
+            let code = |code: i8| {
+                let level = code.unsigned_abs();
+                let code = level | u8::from(code < 0) << (bits - 1);
+                if level > levels { Err(WireError::Field { what: "level", value: u64::from(level) }) } else { Ok(code) }
+            };
+            let codes = codes.into_iter().map(code).collect::<Result<Vec<u8>, _>>()?;
+            if codes.len() != len {
+                return Err(WireError::Field { what: "number of codes", value: codes.len() as u64 });
+            }
+            let (stored, packed) = message.quantized(len, (grid, Coding::Fixed), size);
+            let stored = stored.empty();
+            scales.iter().try_for_each(|value| scale(*value).map(|scale| stored.push(scale)))?;
+            pack(&codes, bits, packed.sized(packed_len(len, bits)));
+            Ok(())
+        })
+    }
+
+    fn written(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut Message) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        let written = match len <= MAX_LEN {
+            true => write(self),
+            false => Err(WireError::Field { what: "number of values", value: len as u64 }),
+        };
+        written.inspect_err(|_| *self = Message::default())
+    }
+}
+
+fn finite(value: f32) -> Result<f32, WireError> {
+    match value.is_finite() {
+        true => Ok(value),
+        false => Err(WireError::Field { what: "value that is not finite", value: u64::from(value.to_bits()) }),
+    }
+}
+
+fn scale(value: f32) -> Result<f32, WireError> {
+    match value.is_finite() && value.is_sign_positive() {
+        true => Ok(value),
+        false => Err(WireError::Field { what: "scale", value: u64::from(value.to_bits()) }),
+    }
+}
+
+fn size(bucket: usize) -> Result<u32, WireError> {
+    let wrong = WireError::Field { what: "values of a bucket", value: bucket as u64 };
+    u32::try_from(bucket).ok().filter(|size| *size > 0).ok_or(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was written survives the wire.
+    fn round_trip(message: &Message) -> Vec<f32> {
+        let (mut bytes, mut back) = (Vec::new(), Message::default());
+        message.encode_into(&mut bytes);
+        back.decode_from(&bytes).unwrap();
+        assert_eq!(&back, message);
+        let mut out = vec![f32::NAN; message.len()];
+        back.decode_into(&mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn what_is_written_survives_the_wire() {
+        let mut message = Message::default();
+        message.write_dense(&[1.0, -2.5, 0.0]).unwrap();
+        assert_eq!(round_trip(&message), [1.0, -2.5, 0.0]);
+        message.write_sparse(2000, [(0, 7.0), (3, -1.0), (1999, 0.5)]).unwrap();
+        let out = round_trip(&message);
+        assert_eq!((out[0], out[3], out[1999], out.iter().filter(|v| **v != 0.0).count()), (7.0, -1.0, 0.5, 3));
+        let x: Vec<f32> = (0..100).map(|i| i as f32 - 50.5).collect();
+        message.write_signs(&x, 30, |bucket| bucket.len() as f32).unwrap();
+        let expected: Vec<f32> =
+            x.iter().enumerate().map(|(i, v)| v.signum() * if i < 90 { 30.0 } else { 10.0 }).collect();
+        assert_eq!(round_trip(&message), expected);
+        for levels in [1, 2, 7, 100, 127] {
+            let codes = (0..50).map(|i| ((i * 37) % (2 * i32::from(levels) + 1) - i32::from(levels)) as i8);
+            message.write_levels(50, levels, 20, &[1.0, 0.0, 2.0], codes.clone()).unwrap();
+            let share = |code: i8| f32::from(code) / f32::from(levels);
+            let scale = |i: usize| [1.0, 0.0, 2.0][i / 20];
+            let expected = codes.enumerate().map(|(i, code)| share(code) * scale(i));
+            for (got, expected) in round_trip(&message).into_iter().zip(expected) {
+                assert!((got - expected).abs() <= 1e-6, "{levels}: {got}, {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_wire_cannot_say_is_refused_and_leaves_nothing() {
+        let mut message = Message::default();
+        type Write = fn(&mut Message) -> Result<(), WireError>;
+        let writes: [(&str, Write); 12] = [
+            ("not finite", |m| m.write_dense(&[1.0, f32::NAN])),
+            ("index", |m| m.write_sparse(3, [(3, 1.0)])),
+            ("index", |m| m.write_sparse(3, [(1, 1.0), (1, 2.0)])),
+            ("not finite", |m| m.write_sparse(3, [(1, f32::INFINITY)])),
+            ("bucket", |m| m.write_signs(&[1.0], 0, |_| 1.0)),
+            ("scale", |m| m.write_signs(&[1.0], 1, |_| -1.0)),
+            ("scale", |m| m.write_levels(1, 1, 1, &[f32::NAN], [1])),
+            ("levels", |m| m.write_levels(1, 0, 1, &[1.0], [0])),
+            ("levels", |m| m.write_levels(1, 128, 1, &[1.0], [0])),
+            ("scales", |m| m.write_levels(3, 1, 2, &[1.0], [0, 0, 0])),
+            ("codes", |m| m.write_levels(3, 1, 3, &[1.0], [0, 0])),
+            ("level", |m| m.write_levels(1, 3, 1, &[1.0], [4])),
+        ];
+        for (words, write) in writes {
+            message.write_dense(&[9.0]).unwrap();
+            let error = write(&mut message).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+            assert_eq!(message, Message::default(), "{words}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Strategies from outside: an algorithm of your own, from your own crate.
+//!
+//! A [`DistributedOptimizer`](crate::DistributedOptimizer) is given something that [builds its strategy](BuildStrategy) once the
+//! module is known. [`Config`] is one, for what settings can say. [`custom`] makes one of a function, for what they cannot: your
+//! own compressor, reducer, aggregator, controller or strategy, put together with the [wrappers](crate::core::layer) of core.
+//!
+//! ```
+//! use briquette::core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, layer::{ErrorFeedback, Metered}};
+//! use briquette::core::{compress::{Class, Compressor}, reduce::Gather, sync::EveryStep};
+//! use briquette::strategy::{self, BuildStrategy};
+//!
+//! /// Keeps the first half of the values.
+//! struct FirstHalf;
+//!
+//! impl Compressor for FirstHalf {
+//!     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+//!         let kept = (0..).zip(x.iter().copied()).take(x.len().div_ceil(2));
+//!         out.write_sparse(x.len(), kept).expect("indices ascend");
+//!     }
+//!     fn class(&self, _x: &[f32]) -> Class {
+//!         Class::Contractive { delta: 0.0 }
+//!     }
+//!     fn nominal(&self) -> CompressionFactor {
+//!         CompressionFactor::new(2.0).expect("at least 1")
+//!     }
+//!     fn selects(&self) -> bool {
+//!         true
+//!     }
+//! }
+//!
+//! let strategy = strategy::custom("first half", |_: &Layout, _world| {
+//!     let gather = Gather::new(FirstHalf, Mean);
+//!     Ok(EveryStep::new(ErrorFeedback::new(Metered::new(gather))))
+//! });
+//! assert_eq!(strategy.settings(), "first half");
+//! strategy.build(&Layout::flat(10), 4)?;
+//! # Ok::<(), briquette::core::error::ConfigError>(())
+//! ```
+
+use std::fmt;
+
+use briquette_core::Layout;
+use briquette_core::config::Config;
+use briquette_core::error::ConfigError;
+use briquette_core::sync::SyncStrategy;
+
+/// Builds a rank's strategy when its module is known. Every rank must have an equal one.
+pub trait BuildStrategy: Send {
+    /// Everything that must be the same on every rank, and in every part of a run that is resumed. Ranks compare it when they
+    /// join; of two JSON objects, errors name the entry that differs.
+    fn settings(&self) -> String;
+
+    /// The strategy of one of `world` ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what cannot work, before any rank communicates.
+    fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
+
+    /// Whether an average may have values where no rank has a gradient, as it has where what was not sent before is remembered.
+    /// If not, such slots become 0.
+    fn remembers(&self) -> bool {
+        true
+    }
+
+    /// Whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is exchanged.
+    fn weighs_samples(&self) -> bool {
+        true
+    }
+
+    /// Whether replicas differ between exchanges, and become equal when their parameters are averaged.
+    fn averages_parameters(&self) -> bool {
+        false
+    }
+}
+
+impl BuildStrategy for Config {
+    fn settings(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| format!("{self:?}"))
+    }
+    fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Config::build(self, layout, world)
+    }
+    fn remembers(&self) -> bool {
+        Config::remembers(self)
+    }
+    fn weighs_samples(&self) -> bool {
+        Config::weighs_samples(self)
+    }
+    fn averages_parameters(&self) -> bool {
+        matches!(self, Config::Periodic(_))
+    }
+}
+
+/// Builds strategies with a function of the module's layout and the number of ranks. `settings` is what must be equal on every
+/// rank: the algorithm's name and its settings, in words.
+pub fn custom<S, F>(settings: impl Into<String>, build: F) -> Custom<F>
+where
+    S: SyncStrategy + 'static,
+    F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
+{
+    Custom { settings: settings.into(), build, weighs_samples: true, averages_parameters: false }
+}
+
+/// See [`custom`].
+pub struct Custom<F> {
+    settings: String,
+    build: F,
+    weighs_samples: bool,
+    averages_parameters: bool,
+}
+
+impl<F> Custom<F> {
+    /// The strategy exchanges parameters: replicas differ in between.
+    #[must_use]
+    pub fn averages_parameters(mut self) -> Self {
+        self.averages_parameters = true;
+        self
+    }
+
+    /// Every rank counts the same, whatever samples it states: for what is robust against ranks that send anything.
+    #[must_use]
+    pub fn without_weights(mut self) -> Self {
+        self.weighs_samples = false;
+        self
+    }
+}
+
+impl<F> fmt::Debug for Custom<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custom").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<S, F> BuildStrategy for Custom<F>
+where
+    S: SyncStrategy + 'static,
+    F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
+{
+    fn settings(&self) -> String {
+        self.settings.clone()
+    }
+    fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new((self.build)(layout, world)?))
+    }
+    fn weighs_samples(&self) -> bool {
+        self.weighs_samples
+    }
+    fn averages_parameters(&self) -> bool {
+        self.averages_parameters
+    }
+}

@@ -1,0 +1,25 @@
+//! A compressor of your own, under error feedback, beside the exact mean: `cargo run --example custom_compressor`.
+
+use briquette::Config;
+use briquette::core::aggregate::Mean;
+use briquette::core::layer::{ErrorFeedback, Metered};
+use briquette::core::reduce::Gather;
+use briquette::core::sync::EveryStep;
+use briquette::strategy::custom;
+use custom::{FirstBits, Outcome, Saved, train};
+
+fn main() -> Result<(), String> {
+    let compressed = || {
+        custom("first-bits, 3 levels, error feedback", |_, _| {
+            let gather = Gather::new(FirstBits::new(3), Mean);
+            Ok(EveryStep::new(ErrorFeedback::new(Metered::new(gather))))
+        })
+    };
+    show("dense", &train(Config::dense, 200, Saved::No)?[0]);
+    show("first bits", &train(compressed, 200, Saved::No)?[0]);
+    Ok(())
+}
+
+fn show(name: &str, outcome: &Outcome) {
+    println!("{name:>12}: loss {:.5}, {} kB sent", outcome.losses[outcome.losses.len() - 1], outcome.sent / 1000);
+}

@@ -1,0 +1,23 @@
+//! A controller of your own turns the ratio of a compressor that is there: `cargo run --example custom_controller`.
+
+use briquette::core::aggregate::Mean;
+use briquette::core::compress::TopK;
+use briquette::core::layer::{Adaptive, ErrorFeedback, Metered};
+use briquette::core::reduce::Gather;
+use briquette::core::sync::EveryStep;
+use briquette::strategy::custom;
+use custom::{Saved, WhileItHelps, train};
+
+fn main() -> Result<(), String> {
+    let strategy = || {
+        custom("top-k, while it helps: windows of 10, up to 32x", |_, _| {
+            let gather = Gather::new(TopK::fraction(0.1)?, Mean);
+            let adaptive = Adaptive::new(gather, WhileItHelps::new(10, 32.0));
+            Ok(EveryStep::new(ErrorFeedback::new(Metered::new(adaptive))))
+        })
+    };
+    let outcome = &train(strategy, 200, Saved::No)?[0];
+    let (loss, ratio) = (outcome.losses[outcome.losses.len() - 1], outcome.ratio.unwrap_or(1.0));
+    println!("loss {loss:.5}, {} kB sent, the last step at {ratio}x", outcome.sent / 1000);
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! A compressor of your own.
+
+use briquette::core::compress::{Class, Compressor};
+use briquette::core::{CompressionFactor, Key, Message};
+
+/// Sign and the first bits of every value's magnitude beside the largest of 256 values: `±i/levels` of it, rounded down.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstBits {
+    levels: u8,
+}
+
+const BUCKET: usize = 256;
+
+impl FirstBits {
+    /// With so many levels beside zero: 1, 3, 7, …, 127.
+    pub fn new(levels: u8) -> Self {
+        FirstBits { levels }
+    }
+}
+
+impl Compressor for FirstBits {
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        let scales: Vec<f32> =
+            x.chunks(BUCKET).map(|values| values.iter().fold(0.0, |largest: f32, v| largest.max(v.abs()))).collect();
+        let level = |(value, scale): (&f32, f32)| match scale {
+            0.0 => 0,
+            // Truncated, not rounded: never longer than the value.
+            scale => (value / scale * f32::from(self.levels)) as i8,
+        };
+        let scaled = x.iter().zip(scales.iter().flat_map(|scale| [*scale; BUCKET]));
+        out.write_levels(x.len(), self.levels, BUCKET, &scales, scaled.map(level)).expect("levels of finite values");
+    }
+
+    /// A value loses less than a level, so at least what the largest of a bucket keeps is kept.
+    fn class(&self, _x: &[f32]) -> Class {
+        Class::Contractive { delta: 1.0 / BUCKET as f64 * (1.0 - 1.0 / f64::from(self.levels)).powi(2) }
+    }
+
+    fn nominal(&self) -> CompressionFactor {
+        let bits = 1 + (u8::BITS - self.levels.leading_zeros());
+        CompressionFactor::new(32.0 / f64::from(bits)).expect("at least 32/8")
+    }
+
+    fn selects(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,62 @@
+//! A controller of your own.
+
+use briquette::core::CompressionFactor;
+use briquette::core::control::{Agreed, Controller, Decision};
+use briquette::core::error::StateError;
+use briquette::core::state::{State, Stateful};
+
+/// Doubles the compression ratio, up to a limit, while the mean loss of a window is below that of the window before, and halves
+/// it where it is not. Every rank sees the same losses, so all decide alike.
+#[derive(Debug, Clone)]
+pub struct WhileItHelps {
+    window: u64,
+    limit: f64,
+    ratio: f64,
+    sum: f64,
+    count: u64,
+    before: f64,
+}
+
+impl WhileItHelps {
+    /// Windows of so many steps; a ratio from 1 to `limit`.
+    pub fn new(window: u64, limit: f64) -> Self {
+        WhileItHelps { window, limit, ratio: 1.0, sum: 0.0, count: 0, before: f64::INFINITY }
+    }
+}
+
+/// What must be saved for a resumed run to decide as one that was not interrupted.
+impl Stateful for WhileItHelps {
+    fn save(&self, state: &mut State) {
+        state.put("ratio", self.ratio);
+        state.put("sum", self.sum);
+        state.put("count", self.count);
+        state.put("before", self.before);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        // All or nothing: what cannot be read must leave the controller as it was.
+        let [ratio, sum, before] = [state.f64("ratio")?, state.f64("sum")?, state.f64("before")?];
+        (self.ratio, self.sum, self.count, self.before) = (ratio, sum, state.u64("count")?, before);
+        Ok(())
+    }
+}
+
+impl Controller for WhileItHelps {
+    fn probes(&self) -> &[CompressionFactor] {
+        &[]
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+        self.sum += agreed.facts.loss.unwrap_or(0.0);
+        self.count += 1;
+        let mut reason = None;
+        if self.count == self.window {
+            let mean = self.sum / self.count as f64;
+            let next = if mean < self.before { 2.0 * self.ratio } else { self.ratio / 2.0 };
+            self.ratio = next.clamp(1.0, self.limit);
+            reason = Some(format!("mean loss {mean:.4} after {:.4}: ratio {}", self.before, self.ratio));
+            (self.before, self.sum, self.count) = (mean, 0.0, 0);
+        }
+        Decision { factor: CompressionFactor::new(self.ratio).expect("at least 1"), reason }
+    }
+}

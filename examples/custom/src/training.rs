@@ -1,0 +1,121 @@
+//! A small network on four ranks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use briquette::core::Communicator;
+use briquette::core::comm::{Local, run_ranks};
+use briquette::core::error::CommError;
+use briquette::strategy::BuildStrategy;
+use briquette::{DistributedOptimizer, Error, WorldChange};
+use burn::module::Module;
+use burn::nn::loss::{MseLoss, Reduction};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Tensor};
+
+/// Threads that train.
+pub const RANKS: usize = 4;
+
+/// What became of a rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// After every step.
+    pub losses: Vec<f32>,
+    /// Bytes that this rank sent while exchanging.
+    pub sent: u64,
+    /// Of the last step.
+    pub ratio: Option<f64>,
+    /// Every parameter.
+    pub parameters: Vec<f32>,
+}
+
+/// Where a run is saved after its last step, or goes on from.
+#[derive(Debug, Clone, Copy)]
+pub enum Saved<'a> {
+    /// Nowhere.
+    No,
+    /// In this directory, at the end.
+    To(&'a Path),
+    /// From the newest checkpoint of this directory.
+    From(&'a Path),
+}
+
+#[derive(Module, Debug)]
+struct Network {
+    first: Linear,
+    second: Linear,
+}
+
+impl Network {
+    fn new(device: &Device) -> Self {
+        Network { first: LinearConfig::new(4, 64).init(device), second: LinearConfig::new(64, 1).init(device) }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.second.forward(tanh(self.first.forward(x)))
+    }
+
+    fn parameters(&self) -> Vec<f32> {
+        let linear = |linear: &Linear| {
+            let bias = linear.bias.as_ref().map(|bias| bias.val().into_data());
+            [Some(linear.weight.val().into_data()), bias]
+        };
+        let tensors = [linear(&self.first), linear(&self.second)].into_iter().flatten().flatten();
+        tensors.flat_map(|data| data.iter::<f32>().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// This rank's samples of a step: 16 points, the same in every run, and the function that is learned.
+fn batch(rank: usize, step: u64, device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let point = |index: usize| ((step as usize * 16 + index) * RANKS + rank) as f32;
+    let x: Vec<f32> = (0..64).map(|i| (point(i / 4) * (0.37 + 0.11 * (i % 4) as f32)).sin()).collect();
+    let y: Vec<f32> = x.chunks(4).map(|x| x[0] * x[1] + x[2] - 0.5 * x[3]).collect();
+    let tensor = |values: Vec<f32>| Tensor::<1>::from_data(values.as_slice(), device);
+    (tensor(x).reshape([16, 4]), tensor(y).reshape([16, 1]))
+}
+
+fn rank<B: BuildStrategy + 'static>(comm: Local, strategy: B, steps: u64, saved: Saved<'_>) -> Result<Outcome, Error> {
+    let (device, rank) = (Device::flex().autodiff(), comm.rank());
+    let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, strategy, 42);
+    let mut model = optim.join(Network::new(&device))?;
+    if let Saved::From(directory) = saved {
+        (model, ..) = optim.resume(model, directory, WorldChange::Refuse, |_| Ok(()))?;
+    }
+    let (mut losses, mut sent, mut ratio) = (Vec::new(), 0, None);
+    for step in optim.synchronizer().step()..steps {
+        let (x, y) = batch(rank, step, &device);
+        let loss = MseLoss::new().forward(model.forward(x), y, Reduction::Mean);
+        losses.push(loss.clone().into_scalar::<f32>());
+        optim.record_loss(f64::from(losses[losses.len() - 1]));
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optim.step(0.1, model, gradients)?;
+        let exchange = &optim.report().exchange;
+        sent += exchange.traffic.map_or(0, |traffic| traffic.sent);
+        ratio = exchange.factor.map(|factor| factor.get());
+    }
+    if let Saved::To(directory) = saved {
+        optim.save(&model, directory, &BTreeMap::new())?;
+    }
+    Ok(Outcome { losses, sent, ratio, parameters: model.parameters() })
+}
+
+/// Trains up to `steps` steps, each rank with what `strategy` makes; every rank's outcome.
+///
+/// # Errors
+/// The first rank's error, in words.
+pub fn train<B: BuildStrategy + 'static>(
+    strategy: impl Fn() -> B + Sync,
+    steps: u64,
+    saved: Saved<'_>,
+) -> Result<Vec<Outcome>, String> {
+    struct Words(String);
+    impl From<CommError> for Words {
+        fn from(error: CommError) -> Self {
+            Words(error.to_string())
+        }
+    }
+    let run = |comm: Local| rank(comm, strategy(), steps, saved).map_err(|error| Words(error.to_string()));
+    run_ranks(Local::world(RANKS), run).into_iter().collect::<Result<_, _>>().map_err(|Words(text)| text)
+}
