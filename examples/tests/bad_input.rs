@@ -67,10 +67,23 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
 }
 
 #[test]
+fn aggregators_say_what_they_need() {
+    refused_flags("--aggregator krum:1 --compressor dense", &["krum:1 needs at least 5 ranks, got 4"]);
+    refused_flags("--aggregator krum:1,kep=2", &["--aggregator", "unknown field `kep`", "`byzantine` or `keep`"]);
+    refused_flags("--aggregator median", &["unknown aggregator `median`; valid are: mean, krum, trimmed-mean"]);
+    refused_flags("--aggregator krum:1 --reducer power-sgd", &["--aggregator would be ignored", "power-sgd"]);
+    let rules = "--aggregator trimmed-mean:1 --compressor dense --rules *.weight=sign --feedback none";
+    refused_flags(rules, &["leave out rules and dense_below"]);
+    refused_flags("--aggregator krum:1 --bucket-values 100 --ranks 5", &["leave out bucket values"]);
+}
+
+#[test]
 fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
     refused_flags("--compressor sign --per-slot on --feedback diana", &["diana needs an unbiased compressor"]);
     let rule = "--rules *.weight=randk:10x:scaled --feedback error";
     refused_flags(rule, &["randk:10x:scaled", "feedback none or diana"]);
+    refused_flags("--compressor qsgd:2:512:l2 --feedback error", &["qsgd:2:512:l2 is not contractive", "feedback none"]);
+    refused_flags("--compressor terngrad --momentum-correction on", &["terngrad:2.5 is not contractive"]);
 }
 
 #[test]

@@ -145,7 +145,8 @@ impl DistributedOptimizer {
 }
 
 impl Synchronizer {
-    /// Every rank's file and rank 0's manifest in the directory `path`; [`end_saving`](Self::end_saving) follows.
+    /// Every rank's file and rank 0's manifest in the directory `path`, at once; [`end_saving`](Self::end_saving) follows.
+    #[cfg(feature = "train")]
     pub(crate) fn write_checkpoint(
         &mut self,
         path: &Path,

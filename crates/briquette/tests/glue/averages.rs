@@ -58,6 +58,35 @@ fn uneven_batches_weigh_by_their_samples_and_a_rank_without_any_still_steps() {
     assert!(off <= 1e-5, "{off}");
 }
 
+/// Under an aggregator that is no mean every rank counts the same: one that states a million samples gains nothing.
+#[test]
+fn samples_weigh_under_a_mean_only() {
+    let trained = |aggregator: &str, samples: [usize; 3]| {
+        let reducer = r#"{ "kind": "gather", "compressor": "dense" }"#;
+        let config =
+            config(&format!(r#"{{ "strategy": "every-step", "aggregator": "{aggregator}", "reducer": {reducer} }}"#));
+        ranks(3, move |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+            let mut model = optim.join(Mlp::new(5))?;
+            for step in 0..STEPS {
+                let gradients = grads(&model, &model.loss(data(step, rank), 4));
+                optim.record_samples(samples[rank]);
+                model = optim.step(LR, model, gradients)?;
+            }
+            Ok(bits(&model))
+        })
+        .remove(0)
+    };
+    let (honest, liar) = ([4, 4, 4], [4, 1_000_000, 4]);
+    for aggregator in ["trimmed-mean:1", "krum:0"] {
+        assert!(trained(aggregator, honest) == trained(aggregator, liar), "{aggregator}");
+    }
+    assert!(trained("mean", honest) != trained("mean", liar));
+    // Without trimming it is the mean, to rounding; the bits need not be equal.
+    assert!(trained("trimmed-mean:0", honest) != trained("trimmed-mean:1", honest));
+}
+
 #[test]
 fn two_accumulated_micro_batches_equal_one_batch_of_both_and_one_exchange() {
     let run = |accumulated: bool| {
