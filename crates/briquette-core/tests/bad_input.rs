@@ -242,6 +242,10 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
             "leave out bucket values",
         ),
         (
+            "aggregator = 'krum:0'\ncontroller = { kind = 'gravac' }\nreducer = { kind = 'gather', compressor = 'topk:0.1' }",
+            "under a controller dense steps are averaged",
+        ),
+        (
             "aggregator = 'krum:0'\nfeedback = 'ef21'\nreducer = { kind = 'gather', compressor = 'sign' }",
             "is not linear, and the memories of diana and ef21",
         ),

@@ -209,6 +209,9 @@ impl Exchange {
             {
                 conflict("combines all slots: leave out rules and dense_below, whose slots are averaged".into())
             }
+            ReducerConfig::Gather { .. } if self.controller != ControllerConfig::None => conflict(
+                "combines every step, and under a controller dense steps are averaged: use controller none".into(),
+            ),
             ReducerConfig::Gather { .. } if aggregator.rates() && self.bucket_values.is_some() => {
                 conflict("rates whole contributions: leave out bucket values".into())
             }
