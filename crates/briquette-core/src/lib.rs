@@ -88,6 +88,8 @@ pub mod control;
 pub mod error;
 mod factor;
 mod key;
+#[cfg(feature = "testing")]
+pub mod laws;
 pub mod layer;
 mod layout;
 mod math;

@@ -9,9 +9,11 @@ use briquette::strategy::custom;
 use custom::{FirstBits, Outcome, Saved, train};
 
 fn main() -> Result<(), String> {
+    let levels = 3;
     let compressed = || {
-        custom("first-bits, 3 levels, error feedback", |_, _| {
-            let gather = Gather::new(FirstBits::new(3), Mean);
+        // What ranks compare, and what is built, from the same numbers.
+        custom(format!("first-bits, {levels} levels, error feedback"), move |_, _| {
+            let gather = Gather::new(FirstBits::new(levels), Mean);
             Ok(EveryStep::new(ErrorFeedback::new(Metered::new(gather))))
         })
     };

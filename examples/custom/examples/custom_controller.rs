@@ -9,10 +9,11 @@ use briquette::strategy::custom;
 use custom::{Saved, WhileItHelps, train};
 
 fn main() -> Result<(), String> {
+    let (window, limit) = (10, 32.0);
     let strategy = || {
-        custom("top-k, while it helps: windows of 10, up to 32x", |_, _| {
+        custom(format!("top-k, while it helps: windows of {window}, up to {limit}x"), move |_, _| {
             let gather = Gather::new(TopK::fraction(0.1)?, Mean);
-            let adaptive = Adaptive::new(gather, WhileItHelps::new(10, 32.0));
+            let adaptive = Adaptive::new(gather, WhileItHelps::new(window, limit));
             Ok(EveryStep::new(ErrorFeedback::new(Metered::new(adaptive))))
         })
     };

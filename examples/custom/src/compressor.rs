@@ -12,8 +12,12 @@ pub struct FirstBits {
 const BUCKET: usize = 256;
 
 impl FirstBits {
-    /// With so many levels beside zero: 1, 3, 7, …, 127.
+    /// With this number of levels beside zero: 1, 3, 7, …, 127.
+    ///
+    /// # Panics
+    /// When there are none, or more than 127.
     pub fn new(levels: u8) -> Self {
+        assert!((1..=127).contains(&levels), "1 to 127 levels, got {levels}");
         FirstBits { levels }
     }
 }
@@ -31,9 +35,9 @@ impl Compressor for FirstBits {
         out.write_levels(x.len(), self.levels, BUCKET, &scales, scaled.map(level)).expect("levels of finite values");
     }
 
-    /// A value loses less than a level, so at least what the largest of a bucket keeps is kept.
+    /// The largest of a bucket is kept whole, and no value becomes longer: at least 1/256 of the energy is kept.
     fn class(&self, _x: &[f32]) -> Class {
-        Class::Contractive { delta: 1.0 / BUCKET as f64 * (1.0 - 1.0 / f64::from(self.levels)).powi(2) }
+        Class::Contractive { delta: 1.0 / BUCKET as f64 }
     }
 
     fn nominal(&self) -> CompressionFactor {

@@ -18,7 +18,7 @@ pub struct WhileItHelps {
 }
 
 impl WhileItHelps {
-    /// Windows of so many steps; a ratio from 1 to `limit`.
+    /// Windows of `window` steps; a ratio from 1 to `limit`.
     pub fn new(window: u64, limit: f64) -> Self {
         WhileItHelps { window, limit, ratio: 1.0, sum: 0.0, count: 0, before: f64::INFINITY }
     }

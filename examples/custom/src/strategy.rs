@@ -16,7 +16,7 @@ pub struct Doubling {
 }
 
 impl Doubling {
-    /// Periods double up to so many steps.
+    /// Periods double up to `longest` steps.
     pub fn new(longest: u64) -> Self {
         Doubling { longest: longest.max(1), reducer: Dense, average: Vec::new() }
     }

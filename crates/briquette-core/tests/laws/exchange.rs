@@ -5,23 +5,14 @@ use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig, 
 use briquette_core::sync::Due;
 use briquette_core::{Key, Layout, Message, Traffic};
 
-use crate::driver::{Outcome, Setup, gradient, long, short};
+use crate::exchanges;
 use crate::memory::Memory;
-use crate::{exchanges, same_bits};
+use briquette_core::laws::{self, Outcome, Setup, gradient, long, short};
 
 #[test]
 fn law_1_averages_are_bit_identical_on_every_rank() {
     for config in representatives() {
-        for setup in Setup::<Config>::all(&config) {
-            let runs = setup.run(5);
-            for rank in &runs[1..] {
-                for (step, (a, b)) in runs[0].iter().zip(rank).enumerate() {
-                    assert_eq!(a.due, b.due, "{setup}, step {step}");
-                    let exchanged = a.due != Some(Due::Nothing);
-                    assert_eq!(exchanged, same_bits(&a.average, &b.average), "{setup}, step {step}");
-                }
-            }
-        }
+        Setup::<Config>::all(&config).for_each(|setup| laws::agrees(&setup));
     }
 }
 
@@ -44,26 +35,14 @@ fn between_its_averages_local_sgd_says_nothing() {
 fn law_2_the_mean_of_what_was_sent_is_the_average() {
     for exchange in exchanges() {
         let is_mean = exchange.aggregator.get().is_mean();
-        for setup in Setup::<Exchange>::all(&exchange) {
-            let runs = setup.run(4);
+        for setup in Setup::<Exchange>::reducers(&exchange) {
+            let runs = setup.reduce_steps(4);
             (0..4).for_each(|step| match is_mean {
                 true => check_honesty(&setup, &runs, step),
-                false => check_range(&setup, &runs, step),
+                false => laws::stays_in_range(&setup, &runs, step),
             });
         }
     }
-}
-
-fn check_range(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
-    let mut differs_from_mean = false;
-    for i in 0..setup.layout.len() {
-        let sent = runs.iter().map(|run| run[step].sent[i]);
-        let (least, most) = sent.clone().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
-        let (average, mean) = (runs[0][step].average[i], sent.sum::<f32>() / setup.world as f32);
-        assert!((least..=most).contains(&average), "{setup}, step {step}, value {i}: {average} of {least} to {most}");
-        differs_from_mean |= (average - mean).abs() > 1e-3 * (most - least);
-    }
-    assert!(differs_from_mean, "{setup}, step {step}: declared as no mean, and is one");
 }
 
 fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
@@ -91,11 +70,7 @@ fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
 #[test]
 fn law_8_traffic_is_what_the_transport_counted() {
     for config in representatives() {
-        for setup in Setup::<Config>::all(&config) {
-            for outcome in setup.run(3).into_iter().flatten() {
-                assert_eq!(outcome.reported, outcome.counted, "{setup}");
-            }
-        }
+        Setup::<Config>::all(&config).for_each(|setup| laws::accounts_for_its_bytes(&setup));
     }
 }
 
@@ -117,8 +92,8 @@ fn law_8_dense_moves_what_the_ring_formula_says() {
 fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
     let compressor: CompressorConfig = "topk:8x".parse().unwrap();
     let exchange = Exchange { reducer: ReducerConfig::gather(compressor), ..Exchange::default() };
-    for setup in Setup::<Exchange>::all(&exchange) {
-        for (rank, run) in setup.run(1).iter().enumerate() {
+    for setup in Setup::<Exchange>::reducers(&exchange) {
+        for (rank, run) in setup.reduce_steps(1).iter().enumerate() {
             let mut message = Message::default();
             compressor.build().compress_into(&gradient(&setup.layout, rank, 0), Key::new(0), &mut message);
             let expected = (setup.world as u64 - 1) * (4 + message.encoded_len() as u64);
@@ -130,11 +105,7 @@ fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
 #[test]
 fn law_9_ranks_decide_alike() {
     for config in representatives() {
-        let runs = Setup::short(&config, 5).run(12);
-        for rank in &runs[1..] {
-            let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();
-            assert_eq!(factors(rank), factors(&runs[0]), "{config:?}");
-        }
+        laws::decides_alike(&Setup::short(&config, 5));
     }
 }
 
@@ -143,7 +114,7 @@ fn a_world_of_one_goes_through_the_whole_path() {
     // No shortcut: a lone rank's average is its compressed vector, not its vector.
     let exchange = Exchange { reducer: ReducerConfig::gather("topk:8x".parse().unwrap()), ..Exchange::default() };
     let setup = Setup { config: exchange, layout: Layout::flat(131), world: 1 };
-    let run = &setup.run(1)[0];
+    let run = &setup.reduce_steps(1)[0];
     assert_eq!(run[0].average.iter().filter(|v| **v != 0.0).count(), 16); // 131 / 8 = 16.4
     assert_eq!(run[0].counted, Traffic::default());
 }

@@ -1,7 +1,7 @@
 //! The laws: what every algorithm of this crate keeps, whatever it is.
 //!
 //! One table over `config::representatives()`, on a short vector in worlds of 1, 2, 3 and 5 ranks, and on longer ones, with
-//! more than one ring chunk, key block and range of 8 bits, in worlds of up to 3 ([`driver`]). Law 6 (round trip, hostile
+//! more than one ring chunk, key block and range of 8 bits, in worlds of up to 3 (`briquette_core::laws`). Law 6 (round trip, hostile
 //! bytes) stands beside the message and in `wire_format`, exact constants of law 7 beside each compressor.
 //!
 //! | file | laws |
@@ -13,7 +13,6 @@
 //! | `overlap.rs` | the same with buckets that overlap |
 
 mod class;
-mod driver;
 mod exchange;
 mod failure;
 mod memory;
@@ -26,8 +25,4 @@ fn exchanges() -> impl Iterator<Item = Exchange> {
         Config::EveryStep(exchange) => Some(exchange),
         Config::Periodic(_) => None,
     })
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

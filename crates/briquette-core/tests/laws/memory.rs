@@ -6,15 +6,15 @@ use briquette_core::compress::ValueKind;
 use briquette_core::config::{CompressorKind, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::state::State;
 
-use crate::driver::{Outcome, Setup, gradient, learning_rate, short};
-use crate::{exchanges, same_bits};
+use crate::exchanges;
+use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, same_bits, short};
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
     for exchange in exchanges().filter(keeps_residual) {
-        for setup in Setup::<Exchange>::all(&exchange) {
+        for setup in Setup::<Exchange>::reducers(&exchange) {
             let steps = if setup.layout == short() { 8 } else { 4 };
-            setup.run(steps).iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
+            setup.reduce_steps(steps).iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
         }
     }
 }
@@ -58,7 +58,7 @@ fn law_3_holds_while_gravac_goes_through_dense_safe_and_bold() {
         let ControllerConfig::Gravac(settings) = &exchange.controller else { unreachable!() };
         for world in [1, 2, 3, 5] {
             let setup = Setup { config: exchange.clone(), layout: short(), world };
-            let runs = setup.run(24);
+            let runs = setup.reduce_steps(24);
             runs.iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
             let factors: Vec<f64> = runs[0].iter().map(|o| o.factor.unwrap()).collect();
             // The first steps are dense by plan; later ones because too little would have been kept.
@@ -76,7 +76,7 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
     for exchange in exchanges() {
         let world = exchange.fewest_ranks().max(3);
         let setup = Setup { config: exchange, layout: short(), world };
-        for (rank, run) in setup.run(8).iter().enumerate() {
+        for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
             let alpha = match setup.config.feedback {
                 Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) => continue,
                 Feedback::Diana { alpha } => alpha,
@@ -111,8 +111,8 @@ fn first_alpha(first: &Outcome) -> f32 {
 #[test]
 fn law_3_dense_keeps_the_residual_exactly_zero() {
     let exchange = Exchange { feedback: Feedback::Error, ..Exchange::default() };
-    for setup in Setup::<Exchange>::all(&exchange) {
-        for outcome in setup.run(4).into_iter().flatten() {
+    for setup in Setup::<Exchange>::reducers(&exchange) {
+        for outcome in setup.reduce_steps(4).into_iter().flatten() {
             assert!(Memory::of(&outcome.state).residual.iter().all(|r| *r == 0.0), "{setup}");
         }
     }

@@ -2,9 +2,8 @@
 
 use briquette_core::config::{Config, Exchange};
 
-use crate::driver::{Outcome, Setup, long, short};
-use crate::failure::check_failures;
-use crate::{exchanges, same_bits};
+use crate::exchanges;
+use briquette_core::laws::{self, Outcome, Setup, long, same_bits, short};
 
 /// Every representative that can be cut, without overlap: what takes the whole vector at once is refused by the build.
 fn cut(bucket_values: usize) -> impl Iterator<Item = Exchange> {
@@ -54,7 +53,7 @@ fn overlap_changes_nothing_of_what_was_sent() {
             let world = exchange.fewest_ranks().max(world);
             let alone = Setup { config: exchange.clone(), layout, world };
             let overlapped = Setup { config: Exchange { overlap: true, ..exchange.clone() }, ..alone.clone() };
-            assert_same(&overlapped, &alone.run(3), &overlapped.run(3));
+            assert_same(&overlapped, &alone.reduce_steps(3), &overlapped.reduce_steps(3));
         }
     }
 }
@@ -63,6 +62,6 @@ fn overlap_changes_nothing_of_what_was_sent() {
 fn law_4_holds_for_every_bucketed_representative_under_overlap() {
     for exchange in exchanges().filter(|exchange| exchange.bucket_values.is_some() && !exchange.overlap) {
         let config = Config::EveryStep(Exchange { overlap: true, ..exchange });
-        check_failures(&Setup::short(&config, 3), 1);
+        laws::leaves_no_trace(&Setup::short(&config, 3), 1);
     }
 }

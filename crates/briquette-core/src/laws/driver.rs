@@ -1,19 +1,19 @@
-//! Drives strategies and reducers over threads, the way the Burn glue does.
+//! Drives strategies and reducers over threads, as the glue to a framework does.
 
-use briquette_core::comm::{Communicator, Local};
-use briquette_core::compress::Class;
-use briquette_core::config::{CompressorConfig, CompressorKind, Config, Exchange, ReducerConfig};
-use briquette_core::error::SyncError;
-use briquette_core::reduce::{Facts, Previous, Reducer, Round};
-use briquette_core::report::Report;
-use briquette_core::state::State;
-use briquette_core::sync::{Context, Due, Header, SyncStrategy, agree};
-use briquette_core::{Key, Layout, Traffic};
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
+use super::{Reduces, Synchronizes};
+use crate::comm::{Communicator, Local};
+use crate::error::SyncError;
+use crate::reduce::{Facts, Previous, Reducer, Round};
+use crate::report::Report;
+use crate::state::State;
+use crate::sync::{Context, Due, Header, SyncStrategy, agree};
+use crate::{Key, Layout, Traffic};
+
 /// Matrices, vectors and a lone number; 131 values.
-pub(crate) fn short() -> Layout {
+pub fn short() -> Layout {
     Layout::new([
         ("conv.weight", vec![6, 3, 3, 1]),
         ("conv.bias", vec![17]),
@@ -24,7 +24,7 @@ pub(crate) fn short() -> Layout {
 
 /// 6 017 values. All-reduces go round the ring, keys have a second block, and an eighth of the values has three ranges of
 /// 8 bits; one slot alone is above each of these limits, too.
-pub(crate) fn long() -> Layout {
+pub fn long() -> Layout {
     Layout::new([
         ("conv.weight", vec![8, 5, 3, 3]),
         ("conv.bias", vec![1100]),
@@ -34,7 +34,7 @@ pub(crate) fn long() -> Layout {
 }
 
 /// 40 007 values, 35 000 of them in one slot: selections by magnitude begin with a sample.
-pub(crate) fn sampled() -> Layout {
+pub fn sampled() -> Layout {
     Layout::new([
         ("conv.weight", vec![20, 20, 3, 3]),
         ("conv.bias", vec![1400]),
@@ -45,10 +45,13 @@ pub(crate) fn sampled() -> Layout {
 
 /// A configuration (a [`Config`], or an [`Exchange`] for its reducer alone), the parameters, and how many ranks.
 #[derive(Debug, Clone)]
-pub(crate) struct Setup<C> {
-    pub(crate) config: C,
-    pub(crate) layout: Layout,
-    pub(crate) world: usize,
+pub struct Setup<C> {
+    /// What is tried.
+    pub config: C,
+    /// The parameters.
+    pub layout: Layout,
+    /// How many ranks.
+    pub world: usize,
 }
 
 impl<C: std::fmt::Debug> std::fmt::Display for Setup<C> {
@@ -57,52 +60,35 @@ impl<C: std::fmt::Debug> std::fmt::Display for Setup<C> {
     }
 }
 
-/// Whether the reducer looks for the largest values.
-fn searches(reducer: &ReducerConfig) -> bool {
-    use CompressorKind::{HardThreshold, Redsync, Sidco, ThresholdTopK, TopK};
-    match reducer {
-        ReducerConfig::Gather { compressor, .. } => {
-            matches!(compressor.compressor(), TopK(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) | HardThreshold(_))
-        }
-        ReducerConfig::MultiStep { inner, .. } => searches(inner),
-        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::Dense
-        | ReducerConfig::SharedRandomK { .. }
-        | ReducerConfig::PowerSgd { .. }
-        | ReducerConfig::TernaryAllReduce { .. } => false,
-    }
-}
-
-/// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for
-/// what searches.
-fn places(exchange: Option<&Exchange>) -> Vec<(Layout, usize)> {
+/// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for what
+/// behaves otherwise on long vectors: those with the ranks that are needed.
+fn places(fewest_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
     let mut places: Vec<_> = [1, 2, 3, 5].into_iter().map(|world| (short(), world)).collect();
     places.extend([1, 2, 3].map(|world| (long(), world)));
-    if exchange.is_some_and(|exchange| exchange.reducers().any(searches)) {
+    if with_longest {
         places.extend([1, 2, 3].map(|world| (sampled(), world)));
     }
-    let fewest = exchange.map_or(1, Exchange::fewest_ranks);
-    places.retain(|(_, world)| *world >= fewest);
-    assert!(!places.is_empty(), "no world has the {fewest} ranks that {exchange:?} needs");
+    places.retain(|(_, world)| *world >= fewest_ranks);
+    if fewest_ranks > 3 {
+        places.push((long(), fewest_ranks));
+    }
     places
 }
 
-impl Setup<Config> {
-    pub(crate) fn all(config: &Config) -> impl Iterator<Item = Self> + '_ {
-        let exchange = match config {
-            Config::EveryStep(exchange) => Some(exchange),
-            Config::Periodic(_) => None,
-        };
-        places(exchange).into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
+impl<C: Synchronizes + Clone> Setup<C> {
+    /// Every place of a strategy.
+    pub fn all(config: &C) -> impl Iterator<Item = Self> + '_ {
+        let places = places(config.fewest_ranks(), config.is_tried_long());
+        places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
     /// In a world of so many ranks, or more where it needs them.
-    pub(crate) fn short(config: &Config, world: usize) -> Self {
+    pub fn short(config: &C, world: usize) -> Self {
         Setup { config: config.clone(), layout: short(), world: world.max(config.fewest_ranks()) }
     }
 
     /// Some steps of a fresh world.
-    pub(crate) fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
+    pub fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
         each_rank(Local::world(self.world), |mut comm, rank| {
             let mut state = Rank::new(self, rank);
             (0..steps).map(|_| state.step(&mut comm).unwrap()).collect()
@@ -110,21 +96,23 @@ impl Setup<Config> {
     }
 
     /// The first step from `from` on at which something is due, for a world that fails there.
-    pub(crate) fn due(&self, from: u64) -> u64 {
-        let strategy = self.config.build(&self.layout, self.world).unwrap();
+    pub fn due(&self, from: u64) -> u64 {
+        let strategy = self.config.strategy(&self.layout, self.world).unwrap();
         (from..).find(|&step| strategy.due(step) != Due::Nothing).unwrap()
     }
 }
 
-impl Setup<Exchange> {
-    pub(crate) fn all(exchange: &Exchange) -> impl Iterator<Item = Self> + '_ {
-        places(Some(exchange)).into_iter().map(|(layout, world)| Setup { config: exchange.clone(), layout, world })
+impl<C: Reduces + Clone> Setup<C> {
+    /// Every place of a reducer.
+    pub fn reducers(config: &C) -> impl Iterator<Item = Self> + '_ {
+        let places = places(config.fewest_ranks(), config.is_tried_long());
+        places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
-    /// Some steps of the reducer alone, which tells what it sent.
-    pub(crate) fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
+    /// Some steps of the reducer alone, which reports what it sent.
+    pub fn reduce_steps(&self, steps: usize) -> Vec<Vec<Outcome>> {
         each_rank(Local::world(self.world), |mut comm, rank| {
-            let mut reducer = self.config.build_reducer(&self.layout, self.world).unwrap();
+            let mut reducer = self.config.reducer(&self.layout, self.world).unwrap();
             (0..steps as u64).map(|step| self.reduce(&mut *reducer, step, (&mut comm, rank))).collect()
         })
     }
@@ -153,13 +141,13 @@ impl Setup<Exchange> {
 }
 
 /// Rates that change, and divide without rounding.
-pub(crate) fn learning_rate(step: u64) -> f64 {
+pub fn learning_rate(step: u64) -> f64 {
     [0.5, 0.125, 0.25, 1.0][step as usize % 4]
 }
 
 /// This rank's gradient of a step, with zeros: by turns heavy-tailed, normal, and flat, so that a sparsifier keeps nearly
 /// everything, about half, and next to nothing of it.
-pub(crate) fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
+pub fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
     let mut rng = Key::new(77).step(step).rank(rank).block(0);
     let mut value = || -> f32 {
         let x: f32 = StandardNormal.sample(&mut rng);
@@ -174,7 +162,7 @@ pub(crate) fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
 }
 
 /// Vectors that compressors find hard.
-pub(crate) fn vectors() -> Vec<(&'static str, Vec<f32>)> {
+pub fn vectors() -> Vec<(&'static str, Vec<f32>)> {
     let mut hot = vec![0.0; 100];
     hot[37] = -3.0;
     let mut outlier = gradient(&short(), 0, 0);
@@ -192,74 +180,68 @@ pub(crate) fn vectors() -> Vec<(&'static str, Vec<f32>)> {
     ]
 }
 
-/// Draws of `x` that tell something of a compressor of this class.
-pub(crate) fn draws(class: Class, x: &[f32]) -> u64 {
-    let draws = if matches!(class, Class::Contractive { .. }) { 200 } else { 2000 };
-    if x.len() > 1000 { draws / 10 } else { draws }
-}
-
-/// The compressors that are sent whole and as they are.
-pub(crate) fn compressors(exchanges: impl Iterator<Item = Exchange>) -> impl Iterator<Item = CompressorConfig> {
-    exchanges.filter_map(|e| match e.reducer {
-        ReducerConfig::Gather { compressor, per_slot: false } => Some(compressor),
-        _ => None,
-    })
-}
-
 /// What one rank saw of one step.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// The agreed gradient; under a strategy that exchanges parameters, the parameters after the step.
-    pub(crate) average: Vec<f32>,
-    pub(crate) sent: Vec<f32>,
-    pub(crate) state: State,
-    pub(crate) factor: Option<f64>,
-    pub(crate) due: Option<Due>,
-    pub(crate) reported: Traffic,
-    pub(crate) counted: Traffic,
+    pub average: Vec<f32>,
+    /// What this rank effectively contributed; of a reducer alone.
+    pub sent: Vec<f32>,
+    /// What is saved after the step.
+    pub state: State,
+    /// The nominal compression ratio, where one is reported.
+    pub factor: Option<f64>,
+    /// What was due.
+    pub due: Option<Due>,
+    /// Bytes, as reported.
+    pub reported: Traffic,
+    /// Bytes, as the transport counted them.
+    pub counted: Traffic,
 }
 
 /// One rank: a strategy, parameters, a step counter, and the books of the last exchange.
-pub(crate) struct Rank<'a> {
-    setup: &'a Setup<Config>,
+pub struct Rank<'a, C> {
+    setup: &'a Setup<C>,
     rank: usize,
     strategy: Box<dyn SyncStrategy>,
     parameters: Vec<f32>,
     step: u64,
     books: Option<(Facts, Previous)>,
     /// Overwrites one value of the next gradient.
-    pub(crate) poison: Option<(usize, f32)>,
+    pub poison: Option<(usize, f32)>,
 }
 
-impl<'a> Rank<'a> {
-    pub(crate) fn new(setup: &'a Setup<Config>, rank: usize) -> Self {
-        let strategy = setup.config.build(&setup.layout, setup.world).unwrap();
+impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
+    /// At step 0.
+    pub fn new(setup: &'a Setup<C>, rank: usize) -> Self {
+        let strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
         Rank { setup, rank, strategy, parameters, step: 0, books: None, poison: None }
     }
 
     /// A rank that has gone `steps` steps.
-    pub(crate) fn after(setup: &'a Setup<Config>, steps: u64, comm: &mut dyn Communicator) -> Self {
+    pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut dyn Communicator) -> Self {
         let mut rank = Rank::new(setup, comm.rank());
         (0..steps).for_each(|_| drop(rank.step(comm).unwrap()));
         rank
     }
 
-    pub(crate) fn save(&self) -> State {
+    /// What the strategy saves.
+    pub fn save(&self) -> State {
         let mut state = State::default();
         self.strategy.save(&mut state);
         state
     }
 
     /// Puts this rank back to where `other` is, by what `other` saves.
-    pub(crate) fn restore(&mut self, other: &Rank<'_>) {
+    pub fn restore(&mut self, other: &Rank<'_, C>) {
         self.strategy.load(&other.save()).unwrap();
         self.parameters.clone_from(&other.parameters);
         (self.step, self.books) = (other.step, other.books);
     }
 
     /// A fresh rank that loaded what this one saved.
-    pub(crate) fn clone_saved(&self) -> Rank<'a> {
+    pub fn clone_saved(&self) -> Rank<'a, C> {
         let mut other = Rank::new(self.setup, self.rank);
         other.restore(self);
         other
@@ -267,7 +249,7 @@ impl<'a> Rank<'a> {
 
     /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where nothing is due
     /// nobody talks. On an error nothing has changed.
-    pub(crate) fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
+    pub fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
         let mut vector = gradient(&self.setup.layout, self.rank, self.step);
         if let Some((index, value)) = self.poison {
             vector[index] = value;
@@ -329,14 +311,24 @@ impl<'a> Rank<'a> {
     }
 }
 
+impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rank")
+            .field("setup", self.setup)
+            .field("rank", &self.rank)
+            .field("step", &self.step)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Runs `body` on a thread a rank.
-pub(crate) fn each_rank<C: Communicator, T: Send>(world: Vec<C>, body: impl Fn(C, usize) -> T + Sync) -> Vec<T> {
+pub fn each_rank<C: Communicator, T: Send>(world: Vec<C>, body: impl Fn(C, usize) -> T + Sync) -> Vec<T> {
     let nothing = world.iter().map(|_| ()).collect();
     each_pair(world, nothing, |comm, (), rank| body(comm, rank))
 }
 
 /// The same with something of its own for each rank.
-pub(crate) fn each_pair<C: Communicator, S: Send, T: Send>(
+pub fn each_pair<C: Communicator, S: Send, T: Send>(
     world: Vec<C>,
     own: Vec<S>,
     body: impl Fn(C, S, usize) -> T + Sync,
@@ -345,6 +337,12 @@ pub(crate) fn each_pair<C: Communicator, S: Send, T: Send>(
     std::thread::scope(|scope| {
         let pairs = world.into_iter().zip(own).enumerate();
         let handles: Vec<_> = pairs.map(|(rank, (comm, own))| scope.spawn(move || body(comm, own, rank))).collect();
-        handles.into_iter().map(|h| h.join().expect("a rank panicked")).collect()
+        // The law that is broken is in the words of the panic.
+        handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
+}
+
+/// To the bit.
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

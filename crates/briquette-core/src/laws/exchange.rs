@@ -1,0 +1,75 @@
+//! Laws of one exchange: agreement, honesty, accounting, equal decisions.
+
+use super::driver::{Outcome, Setup, same_bits};
+use super::{Reduces, Synchronizes};
+use crate::sync::Due;
+
+/// Law 1: after an exchange every rank has the same bits, and only then.
+///
+/// # Panics
+/// Where ranks differ, in what is due or in a bit.
+pub fn agrees<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let runs = setup.run(5);
+    for rank in &runs[1..] {
+        for (step, (a, b)) in runs[0].iter().zip(rank).enumerate() {
+            assert_eq!(a.due, b.due, "law 1 broken: {setup}, step {step}: what is due");
+            let exchanged = a.due != Some(Due::Nothing);
+            assert_eq!(exchanged, same_bits(&a.average, &b.average), "law 1 broken: {setup}, step {step}");
+        }
+    }
+}
+
+/// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions.
+///
+/// # Panics
+/// Where it is not.
+pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], step: usize) {
+    for i in 0..setup.layout.len() {
+        let sent = runs.iter().map(|run| f64::from(run[step].sent[i]));
+        let (sum, size) = sent.fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
+        let bound = 2.0 * (setup.world as f64 + 1.0) * f64::from(f32::EPSILON) * size + 1e-12;
+        let off = (f64::from(runs[0][step].average[i]) - sum / setup.world as f64).abs();
+        assert!(off <= bound, "law 2 broken: {setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");
+    }
+}
+
+/// Law 2 for what is no mean: every value lies in the range of what was sent, and some are no mean.
+///
+/// # Panics
+/// Where one does not.
+pub fn stays_in_range<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], step: usize) {
+    let mut differs_from_mean = false;
+    for i in 0..setup.layout.len() {
+        let sent = runs.iter().map(|run| run[step].sent[i]);
+        let (least, most) = sent.clone().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+        let (average, mean) = (runs[0][step].average[i], sent.sum::<f32>() / setup.world as f32);
+        assert!(
+            (least..=most).contains(&average),
+            "law 2 broken: {setup}, step {step}, value {i}: {average} of {least} to {most}"
+        );
+        differs_from_mean |= (average - mean).abs() > 1e-3 * (most - least);
+    }
+    assert!(differs_from_mean, "law 2 broken: {setup}, step {step}: declared as no mean, and is one");
+}
+
+/// Law 8: the traffic that is reported is what the transport counted.
+///
+/// # Panics
+/// Where it is not.
+pub fn accounts_for_its_bytes<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    for outcome in setup.run(3).into_iter().flatten() {
+        assert_eq!(outcome.reported, outcome.counted, "law 8 broken: {setup}");
+    }
+}
+
+/// Law 9: every rank reports the same compression ratio at every step.
+///
+/// # Panics
+/// Where one does not.
+pub fn decides_alike<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let runs = setup.run(12);
+    for rank in &runs[1..] {
+        let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();
+        assert_eq!(factors(rank), factors(&runs[0]), "law 9 broken: {setup}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Laws of runs that are cut short: failure leaves no trace, resume, input that is not finite.
+
+use super::Synchronizes;
+use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, long, same_bits};
+use crate::comm::{Communicator, Faulty, Local};
+use crate::error::SyncError;
+
+/// Law 4: fails at every call of every rank in a step, and each time goes on from its start on a fresh world.
+pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
+    let clean = setup.run(step as usize + 2);
+    for failing in 0..setup.world {
+        for call in 0..calls_of_step(setup, step) {
+            check_failure(setup, step, (failing, call), &clean);
+        }
+    }
+}
+
+/// The most sends and receives of a rank in a step.
+pub fn calls_of_step<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) -> u64 {
+    let counts = each_rank(Local::world(setup.world), |comm, _| {
+        let mut comm = Faulty::never(comm);
+        let mut state = Rank::after(setup, step, &mut comm);
+        let before = comm.calls();
+        state.step(&mut comm).unwrap();
+        comm.calls() - before
+    });
+    *counts.iter().max().unwrap()
+}
+
+fn check_failure<C: Synchronizes + Clone>(
+    setup: &Setup<C>,
+    step: u64,
+    (failing, call): (usize, u64),
+    clean: &[Vec<Outcome>],
+) {
+    let starts = each_rank(Local::world(setup.world), |mut comm, _| Rank::after(setup, step, &mut comm));
+    let starts = each_pair(Local::world(setup.world), starts, |comm, mut state, rank| {
+        let start = state.clone_saved();
+        let at = if rank == failing { call } else { u64::MAX };
+        let mut comm = Faulty::at(comm, at);
+        let before = state.save();
+        if state.step(&mut comm).is_err() {
+            comm.abort("the step failed");
+            assert_eq!(
+                state.save(),
+                before,
+                "law 4 broken: {setup}: rank {rank} changed when rank {failing} failed at call {call}"
+            );
+        }
+        // Whether it failed or not, it goes back to the start: by loading, into what it has become.
+        state.restore(&start);
+        state
+    });
+    let after = each_pair(Local::world(setup.world), starts, |mut comm, mut state, _| {
+        (0..2).map(|_| state.step(&mut comm).unwrap()).collect::<Vec<_>>()
+    });
+    for (rank, outcomes) in after.iter().enumerate() {
+        for (outcome, expected) in outcomes.iter().zip(&clean[rank][step as usize..]) {
+            assert!(
+                same_bits(&outcome.average, &expected.average),
+                "law 4 broken: {setup}: rank {rank} after call {call}"
+            );
+            assert_eq!(outcome.state, expected.state, "law 4 broken: {setup}: rank {rank} after call {call}");
+        }
+    }
+}
+
+/// Law 5: some steps, saved and loaded by fresh ranks, and some more give the bits of all in a row.
+///
+/// # Panics
+/// Where they do not.
+pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let half = if setup.layout == long() { 2 } else { 4 };
+    let whole = setup.run(2 * half);
+    let resumed = each_rank(Local::world(setup.world), |mut comm, _| {
+        let first = Rank::after(setup, half as u64, &mut comm);
+        let mut second = first.clone_saved();
+        drop(first);
+        (0..half).map(|_| second.step(&mut comm).unwrap()).collect::<Vec<_>>()
+    });
+    for (rank, outcomes) in resumed.iter().enumerate() {
+        for (a, b) in outcomes.iter().zip(&whole[rank][half..]) {
+            assert!(same_bits(&a.average, &b.average), "law 5 broken: {setup}, rank {rank}: average");
+            assert_eq!(a.state, b.state, "law 5 broken: {setup}, rank {rank}: state");
+            assert_eq!(a.factor, b.factor, "law 5 broken: {setup}, rank {rank}: ratio");
+        }
+    }
+}
+
+/// Law 5: what has gone some steps goes on from the state of step 0 as a fresh one does.
+///
+/// # Panics
+/// Where it does not.
+pub fn takes_back_the_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let again = each_rank(Local::world(setup.world), |mut comm, rank| {
+        let fresh = Rank::new(setup, rank);
+        let mut trained = Rank::after(setup, 3, &mut comm);
+        trained.restore(&fresh);
+        assert_eq!(trained.save(), fresh.save(), "law 5 broken: {setup}: state of step 0");
+        (0..3).map(|_| trained.step(&mut comm).unwrap()).collect::<Vec<_>>()
+    });
+    for (a, b) in again.iter().flatten().zip(setup.run(3).iter().flatten()) {
+        assert!(same_bits(&a.average, &b.average), "law 5 broken: {setup}: average after state of step 0");
+        assert_eq!(a.state, b.state, "law 5 broken: {setup}: state after state of step 0");
+    }
+}
+
+/// Law 10: a value that is not finite is refused on every rank before it reaches any state, and the world goes on. Where it has
+/// more than one rank.
+///
+/// # Panics
+/// Where it is not.
+pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let step = setup.due(2);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let results = each_rank(Local::world(setup.world), |mut comm, rank| {
+            let mut state = Rank::after(setup, step, &mut comm);
+            let before = state.save();
+            if rank == 1 {
+                state.poison = Some((70, bad));
+            }
+            let error = state.step(&mut comm).map(drop).unwrap_err();
+            assert_eq!(state.save(), before, "law 10 broken: {setup}: state");
+            state.poison = None;
+            // The world goes on.
+            (error, state.step(&mut comm).unwrap().average)
+        });
+        for (error, average) in results {
+            let expected = SyncError::NonFinite { step, rank: 1, slot: "conv.bias".into() };
+            assert_eq!(error, expected, "law 10 broken: {setup}");
+            assert!(average.iter().all(|v| v.is_finite()), "law 10 broken: {setup}: average");
+        }
+    }
+}

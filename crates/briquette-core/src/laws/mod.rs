@@ -1,0 +1,387 @@
+//! The laws as functions, for algorithms of your own (feature `testing`).
+//!
+//! Each is a fact that every algorithm here keeps. [`strategy`], [`reducer`] and [`compressor`] hold yours to all that apply, in
+//! worlds of 1, 2, 3 and 5 ranks and on vectors of 131 to 40 007 values, and panic with the law that is broken, the place and the
+//! rank. They take seconds in an optimized build.
+//!
+//! ```
+//! use briquette_core::{Layout, aggregate::Mean, compress::TopK, error::ConfigError, laws, reduce::Gather, sync::EveryStep};
+//!
+//! let own = laws::Own::new("top-k, a quarter", |_: &Layout, _: usize| {
+//!     Ok::<_, ConfigError>(EveryStep::new(Gather::new(TopK::fraction(0.25)?, Mean)))
+//! });
+//! laws::agrees(&laws::Setup::short(&own, 3)); // one law in one place
+//! ```
+//!
+//! | law | function |
+//! |---|---|
+//! | 1 agreement | [`agrees`] |
+//! | 2 honesty | [`is_honest`], [`stays_in_range`] |
+//! | 4 failure leaves no trace | [`leaves_no_trace`] |
+//! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
+//! | 6 round trip | [`round_trips`] |
+//! | 7 declared class | [`check_class`] |
+//! | 8 accounting | [`accounts_for_its_bytes`] |
+//! | 9 same observations, same decision | [`decides_alike`] |
+//! | 10 what is not finite is refused | [`refuses_what_is_not_finite`] |
+//!
+//! Law 3, conservation, is of a wrapper's own quantity: test it beside the wrapper.
+
+mod class;
+mod driver;
+mod exchange;
+mod failure;
+
+pub use class::check_class;
+pub use driver::{
+    Outcome, Rank, Setup, each_pair, each_rank, gradient, learning_rate, long, same_bits, sampled, short, vectors,
+};
+pub use exchange::{accounts_for_its_bytes, agrees, decides_alike, is_honest, stays_in_range};
+pub use failure::{
+    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, takes_back_the_state_of_step_0,
+};
+
+use std::fmt;
+
+use crate::aggregate::Mean;
+use crate::compress::Compressor;
+use crate::config::{CompressorKind, Config, Exchange, ReducerConfig};
+use crate::error::ConfigError;
+use crate::reduce::{Gather, Reducer};
+use crate::sync::{EveryStep, SyncStrategy};
+use crate::{Key, Layout, Message};
+
+/// Makes a rank's strategy.
+pub trait Synchronizes: fmt::Debug + Sync {
+    /// The strategy of one of `world` ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what cannot work.
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
+
+    /// The fewest ranks it works with.
+    fn fewest_ranks(&self) -> usize {
+        1
+    }
+
+    /// Whether it is tried on 40 007 values too, which takes the longest.
+    fn is_tried_long(&self) -> bool {
+        true
+    }
+}
+
+/// Makes a rank's reducer.
+pub trait Reduces: fmt::Debug + Sync {
+    /// The reducer of one of `world` ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what cannot work.
+    fn reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError>;
+
+    /// Whether the average is the mean of what was sent.
+    fn is_mean(&self) -> bool {
+        true
+    }
+
+    /// The fewest ranks it works with.
+    fn fewest_ranks(&self) -> usize {
+        1
+    }
+
+    /// Whether it is tried on 40 007 values too, which takes the longest.
+    fn is_tried_long(&self) -> bool {
+        true
+    }
+}
+
+impl Synchronizes for Config {
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        self.build(layout, world)
+    }
+    fn fewest_ranks(&self) -> usize {
+        Config::fewest_ranks(self)
+    }
+    fn is_tried_long(&self) -> bool {
+        match self {
+            Config::EveryStep(exchange) => Reduces::is_tried_long(exchange),
+            Config::Periodic(_) => false,
+        }
+    }
+}
+
+impl Reduces for Exchange {
+    fn reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.build_reducer(layout, world)
+    }
+    fn is_mean(&self) -> bool {
+        self.aggregator.get().is_mean()
+    }
+    fn fewest_ranks(&self) -> usize {
+        Exchange::fewest_ranks(self)
+    }
+    fn is_tried_long(&self) -> bool {
+        self.reducers().any(searches)
+    }
+}
+
+/// Whether the reducer looks for the largest values, which on long vectors begins with a sample.
+fn searches(reducer: &ReducerConfig) -> bool {
+    use CompressorKind::{HardThreshold, Redsync, Sidco, ThresholdTopK, TopK};
+    match reducer {
+        ReducerConfig::Gather { compressor, .. } => {
+            matches!(compressor.compressor(), TopK(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) | HardThreshold(_))
+        }
+        ReducerConfig::MultiStep { inner, .. } => searches(inner),
+        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
+        ReducerConfig::Dense
+        | ReducerConfig::SharedRandomK { .. }
+        | ReducerConfig::PowerSgd { .. }
+        | ReducerConfig::TernaryAllReduce { .. } => false,
+    }
+}
+
+/// An algorithm of your own: a name, and the function that makes it.
+#[derive(Clone)]
+pub struct Own<F> {
+    name: String,
+    make: F,
+    fewest_ranks: usize,
+}
+
+impl<F> Own<F> {
+    /// `make` is given the layout and the number of ranks.
+    pub fn new(name: impl Into<String>, make: F) -> Self {
+        Own { name: name.into(), make, fewest_ranks: 1 }
+    }
+
+    /// Is not tried with fewer ranks.
+    #[must_use]
+    pub fn with_at_least(mut self, ranks: usize) -> Self {
+        self.fewest_ranks = ranks;
+        self
+    }
+}
+
+impl<F> fmt::Debug for Own<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl<S, F> Synchronizes for Own<F>
+where
+    S: SyncStrategy + 'static,
+    F: Fn(&Layout, usize) -> Result<S, ConfigError> + Sync,
+{
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new((self.make)(layout, world)?))
+    }
+    fn fewest_ranks(&self) -> usize {
+        self.fewest_ranks
+    }
+}
+
+/// A reducer of your own, as [`Own`] for strategies.
+#[derive(Clone)]
+pub struct OwnReducer<F> {
+    own: Own<F>,
+    is_mean: bool,
+}
+
+impl<F> OwnReducer<F> {
+    /// `make` is given the layout and the number of ranks.
+    pub fn new(name: impl Into<String>, make: F) -> Self {
+        OwnReducer { own: Own::new(name, make), is_mean: true }
+    }
+
+    /// Its average is no mean, and lies in the range of what is sent; it is not tried with fewer ranks.
+    #[must_use]
+    pub fn no_mean_of_at_least(mut self, ranks: usize) -> Self {
+        (self.is_mean, self.own.fewest_ranks) = (false, ranks);
+        self
+    }
+}
+
+impl<F> fmt::Debug for OwnReducer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.own.fmt(f)
+    }
+}
+
+impl<R, F> Reduces for OwnReducer<F>
+where
+    R: Reducer + 'static,
+    F: Fn(&Layout, usize) -> Result<R, ConfigError> + Sync,
+{
+    fn reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new((self.own.make)(layout, world)?))
+    }
+    fn is_mean(&self) -> bool {
+        self.is_mean
+    }
+    fn fewest_ranks(&self) -> usize {
+        self.own.fewest_ranks
+    }
+}
+
+/// Holds a strategy to laws 1, 4, 5, 8, 9 and 10.
+///
+/// # Panics
+/// Names the law that is broken, the algorithm, the place and the rank.
+pub fn strategy<C: Synchronizes + Clone>(own: &C) {
+    for setup in Setup::all(own) {
+        agrees(&setup);
+        accounts_for_its_bytes(&setup);
+        resumes_to_the_bit(&setup);
+    }
+    decides_alike(&Setup::short(own, 5));
+    takes_back_the_state_of_step_0(&Setup::short(own, 2));
+    let setup = Setup::short(own, 3);
+    refuses_what_is_not_finite(&setup);
+    let mut steps = vec![setup.due(0), setup.due(2)];
+    steps.dedup();
+    steps.into_iter().for_each(|step| leaves_no_trace(&setup, step));
+}
+
+/// Holds a reducer to law 2, and exchanged at every step to the laws of a [`strategy`].
+///
+/// # Panics
+/// As for [`strategy`].
+pub fn reducer<C: Reduces + Clone>(own: &C) {
+    for setup in Setup::reducers(own) {
+        let runs = setup.reduce_steps(4);
+        (0..4).for_each(|step| match own.is_mean() {
+            true => is_honest(&setup, &runs, step),
+            false => stays_in_range(&setup, &runs, step),
+        });
+    }
+    let every_step = |layout: &Layout, world: usize| Ok(EveryStep::new(own.reducer(layout, world)?));
+    strategy(&Own::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));
+}
+
+/// Holds a compressor to laws 6 and 7, and sent by an all-gather to the laws of a [`reducer`].
+///
+/// # Panics
+/// As for [`strategy`]; law 7 with the vector it is broken on.
+pub fn compressor<C: Compressor + 'static>(name: &str, make: impl Fn() -> C + Sync) {
+    for (vector, x) in vectors() {
+        round_trips(&mut make(), &x);
+        if let Err(fault) = check_class(&mut make(), &x) {
+            panic!("law 7 broken: {name} on {vector}: {fault}");
+        }
+    }
+    let gather = |_: &Layout, _| Ok(Gather::new(make(), Mean));
+    reducer(&OwnReducer::new(name, &gather));
+}
+
+/// Law 6: a message comes back from its bytes as it was, and they are as many as it states.
+///
+/// # Panics
+/// Where it does not.
+pub fn round_trips(compressor: &mut dyn Compressor, x: &[f32]) {
+    let (mut message, mut back, mut bytes) = (Message::default(), Message::default(), Vec::new());
+    compressor.compress_into(x, Key::new(3), &mut message);
+    message.encode_into(&mut bytes);
+    assert_eq!(message.len(), x.len(), "law 6 broken: length");
+    assert_eq!(message.encoded_len(), bytes.len(), "law 6 broken: bytes");
+    assert_eq!(back.decode_from(&bytes), Ok(()), "law 6 broken");
+    assert_eq!(back, message, "law 6 broken: another message came back");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+    use crate::compress::{Class, TopK};
+    use crate::error::ReduceError;
+    use crate::reduce::{Exchanged, Round};
+    use crate::report::Report;
+    use crate::state::Stateful;
+    use crate::{Communicator, CompressionFactor};
+
+    #[test]
+    fn what_is_here_keeps_them() {
+        compressor("top-k", || TopK::fraction(0.25).unwrap());
+    }
+
+    /// Says that it keeps all, and keeps half.
+    struct Boasts;
+
+    impl Compressor for Boasts {
+        fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+            out.write_sparse(x.len(), (0..).zip(x.iter().copied()).take(x.len() / 2)).unwrap();
+        }
+        fn class(&self, _x: &[f32]) -> Class {
+            Class::Contractive { delta: 1.0 }
+        }
+        fn nominal(&self) -> CompressionFactor {
+            CompressionFactor::DENSE
+        }
+    }
+
+    /// Averages, and adds something on one rank, or counts calls that failed, or sends more than it reports.
+    #[derive(Debug, Clone, Copy)]
+    enum Fault {
+        Differs,
+        Counts,
+        Misreports,
+        Lies,
+    }
+
+    struct Faults(Fault, Gather<TopK, Mean>, f32);
+
+    impl Stateful for Faults {
+        fn save(&self, state: &mut crate::state::State) {
+            state.put("calls", vec![self.2]);
+        }
+        fn load(&mut self, state: &crate::state::State) -> Result<(), crate::error::StateError> {
+            self.2 = state.f32s("calls", Some(1))?[0];
+            Ok(())
+        }
+    }
+
+    impl Reducer for Faults {
+        fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+            let Round { key, slots, facts, input, average, mut sent } = round;
+            if let Fault::Counts = self.0 {
+                self.2 += 1.0;
+            }
+            let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
+            let mut exchanged = self.1.reduce(inner, comm)?;
+            match self.0 {
+                Fault::Differs if comm.rank() == 1 => average[3] += 1.0,
+                Fault::Misreports => exchanged.traffic.sent += 1,
+                Fault::Lies => sent.into_iter().for_each(|sent| sent[0] += 1.0),
+                _ => {}
+            }
+            Ok(exchanged)
+        }
+        fn report(&self, _: &mut Report) {}
+    }
+
+    fn broken(run: impl FnOnce() + std::panic::UnwindSafe) -> String {
+        let panic = catch_unwind(run).expect_err("a law is broken");
+        panic.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn what_breaks_a_law_is_named_with_the_law() {
+        let text = broken(|| compressor("boasts", || Boasts));
+        assert!(text.starts_with("law 7 broken: boasts on gradient"), "{text}");
+        for (fault, law) in [
+            (Fault::Lies, "law 2 broken: Lies"),
+            (Fault::Differs, "law 1 broken: Differs"),
+            (Fault::Counts, "law 4 broken: Counts"),
+            (Fault::Misreports, "law 8 broken: Misreports"),
+        ] {
+            let make = move |_: &Layout, _| Ok(Faults(fault, Gather::new(TopK::fraction(0.5)?, Mean), 0.0));
+            let text = broken(move || reducer(&OwnReducer::new(format!("{fault:?}"), &make)));
+            assert!(text.contains(law), "{fault:?}: {text}");
+        }
+        let make =
+            |_: &Layout, _| Ok(EveryStep::new(Faults(Fault::Differs, Gather::new(TopK::fraction(0.5)?, Mean), 0.0)));
+        let text = broken(move || strategy(&Own::new("differs", &make)));
+        assert!(text.contains("law 1 broken: differs"), "{text}");
+    }
+}
