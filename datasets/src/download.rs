@@ -88,7 +88,7 @@ pub(crate) fn fetch(
     let (_lock, is_alone) = lock(&lock_path, deadline).map_err(DataError::io("lock", &lock_path))?;
     let prefix = format!(".{}-", catalog.folder);
     if is_alone {
-        remove_leftovers(parent, &prefix);
+        remove_leftovers(parent, &prefix, download.timeout);
     }
     if find::look(catalog, target)?.is_some() {
         return Ok(());
@@ -116,12 +116,13 @@ fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) 
     }
 }
 
-/// Removes what downloads left aside that were killed; under the lock nobody else is at work there. What cannot be removed
-/// stays: it is in nobody's way.
-fn remove_leftovers(parent: &Path, prefix: &str) {
+/// Removes what downloads left aside that were killed: what is older than a download may take, as locks of some network file
+/// systems do not reach other hosts. What cannot be removed stays, and does no harm.
+fn remove_leftovers(parent: &Path, prefix: &str, timeout: Duration) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let is_left = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
-        if is_left && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
+        let begun = entry.metadata().ok().filter(fs::Metadata::is_dir).and_then(|entry| entry.modified().ok());
+        if is_named && begun.and_then(|time| time.elapsed().ok()).is_some_and(|age| age > timeout) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

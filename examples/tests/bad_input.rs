@@ -82,7 +82,10 @@ fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
     refused_flags("--compressor sign --per-slot on --feedback diana", &["diana needs an unbiased compressor"]);
     let rule = "--rules *.weight=randk:10x:scaled --feedback error";
     refused_flags(rule, &["randk:10x:scaled", "feedback none or diana"]);
-    refused_flags("--compressor qsgd:2:512:l2 --feedback error", &["qsgd:2:512:l2 is not contractive", "feedback none"]);
+    refused_flags(
+        "--compressor qsgd:2:512:l2 --feedback error",
+        &["qsgd:2:512:l2 is not contractive", "feedback none"],
+    );
     refused_flags("--compressor terngrad --momentum-correction on", &["terngrad:2.5 is not contractive"]);
 }
 

@@ -4,12 +4,14 @@
 //! Finite in, finite out, or an error that names the slot; nothing panics, and no state holds what is not finite.
 
 use briquette_core::comm::{Communicator, Local};
-use briquette_core::compress::Class;
-use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, representatives};
+use briquette_core::compress::{Class, Compressor};
+use briquette_core::config::{
+    AggregatorConfig, CompressorConfig, Config, Exchange, Feedback, ReducerConfig, representatives,
+};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{Facts, Reducer, Round};
+use briquette_core::reduce::{Facts, Gather, Grain, Reducer, Round};
 use briquette_core::state::{State, Value};
-use briquette_core::{Key, Layout, Message};
+use briquette_core::{CompressionFactor, Key, Layout, Message};
 
 const MAX: f32 = f32::MAX;
 const TINY: f32 = 1e-45;
@@ -205,6 +207,42 @@ fn no_memory_takes_in_what_is_not_finite() {
     }
 }
 
+/// Sends a message of one value in place of the vector, on one rank.
+struct Short(bool);
+
+impl Compressor for Short {
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        out.write_dense(if self.0 { &x[..1] } else { x }).unwrap();
+    }
+    fn class(&self, _x: &[f32]) -> Class {
+        Class::Contractive { delta: 1.0 }
+    }
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::DENSE
+    }
+}
+
+/// One that rates contributions would compare their first value alone, and a selection of another rank's would hide it.
+#[test]
+fn a_message_shorter_than_the_vector_is_refused_under_every_aggregator() {
+    for aggregator in AggregatorConfig::all() {
+        for (grain, liar) in [(Grain::Whole, 0), (Grain::PerSlot, 0), (Grain::Whole, 4)] {
+            let ranks = Local::run(5, |mut comm| {
+                let mut gather = Gather::new(Short(comm.rank() == liar), aggregator.build()).grain(grain);
+                let layout = Layout::new([("a", vec![3]), ("b", vec![4])]);
+                let (input, mut average, facts) = ([comm.rank() as f32; 7], [0.0; 7], Facts::default());
+                let (key, slots) = (Key::new(1), layout.slots());
+                let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+                gather.reduce(round, &mut comm).map(drop)
+            });
+            for (rank, outcome) in ranks.into_iter().enumerate().filter(|(rank, _)| *rank != liar) {
+                let error = outcome.expect_err(&format!("{aggregator}, rank {rank}")).to_string();
+                assert!(error.contains(&format!("rank {liar}")) && error.contains("1 values"), "{aggregator}: {error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn settings_outside_their_range_fail_before_anybody_talks() {
     let layout = layout(100);
@@ -230,9 +268,17 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         ("aggregator = 'krum:1'", "krum:1 needs at least 5 ranks, got 4"),
         ("aggregator = 'krum:0,keep=3'", "krum:0,keep=3 needs at least 5 ranks, got 4"),
         ("aggregator = 'krum:x'", "whole number"),
+        ("aggregator = 'krum:18446744073709551615'", "needs at least 18446744073709551615 ranks"),
+        ("aggregator = 'krum:1,keep=18446744073709551615'", "needs at least 18446744073709551615 ranks"),
+        ("aggregator = 'trimmed-mean:9223372036854775808'", "needs at least 18446744073709551615 ranks"),
+        (
+            "feedback = 'error'\ncontroller = { kind = 'constant', factor = 8.0 }\n\
+             reducer = { kind = 'gather', compressor = 'qsgd:8' }",
+            "under a controller gather may get so few levels",
+        ),
         ("aggregator = 'trimmed-mean:2'", "trimmed-mean:2 needs at least 5 ranks, got 4"),
-        ("aggregator = 'trimmed-mean:1'", "reducer dense sums on the way: use reducer gather"),
-        ("aggregator = 'trimmed-mean:1'\nreducer = { kind = 'power-sgd', rank = 1 }", "power-sgd sums on the way"),
+        ("aggregator = 'trimmed-mean:1'", "reducer dense exchanges otherwise: use reducer gather"),
+        ("aggregator = 'trimmed-mean:1'\nreducer = { kind = 'power-sgd', rank = 1 }", "power-sgd exchanges otherwise"),
         (
             "aggregator = 'trimmed-mean:1'\ndense_below = 9\nreducer = { kind = 'gather', compressor = 'sign' }",
             "leave out rules and dense_below",

@@ -56,7 +56,7 @@ enum Setback {
 /// Joins at rank 0, trying again until it is there.
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     // An address that was asked for is tried first: if it cannot be had, no rank need be called.
     let mut listener = settings.take_listener()?;
     if let (None, Some(address)) = (&listener, &settings.listen) {
@@ -72,7 +72,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         let (rank, address) = (settings.rank, settings.master.clone());
         match setback {
             Setback::Final(error) => return Err(error),
-            Setback::Exhausted(error) if is_over || begin.elapsed() >= HANDSHAKE => return Err(error),
+            Setback::Exhausted(error) if is_over || has_lasted(&mut exhausted) => return Err(error),
             // No later attempt makes an address of a text that is none.
             Setback::Name(source) if is_over || source.kind() == io::ErrorKind::InvalidInput => {
                 return Err(JoinError::Resolve { address, source });
@@ -80,7 +80,11 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
             Setback::Silence(cause) if is_over => {
                 return Err(JoinError::Unreachable { rank, address, seconds: begin.elapsed().as_secs_f64(), cause });
             }
-            Setback::Name(_) | Setback::Silence(_) | Setback::Exhausted(_) => sleep(pause).await,
+            Setback::Exhausted(_) => sleep(pause).await,
+            Setback::Name(_) | Setback::Silence(_) => {
+                exhausted = None;
+                sleep(pause).await;
+            }
         }
         pause = longer(pause);
     }
@@ -138,8 +142,7 @@ pub(crate) async fn call_rank(
     let (rank, place) = (settings.rank, address.to_owned());
     let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
     let role = Role::Data { session: session.to_owned() };
-    let begin = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     loop {
         let until = deadline.min(Instant::now() + HANDSHAKE);
         let made = async {
@@ -156,10 +159,16 @@ pub(crate) async fn call_rank(
         let cause = match made.await {
             Ok(stream) => return Ok(stream),
             Err(Setback::Final(error)) => return Err(error),
-            Err(Setback::Exhausted(error)) if begin.elapsed() >= HANDSHAKE => return Err(error),
+            Err(Setback::Exhausted(error)) if has_lasted(&mut exhausted) => return Err(error),
             Err(Setback::Exhausted(error)) => error.to_string(),
-            Err(Setback::Silence(cause)) => cause,
-            Err(Setback::Name(error)) => format!("the address cannot be resolved: {error}"),
+            Err(Setback::Silence(cause)) => {
+                exhausted = None;
+                cause
+            }
+            Err(Setback::Name(error)) => {
+                exhausted = None;
+                format!("the address cannot be resolved: {error}")
+            }
         };
         if Instant::now() + pause >= deadline {
             return Err(failed(cause));
@@ -167,6 +176,12 @@ pub(crate) async fn call_rank(
         sleep(pause).await;
         pause = longer(pause);
     }
+}
+
+/// Whether no attempt for as long as a handshake may take found a free descriptor: then those that hold them are no passing
+/// callers. `since` is when the first did not.
+fn has_lasted(since: &mut Option<Instant>) -> bool {
+    since.get_or_insert_with(Instant::now).elapsed() >= HANDSHAKE
 }
 
 /// The caller's side of the handshake.

@@ -93,12 +93,15 @@ impl BuildStrategy for Config {
 
 /// Builds strategies with a function of the module's layout and the number of ranks. `settings` is what must be equal on every
 /// rank: the algorithm's name and its settings, in words.
+///
+/// Around an aggregator that is no mean, call [`without_weights`](Custom::without_weights): ranks would be multiplied by the samples
+/// that they state.
 pub fn custom<S, F>(settings: impl Into<String>, build: F) -> Custom<F>
 where
     S: SyncStrategy + 'static,
     F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
 {
-    Custom { settings: settings.into(), build, weighs_samples: true, averages_parameters: false }
+    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true, averages_parameters: false }
 }
 
 /// See [`custom`].
@@ -106,6 +109,7 @@ pub struct Custom<F> {
     settings: String,
     build: F,
     weighs_samples: bool,
+    remembers: bool,
     averages_parameters: bool,
 }
 
@@ -114,6 +118,14 @@ impl<F> Custom<F> {
     #[must_use]
     pub fn averages_parameters(mut self) -> Self {
         self.averages_parameters = true;
+        self
+    }
+
+    /// Nothing that was not sent is remembered: a slot without a gradient on any rank stays as it is, whatever a compressor
+    /// makes of zeros.
+    #[must_use]
+    pub fn without_memory(mut self) -> Self {
+        self.remembers = false;
         self
     }
 
@@ -141,6 +153,9 @@ where
     }
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new((self.build)(layout, world)?))
+    }
+    fn remembers(&self) -> bool {
+        self.remembers
     }
     fn weighs_samples(&self) -> bool {
         self.weighs_samples

@@ -159,12 +159,16 @@ fn what_a_killed_download_left_is_removed_by_the_next() {
     let own = cache.path().join("briquette");
     std::fs::create_dir_all(own.join(".cifar100-Ab12Cd")).unwrap();
     std::fs::write(own.join(".cifar100-Ab12Cd/cifar-100-binary.tar.gz"), "half").unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    std::fs::File::open(own.join(".cifar100-Ab12Cd")).unwrap().set_modified(long_ago).unwrap();
+    // Another data set's, and one that may still be at work on another host.
     std::fs::create_dir_all(own.join(".cifar10-Ab12Cd")).unwrap();
+    std::fs::create_dir_all(own.join(".cifar100-Ef34Gh")).unwrap();
     let bytes = archive(&FILES);
     load(cache.path(), http(&bytes, bytes.len()), Some(md5(&bytes))).unwrap();
     let mut left = left_in(cache.path());
     left.sort();
-    assert_eq!(left, [".cifar10-Ab12Cd", "cifar100"]);
+    assert_eq!(left, [".cifar10-Ab12Cd", ".cifar100-Ef34Gh", "cifar100"]);
 }
 
 #[test]

@@ -14,7 +14,11 @@
 //! | Multi-Krum: the mean of the `m` lowest | `keep = m` |
 //!
 //! Distances are those of the whole vectors, so they are rated before any part is combined, and buckets, rules and a dense
-//! threshold, which exchange parts by themselves, are refused. Ties: the lower rank.
+//! threshold, which exchange parts by themselves, are refused, and so are controllers, whose dense steps are averaged. Ties: the
+//! lower rank.
+//!
+//! Under error feedback a rank that is not selected has sent its message all the same: nothing of it stays in its residual, and
+//! nothing reaches the average. A rank without samples sends zeros, which count as a contribution: give every rank data.
 //!
 //! **Properties.** Not linear: the mean of `sent` is not the average, and ranks are not weighted by samples. Every coordinate is
 //! one of a contribution, or a mean of some. Equivariant under permutation and translation. Time `O(W²·d)`.
@@ -37,11 +41,12 @@
 //! let all: Vec<&[Message]> = contributions.iter().map(|parts| &parts[..]).collect();
 //! let (mut krum, mut weights) = (Krum { byzantine: 1, keep: 1 }, vec![]);
 //! krum.rate(&all, &mut weights)?;
-//! assert_eq!(weights, [0.0, 0.0, 0.0, 0.0, 1.0]); // 1/16 + 1/16 to its two nearest
+//! // 1/16 + 1/16 to its two nearest; the last rank has as much, and the lower one is taken.
+//! assert_eq!(weights, [1.0, 0.0, 0.0, 0.0, 0.0]);
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_ranks, for_blocks};
+use super::{Aggregator, check_lengths, check_ranks, for_blocks};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
@@ -69,11 +74,11 @@ impl Krum {
         world.saturating_sub(self.byzantine + 2)
     }
 
-    /// The sum of squared distances to the nearest neighbours, for each rank.
+    /// The sum of squared distances to the nearest neighbours, for each rank; `distances[a][b]` for `a < b`.
     fn scores(self, distances: &[Vec<f64>]) -> Vec<f64> {
         let score = |rank: usize| {
-            let others = distances[rank].iter().enumerate().filter(|(other, _)| *other != rank);
-            let mut others: Vec<f64> = others.map(|(_, distance)| *distance).collect();
+            let others = (0..distances.len()).filter(|other| *other != rank);
+            let mut others: Vec<f64> = others.map(|other| distances[rank.min(other)][rank.max(other)]).collect();
             others.sort_unstable_by(f64::total_cmp);
             others.iter().take(self.neighbours(distances.len())).sum()
         };
@@ -83,6 +88,7 @@ impl Krum {
 
 impl Aggregator for Krum {
     fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        assert_eq!(weights.len(), parts.len(), "contributions are rated before they are combined");
         out.fill(0.0);
         for (rank, (part, weight)) in parts.iter().zip(weights).enumerate().filter(|(_, (_, weight))| **weight != 0.0) {
             part.add_to(*weight, out).map_err(|source| AggregateError::Message { rank, source })?;
@@ -95,7 +101,8 @@ impl Aggregator for Krum {
     }
 
     fn fewest_ranks(&self) -> usize {
-        (2 * self.byzantine + 3).max(self.byzantine + 2 + self.keep)
+        let byzantine = self.byzantine;
+        byzantine.saturating_mul(2).saturating_add(3).max(byzantine.saturating_add(2).saturating_add(self.keep))
     }
 
     fn rates(&self) -> bool {
@@ -108,11 +115,11 @@ impl Aggregator for Krum {
         let mut distances = vec![vec![0.0; world]; world];
         for part in 0..contributions.first().map_or(0, |parts| parts.len()) {
             let column: Vec<&Message> = contributions.iter().map(|parts| &parts[part]).collect();
+            check_lengths(&column, column[0].len())?;
             for_blocks(&column, |_, block| {
                 for (a, row) in distances.iter_mut().enumerate() {
-                    for (b, distance) in row.iter_mut().enumerate().filter(|(b, _)| *b != a) {
-                        // The same sum whichever comes first.
-                        *distance += distance2(block[a.min(b)], block[a.max(b)]);
+                    for (b, distance) in row.iter_mut().enumerate().skip(a + 1) {
+                        *distance += distance2(block[a], block[b]);
                     }
                 }
             })?;
@@ -177,7 +184,7 @@ mod tests {
     /// Ranks near a common vector, `byzantine` of them replaced by `attack` of it.
     fn world(ranks: usize, byzantine: usize, attack: impl Fn(f32) -> f32) -> (Vec<Vec<f32>>, Vec<f32>) {
         let mut rng = Key::new(4).block(0);
-        let truth: Vec<f32> = (0..300).map(|_| StandardNormal.sample(&mut rng)).collect();
+        let truth: Vec<f32> = (0..3000).map(|_| StandardNormal.sample(&mut rng)).collect();
         let near =
             |rng: &mut _| truth.iter().map(|t| t + 0.1 * Distribution::<f32>::sample(&StandardNormal, rng)).collect();
         let mut vectors: Vec<Vec<f32>> = (0..ranks).map(|_| near(&mut rng)).collect();

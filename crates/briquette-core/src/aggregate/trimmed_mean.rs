@@ -71,7 +71,7 @@ impl Aggregator for TrimmedMean {
     }
 
     fn fewest_ranks(&self) -> usize {
-        2 * self.trim + 1
+        self.trim.saturating_mul(2).saturating_add(1)
     }
 }
 

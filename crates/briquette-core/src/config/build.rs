@@ -222,7 +222,7 @@ impl Exchange {
                 Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) => Ok(()),
             },
             other => conflict(format!(
-                "combines messages, and reducer {} sums on the way: use reducer gather (with compressor dense, if nothing is to \
+                "combines messages, and reducer {} exchanges otherwise: use reducer gather (with compressor dense, if nothing is to \
                  be compressed)",
                 other.name()
             )),

@@ -130,6 +130,15 @@ impl Exchange {
         let (main, others) = self.groups(layout)?;
         for group in [main].into_iter().chain(others).filter(|group| !group.members.is_empty()) {
             let lengths = self.lengths(group.reducer, &group.layout)?;
+            let is_quantizer =
+                |len: &usize| matches!(group.reducer.class(*len), Some(Class::Unbiased { omega }) if omega > 0.0);
+            if self.controller != ControllerConfig::None && lengths.iter().any(is_quantizer) {
+                return Err(ConfigError::Conflict(format!(
+                    "under a controller {} may get so few levels that its error exceeds the vector's energy, and a residual of it \
+                     grows without bound: use feedback none, or a sparsifier",
+                    group.reducer.name()
+                )));
+            }
             let omega = lengths.into_iter().filter_map(|len| group.reducer.amplification(len)).reduce(f64::max);
             if let Some(omega) = omega.filter(|omega| *omega >= 1.0) {
                 let name = match group.reducer {

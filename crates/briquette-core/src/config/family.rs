@@ -178,7 +178,13 @@ mod tests {
             assert_eq!(read(&format!("'{text}'")), Holder { aggregator: config });
             assert_eq!(read(table), Holder { aggregator: config });
         }
-        assert!(AggregatorConfig::all().iter().all(|config| config.to_string().parse() == Ok(*config)));
+        for config in AggregatorConfig::all() {
+            assert_eq!(config.to_string().parse(), Ok(config));
+            // The name of the text is that of the table.
+            let name = config.to_string().split(':').next().unwrap().to_owned();
+            let table = toml::from_str::<Holder>(&format!("aggregator = {{ kind = '{name}' }}"));
+            assert!(table.is_ok_and(|table| table.aggregator.to_string().starts_with(&name)), "{name}");
+        }
     }
 
     #[test]

@@ -135,7 +135,18 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
             wanted.copy_from_slice(&self.sent);
         }
         if rate != 0.0 {
-            self.fed.iter_mut().zip(&self.sent).for_each(|(fed, sent)| *fed = (*fed - sent) * rate);
+            let left = self.fed.iter_mut().zip(&self.sent);
+            let bad = left.fold(false, |bad, (fed, sent)| {
+                *fed = (*fed - sent) * rate;
+                bad | !fed.is_finite()
+            });
+            // A compressor may send more than it was given: what stays behind is no smaller then.
+            if bad {
+                if first {
+                    self.residual.clear();
+                }
+                check_finite(&self.fed, 1.0, slots, comm.rank())?;
+            }
             std::mem::swap(&mut self.fed, &mut self.residual);
         }
         Ok(exchanged)

@@ -192,7 +192,19 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
-        self.next_pending.iter_mut().zip(&self.sent).for_each(|(v, sent)| *v -= sent);
+        let left = self.next_pending.iter_mut().zip(&self.sent);
+        let bad = left.fold(false, |bad, (v, sent)| {
+            *v -= sent;
+            bad | !v.is_finite()
+        });
+        // A compressor may send more than it was given: what stays behind is no smaller then.
+        if bad {
+            if first {
+                self.velocity.clear();
+                self.pending.clear();
+            }
+            check_finite(&self.next_pending, 1.0, slots, comm.rank())?;
+        }
         let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
         for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
             for (u, sent) in self.next_velocity[place.clone()].iter_mut().zip(&self.sent[place]) {

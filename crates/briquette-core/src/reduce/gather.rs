@@ -134,8 +134,12 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self.decoded.iter_mut().for_each(|parts| parts.resize_with(held, Message::default));
         let mut cursors = vec![0; world];
         self.weights.clear();
+        let ranges: Vec<Range<usize>> = (0..parts).map(|part| self.grain.part(part, average.len(), slots)).collect();
+        let mut decode = |decoded: &mut [Vec<Message>], place: usize, part: usize| {
+            next_messages(&self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()))
+        };
         if held == parts {
-            (0..parts).try_for_each(|part| decode(&self.frames, rank, &mut cursors, &mut self.decoded, part))?;
+            (0..parts).try_for_each(|part| decode(&mut self.decoded, part, part))?;
         }
         if self.aggregator.rates() {
             let mine = &self.mine[..parts];
@@ -145,14 +149,13 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
         for part in 0..parts {
             if held < parts {
-                decode(&self.frames, rank, &mut cursors, &mut self.decoded, 0)?;
+                decode(&mut self.decoded, 0, part)?;
             }
             // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
             let place = if held < parts { 0 } else { part };
             let column = |from: usize| if from == rank { &self.mine[part] } else { &self.decoded[from][place] };
             let column: Vec<&Message> = (0..world).map(column).collect();
-            let range = self.grain.part(part, average.len(), slots);
-            self.aggregator.combine(&self.weights, &column, &mut average[range])?;
+            self.aggregator.combine(&self.weights, &column, &mut average[ranges[part].clone()])?;
         }
         for (from, cursor) in cursors.iter().enumerate() {
             let extra = self.frames[from].len() - cursor;
@@ -164,17 +167,23 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     }
 }
 
-/// Reads the next message of every other rank into its place `part`.
-fn decode(
+/// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no
+/// aggregator is given a message that is shorter or longer than the others.
+fn next_messages(
     frames: &[Frame],
     rank: usize,
     cursors: &mut [usize],
     decoded: &mut [Vec<Message>],
-    part: usize,
+    (place, len): (usize, usize),
 ) -> Result<(), AggregateError> {
     (0..frames.len()).filter(|from| *from != rank).try_for_each(|from| {
-        next_message(&frames[from], &mut cursors[from], &mut decoded[from][part])
-            .map_err(|source| AggregateError::Message { rank: from, source })
+        let message = &mut decoded[from][place];
+        let read = next_message(&frames[from], &mut cursors[from], message);
+        let fits = read.and_then(|()| match message.len() {
+            got if got == len => Ok(()),
+            got => Err(WireError::Length { expected: len, got }),
+        });
+        fits.map_err(|source| AggregateError::Message { rank: from, source })
     })
 }
 

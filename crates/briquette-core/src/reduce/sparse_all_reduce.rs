@@ -191,10 +191,19 @@ impl SparseAllReduce {
     /// An owner's mean that is not finite is the same error on every rank.
     fn check_overflow(&self, rank: usize, slots: &[Slot]) -> Result<(), ReduceError> {
         let sent = |from: usize| if from == rank { &self.bytes } else { &self.frames[from] };
-        let place = (0..self.frames.len()).find_map(|from| <[u8; OVERFLOW]>::try_from(sent(from).as_slice()).ok());
-        let Some(place) = place.map(|bytes| u32::from_le_bytes(bytes) as usize) else { return Ok(()) };
-        let slot = slots.iter().find(|slot| slot.range().contains(&place));
-        Err(ReduceError::Overflow { slot: slot.map_or_else(String::new, |slot| slot.path().to_owned()) })
+        for from in 0..self.frames.len() {
+            let Ok(place) = <[u8; OVERFLOW]>::try_from(sent(from).as_slice()) else { continue };
+            let place = u32::from_le_bytes(place) as usize;
+            let slot = slots.iter().find(|slot| slot.range().contains(&place));
+            return Err(match slot.filter(|_| (self.bounds[from]..self.bounds[from + 1]).contains(&place)) {
+                Some(slot) => ReduceError::Overflow { slot: slot.path().to_owned() },
+                None => {
+                    let source = WireError::Field { what: "place of a mean", value: place as u64 };
+                    AggregateError::Message { rank: from, source }.into()
+                }
+            });
+        }
+        Ok(())
     }
 
     /// Puts every owner's result in its place; afterwards `chosen` holds the coordinates of the average.

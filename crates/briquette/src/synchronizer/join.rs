@@ -56,7 +56,11 @@ impl Synchronizer {
         let identity = self.identity(&inventory, rounding, optimizer);
         let mixed = hello::compare(&mut *self.comm, &identity, &inventory.layout)?;
         let module = self.take_first(module, &inventory).inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        let due = if mixed && !self.periodic() { REBROADCAST_STEPS } else { 0 };
+        // Where no rank is to decide for the others, rank 0 is not.
+        let due = if mixed && !self.periodic() && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
+        if mixed && due == 0 && !self.periodic() && self.rank() == 0 {
+            tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
+        }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
         self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
         self.last_end = self.comm.now();
@@ -81,6 +85,10 @@ impl Synchronizer {
     fn check_rebroadcast(&self) -> Result<(), ConfigError> {
         if self.periodic() && self.rebroadcast.is_some_and(|steps| steps > 0) {
             let why = "averages of parameters make replicas equal already: leave re-broadcasting them away";
+            return Err(ConfigError::Conflict(why.to_owned()));
+        }
+        if !self.config.weighs_samples() && self.rebroadcast.is_some_and(|steps| steps > 0) {
+            let why = "re-broadcast parameters are rank 0's, whatever the aggregator: leave re-broadcasting out";
             return Err(ConfigError::Conflict(why.to_owned()));
         }
         Ok(())
