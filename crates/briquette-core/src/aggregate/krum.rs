@@ -3,7 +3,7 @@
 //! **Why, and when not.** One rank that sends a large or reversed vector decides a mean. Krum selects whole contributions by
 //! their distances to each other, so a selected vector is one that a majority of ranks is close to. It pays in variance (one
 //! contribution instead of `W`; [`keep`](Krum::keep) selects several) and assumes that honest ranks have similar data. Not with
-//! sparsifiers that select different coordinates on each rank: their contributions are far apart whoever sends them.
+//! sparsifiers that select different coordinates on each rank: their contributions are far apart, honest or not.
 //!
 //! **Method.** With `n` ranks of which `f` may be Byzantine, `2f + 2 < n`:
 //!

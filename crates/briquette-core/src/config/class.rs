@@ -45,6 +45,8 @@ impl ReducerConfig {
 
     /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
     fn amplification(&self, len: usize) -> Option<f64> {
+        // What grows beyond this length has exceeded the vector long before: longer probes would only take memory.
+        let len = len.min(1 << 20);
         match self {
             // At least what its quantizer does with a scale of its own.
             ReducerConfig::TernaryAllReduce { .. } => {

@@ -1,4 +1,4 @@
-//! One list per family of algorithms, and what an algorithm says of itself for it.
+//! One list per family of algorithms, and what an algorithm states for it.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -3,7 +3,7 @@
 use crate::compress::{Class, Compressor};
 use crate::{Key, Message};
 
-/// Draws of `x` that tell something of a compressor of this class.
+/// Draws of `x` that show something of a compressor of this class.
 fn draws(class: Class, x: &[f32]) -> u64 {
     let draws = if matches!(class, Class::Contractive { .. }) { 200 } else { 2000 };
     if x.len() > 1000 { draws / 10 } else { draws }

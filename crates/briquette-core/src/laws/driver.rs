@@ -82,7 +82,7 @@ impl<C: Synchronizes + Clone> Setup<C> {
         places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
-    /// In a world of so many ranks, or more where it needs them.
+    /// In a world of `world` ranks, or of more where it needs them.
     pub fn short(config: &C, world: usize) -> Self {
         Setup { config: config.clone(), layout: short(), world: world.max(config.fewest_ranks()) }
     }
@@ -248,7 +248,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     }
 
     /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where nothing is due
-    /// nobody talks. On an error nothing has changed.
+    /// no rank communicates. On an error nothing has changed.
     pub fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
         let mut vector = gradient(&self.setup.layout, self.rank, self.step);
         if let Some((index, value)) = self.poison {

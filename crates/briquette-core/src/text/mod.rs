@@ -115,6 +115,10 @@ mod tests {
         assert_eq!(text(&All::default()), "all:10");
         assert_eq!(text(&All { word: Word::InTwo, maybe: Some(3), ..All::default() }), "all:10,word=in-two,maybe=3");
         assert_eq!(text(&All { nested: "a:b=1,c".into(), ..All::default() }), "all:10,nested=(a:b=1,c)");
+        for nested in ["(a)(b)", "((a),b)", "()", "a=b", "x"] {
+            let settings = All { nested: nested.into(), ..All::default() };
+            assert_eq!(parse(&text(&settings)), Ok(settings), "{nested}");
+        }
     }
 
     #[test]
@@ -127,6 +131,7 @@ mod tests {
             ("all:on=maybe", &["`on`", "`maybe`", "true, false"]),
             ("all:word=three", &["`word`", "unknown variant `three`", "`plain`", "`in-two`"]),
             ("all:0.5x", &["`factor`", "at least 1"]),
+            ("all:count=3x", &["`count`", "`3x`", "whole number"]),
             ("all:20x,3", &["`3`", "KEY=VALUE"]),
             ("all:20x,factor=10x", &["`factor`", "twice"]),
             ("all:,", &["KEY=VALUE"]),

@@ -73,9 +73,15 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }
 
-/// Without the parentheses around it.
+/// Without the parentheses around all of it.
 fn bare(value: &str) -> &str {
-    value.strip_prefix('(').and_then(|value| value.strip_suffix(')')).unwrap_or(value)
+    let inside = value.strip_prefix('(').and_then(|value| value.strip_suffix(')'));
+    let mut depth = 0_i32;
+    let stays_inside = |character: char| {
+        depth += i32::from(character == '(') - i32::from(character == ')');
+        depth >= 0
+    };
+    inside.filter(|inside| inside.chars().all(stays_inside)).unwrap_or(value)
 }
 
 /// The settings of an algorithm.
@@ -141,17 +147,20 @@ impl<'de> MapAccess<'de> for Fields<'_> {
 struct Value<'a>(&'a str);
 
 impl Value<'_> {
-    /// Factors are written with an x.
-    fn parse<T: std::str::FromStr>(&self, expected: &str) -> Result<T, Wrong> {
-        let text = self.0.strip_suffix('x').unwrap_or(self.0);
+    fn parse<T: std::str::FromStr>(&self, text: &str, expected: &str) -> Result<T, Wrong> {
         text.parse().map_err(|_| Error::invalid_value(Unexpected::Other(&format!("`{}`", self.0)), &expected))
+    }
+
+    /// Factors may be written with an x.
+    fn number<T: std::str::FromStr>(&self) -> Result<T, Wrong> {
+        self.parse(self.0.strip_suffix('x').unwrap_or(self.0), "a number")
     }
 }
 
 macro_rules! whole {
     ($($method:ident $visit:ident $type:ty),* $(,)?) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
-            visitor.$visit(self.parse::<$type>("a whole number in its range")?)
+            visitor.$visit(self.parse::<$type>(self.0, "a whole number in its range")?)
         }
     )*};
 }
@@ -177,11 +186,11 @@ impl<'de> Deserializer<'de> for Value<'_> {
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
-        visitor.visit_f64(self.parse("a number")?)
+        visitor.visit_f64(self.number()?)
     }
 
     fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
-        visitor.visit_f32(self.parse("a number")?)
+        visitor.visit_f32(self.number()?)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {

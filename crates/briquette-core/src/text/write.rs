@@ -17,7 +17,8 @@ pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &s
     for (index, (key, value)) in fields.iter().enumerate() {
         let is_default = defaults.iter().any(|(other, default)| other == key && default == value);
         let Some(value) = value.as_ref().filter(|_| index == 0 || !is_default) else { continue };
-        let value = if value.contains([',', '=', '(', ')']) { format!("({value})") } else { value.clone() };
+        let value =
+            if value.is_empty() || value.contains([',', '=', '(', ')']) { format!("({value})") } else { value.clone() };
         match index {
             0 => write!(f, "{separator}{value}")?,
             _ => write!(f, "{separator}{}={value}", key.replace('_', "-"))?,
