@@ -199,7 +199,7 @@ fn what_a_compressor_needs_is_the_default_feedback() {
     for (flags, feedback) in [
         ("--compressor sign", "feedback = \"error\""),
         ("--compressor qsgd:4", "feedback = \"none\""),
-        ("--compressor qsgd:4 --rules *.weight=topk:10x", "feedback = \"error\""),
+        ("--compressor qsgd:5 --rules *.weight=topk:10x", "feedback = \"error\""),
         ("--compressor qsgd:4 --rules *.norm.*=dense,*head.weight=qsgd:8 --dense-below 256", "feedback = \"none\""),
         ("--reducer sparse-all-reduce", "feedback = \"error\""),
         ("--reducer ternary-all-reduce", "feedback = \"none\""),
