@@ -235,17 +235,20 @@ impl<'a> Episode<'a> {
         Ok(if again { outcome.replace("survived", "restarted") } else { outcome })
     }
 
+    /// Bytes of the records of its steps.
+    fn recorded(&self) -> u64 {
+        fs::metadata(self.home().join("metrics.jsonl")).map_or(0, |file| file.len())
+    }
+
     /// Waits until the run has taken a step more; `came` is what it then has done.
     fn goes_on(&mut self, came: &str) -> Result<String> {
-        let size =
-            |episode: &Episode<'_>| fs::metadata(episode.home().join("metrics.jsonl")).map_or(0, |file| file.len());
-        let (begin, mut last) = (Instant::now(), size(self));
+        let (begin, mut last) = (Instant::now(), self.recorded());
         loop {
             self.look()?;
             if self.finished {
                 return Ok(format!("{came}, finished"));
             }
-            let now = size(self);
+            let now = self.recorded();
             if now > last {
                 return Ok(came.to_owned());
             }
@@ -263,12 +266,18 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// The rest of the run, undisturbed, and the comparison.
+    /// The rest of the run, undisturbed, and the comparison. A run that takes steps may take as long as it likes: the machine may
+    /// be busy.
     fn finish(mut self) -> Result<Outcome> {
         let begin = Instant::now();
+        let (mut since, mut last) = (begin, self.recorded());
         while !self.finished && !self.stopped() {
             self.look()?;
-            if begin.elapsed() > PATIENCE * 2 {
+            let now = self.recorded();
+            if now != last {
+                (since, last) = (Instant::now(), now);
+            }
+            if since.elapsed() > PATIENCE * 2 {
                 self.find(format!("did not finish: {}", self.around.last_words()))?;
                 break;
             }
