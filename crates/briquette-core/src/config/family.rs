@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::ConfigError;
 
-/// The settings of an algorithm as its family's list knows them: serde makes their [text](crate::text) and their TOML.
+/// The settings of an algorithm as its family's list knows them: serde makes their text and their TOML.
 pub trait Described: Serialize + DeserializeOwned + Default {
     /// What its text begins with.
     const NAME: &'static str;
