@@ -43,7 +43,7 @@ pub fn sampled() -> Layout {
     ])
 }
 
-/// A configuration (a [`Config`], or an [`Exchange`] for its reducer alone), the parameters, and how many ranks.
+/// What is tried (a strategy, or a reducer alone), the parameters, and how many ranks.
 #[derive(Debug, Clone)]
 pub struct Setup<C> {
     /// What is tried.
