@@ -139,6 +139,39 @@ impl Reducer for Says {
     }
 }
 
+/// Sends the opposite of what it is given: what stays behind is twice that.
+struct Opposite;
+
+impl Stateful for Opposite {}
+
+impl Reducer for Opposite {
+    fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        round.average.fill(0.0);
+        round.sent.unwrap().iter_mut().zip(round.input).for_each(|(sent, input)| *sent = -input);
+        Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })
+    }
+}
+
+#[test]
+fn what_cannot_stay_behind_is_an_error_and_no_memory_has_it() {
+    let momentum = || MomentumCorrection::new(Opposite, Momentum { momentum: 0.0, ..Momentum::default() }).unwrap();
+    let layers: [(&str, Make<'_>); 3] = [
+        ("error feedback", &|| Box::new(ErrorFeedback::new(Opposite))),
+        ("inside the learning rate", &|| Box::new(ErrorFeedback::inside_learning_rate(Opposite))),
+        ("momentum correction", &|| Box::new(momentum())),
+    ];
+    for (name, make) in layers {
+        let (mut tried, mut comm) = (make(), Local::world(1).remove(0));
+        for begun in [false, true] {
+            let before = saved(&*tried);
+            let error = reduce(&mut *tried, &[1.0, 0.0, 0.0, -MAX], &mut comm).unwrap_err();
+            assert_eq!(error, ReduceError::NonFinite { rank: 0, slot: "large".into() }, "{name}, begun: {begun}");
+            assert_eq!(saved(&*tried), before, "{name}, begun: {begun}");
+            reduce(&mut *tried, &[1.0, -2.0, 0.5, 3.0], &mut comm).unwrap();
+        }
+    }
+}
+
 #[test]
 fn the_sum_of_finite_rounds_may_overflow() {
     let rounds = |rounds| move || Box::new(MultiStep::contractive(Says([1.0, 0.0, 0.0, HALF]), rounds).unwrap()) as _;

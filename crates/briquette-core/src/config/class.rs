@@ -130,18 +130,21 @@ impl Exchange {
             return Ok(());
         }
         let (main, others) = self.groups(layout)?;
-        for group in [main].into_iter().chain(others).filter(|group| !group.members.is_empty()) {
+        // No controller turns what a rule has.
+        for (group, is_turned) in [(main, self.controller != ControllerConfig::None)]
+            .into_iter()
+            .chain(others.into_iter().map(|group| (group, false)))
+            .filter(|(group, _)| !group.members.is_empty())
+        {
             let lengths = self.lengths(group.reducer, &group.layout)?;
-            let is_quantizer =
-                |len: &usize| matches!(group.reducer.class(*len), Some(Class::Unbiased { omega }) if omega > 0.0);
-            if self.controller != ControllerConfig::None && lengths.iter().any(is_quantizer) {
+            let omega = lengths.into_iter().filter_map(|len| group.reducer.amplification(len)).reduce(f64::max);
+            if is_turned && omega.is_some_and(|omega| omega > 0.0) {
                 return Err(ConfigError::Conflict(format!(
                     "under a controller {} may get so few levels that its error exceeds the vector's energy, and a residual of it \
                      grows without bound: use feedback none, or a sparsifier",
                     group.reducer.name()
                 )));
             }
-            let omega = lengths.into_iter().filter_map(|len| group.reducer.amplification(len)).reduce(f64::max);
             if let Some(omega) = omega.filter(|omega| *omega >= 1.0) {
                 let name = match group.reducer {
                     ReducerConfig::Gather { compressor, .. } => compressor.to_string(),
@@ -292,6 +295,18 @@ mod tests {
         {
             exchange(reducer, Feedback::Error).build(&Layout::flat(1000), 2).map(drop).unwrap();
         }
+        // A controller turns the main reducer, and not a rule's.
+        let factor = crate::CompressionFactor::new(8.0).unwrap();
+        let turned = |reducer| Exchange {
+            controller: ControllerConfig::Constant(Fixed { factor }),
+            ..exchange(reducer, Feedback::Error)
+        };
+        let (q8, layout) =
+            ("kind = 'gather', compressor = 'qsgd:8'", Layout::new([("w", vec![900]), ("b", vec![100])]));
+        let error = turned(q8).build(&layout, 2).map(drop).unwrap_err().to_string();
+        assert!(error.contains("under a controller"), "{error}");
+        let rule = crate::config::Rule::compressor("b", "qsgd:8".parse().unwrap()).unwrap();
+        Exchange { rules: vec![rule], ..turned(top_k) }.build(&layout, 2).map(drop).unwrap();
         let controller = ControllerConfig::Constant(Fixed { factor: crate::CompressionFactor::new(8.0).unwrap() });
         let adaptive = Exchange { controller, ..exchange(qsgd, diana(None)) };
         let error = adaptive.build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();

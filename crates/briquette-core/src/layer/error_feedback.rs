@@ -48,7 +48,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit};
+use super::{check_finite, fit, keep_unsent};
 use crate::Communicator;
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Exchanged, Facts, Reducer, Round};
@@ -124,8 +124,14 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.fed, average, sent: Some(&mut self.sent) };
         // Any of it may stay behind, times the rate.
-        let exchanged =
-            check_finite(&self.fed, rate.max(1.0), slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        let exchanged = check_finite(&self.fed, rate.max(1.0), slots, comm.rank())
+            .and_then(|()| self.inner.reduce(inner, comm))
+            .and_then(|exchanged| {
+                if rate != 0.0 {
+                    keep_unsent(&mut self.fed, &self.sent, rate, slots, comm.rank())?;
+                }
+                Ok(exchanged)
+            });
         if exchanged.is_err() && first {
             // As it was before.
             self.residual.clear();
@@ -135,18 +141,6 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
             wanted.copy_from_slice(&self.sent);
         }
         if rate != 0.0 {
-            let left = self.fed.iter_mut().zip(&self.sent);
-            let bad = left.fold(false, |bad, (fed, sent)| {
-                *fed = (*fed - sent) * rate;
-                bad | !fed.is_finite()
-            });
-            // A compressor may send more than it was given: what stays behind is no smaller then.
-            if bad {
-                if first {
-                    self.residual.clear();
-                }
-                check_finite(&self.fed, 1.0, slots, comm.rank())?;
-            }
             std::mem::swap(&mut self.fed, &mut self.residual);
         }
         Ok(exchanged)

@@ -36,6 +36,16 @@ fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
     if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
 }
 
+/// What stays behind of `fed`, times `rate`: the difference to what was sent. A compressor may send more than it was given, so
+/// that this leaves the range of numbers.
+fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+    let bad = fed.iter_mut().zip(sent).fold(false, |bad, (fed, sent)| {
+        *fed = (*fed - sent) * rate;
+        bad | !fed.is_finite()
+    });
+    if bad { check_finite(fed, 1.0, slots, rank) } else { Ok(()) }
+}
+
 /// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have
 /// become infinite.
 fn check_finite(fed: &[f32], scale: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {

@@ -56,7 +56,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit};
+use super::{check_finite, fit, keep_unsent};
 use crate::Communicator;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
@@ -181,8 +181,12 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         self.accumulate(round.input, comm.world());
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
         let inner = Round { key, slots, facts, input: &self.next_pending, average, sent: Some(&mut self.sent) };
-        let exchanged =
-            check_finite(&self.next_pending, 1.0, slots, comm.rank()).and_then(|()| self.inner.reduce(inner, comm));
+        let exchanged = check_finite(&self.next_pending, 1.0, slots, comm.rank())
+            .and_then(|()| self.inner.reduce(inner, comm))
+            .and_then(|exchanged| {
+                keep_unsent(&mut self.next_pending, &self.sent, 1.0, slots, comm.rank())?;
+                Ok(exchanged)
+            });
         if exchanged.is_err() && first {
             // As they were before.
             self.velocity.clear();
@@ -191,19 +195,6 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         let exchanged = exchanged?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
-        }
-        let left = self.next_pending.iter_mut().zip(&self.sent);
-        let bad = left.fold(false, |bad, (v, sent)| {
-            *v -= sent;
-            bad | !v.is_finite()
-        });
-        // A compressor may send more than it was given: what stays behind is no smaller then.
-        if bad {
-            if first {
-                self.velocity.clear();
-                self.pending.clear();
-            }
-            check_finite(&self.next_pending, 1.0, slots, comm.rank())?;
         }
         let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
         for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {

@@ -52,8 +52,8 @@
 //! deadline must be longer than the time by which one rank's validation takes longer than another's.
 //!
 //! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and weight 0 (under an
-//! aggregator that is no mean its zeros count) until every rank's loader has ended. Loaders do not know how many batches they have, so each rank tells the others, in
-//! **one byte to each before every exchange**, whether it has a batch, another one after it, and a wish to stop.
+//! aggregator that is no mean its zeros count) until every rank's loader has ended. Loaders do not know how many batches they have, so each rank sends the others, in
+//! **one byte to each before every exchange**, whether it has a batch, another one after it, and a stop request.
 //! Under Local SGD nothing is sent between averages: an interrupt takes effect at the next one, and an epoch ends with one,
 //! for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
 //!
