@@ -136,6 +136,8 @@ mod tests {
             ("all:20x,factor=10x", &["`factor`", "twice"]),
             ("all:,", &["KEY=VALUE"]),
             ("all:nested=(a", &["parenthesis"]),
+            ("all:nested=a)", &["parenthesis"]),
+            ("all:nested=)a(", &["parenthesis"]),
         ] {
             let error = parse(written).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{written}: {error}");
