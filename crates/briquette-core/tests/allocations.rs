@@ -105,8 +105,13 @@ fn run(config: &Config, world: usize) -> Memory {
             refill(&mut vector, &mut random);
             let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
             let agreed = agree(&header, facts.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
-            let context = Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts };
-            strategy.sync(&mut vector, &context, &mut comm)?;
+            let context =
+                Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts, ranks: &agreed.ranks };
+            if strategy.plan(step).gradients {
+                strategy.after_backward(&mut vector, &context, &mut comm)?;
+            } else {
+                strategy.after_step(&mut vector, &context, &mut comm)?;
+            }
             facts = Some(agreed.facts);
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;

@@ -173,8 +173,8 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
         for step in 0..steps {
             let mut gradient = pull(comm.rank(), step, &parameters);
             let facts = Facts { step, ..Facts::default() };
-            let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts };
-            strategy.sync(&mut gradient, &context, &mut comm).expect("nothing fails here");
+            let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+            strategy.after_backward(&mut gradient, &context, &mut comm).expect("nothing fails here");
             parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.1 * g);
         }
         Ok::<_, ReduceError>(parameters)

@@ -15,7 +15,7 @@
 //!
 //! | law | function |
 //! |---|---|
-//! | 1 agreement | [`agrees`] |
+//! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
 //! | 2 honesty | [`is_honest`], [`stays_in_range`] |
 //! | 4 failure leaves no trace | [`leaves_no_trace`] |
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
@@ -36,7 +36,7 @@ pub use class::check_class;
 pub use driver::{
     Outcome, Rank, Setup, each_pair, each_rank, gradient, learning_rate, long, same_bits, sampled, short, vectors,
 };
-pub use exchange::{accounts_for_its_bytes, agrees, decides_alike, is_honest, stays_in_range};
+pub use exchange::{accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, stays_in_range};
 pub use failure::{
     calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, takes_back_the_state_of_step_0,
 };
@@ -231,6 +231,7 @@ where
 pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     for setup in Setup::all(own) {
         agrees(&setup);
+        conserves_its_mean(&setup);
         accounts_for_its_bytes(&setup);
         resumes_to_the_bit(&setup);
     }
@@ -238,7 +239,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     takes_back_the_state_of_step_0(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
     refuses_what_is_not_finite(&setup);
-    let mut steps = vec![setup.due(0), setup.due(2)];
+    let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
     steps.dedup();
     steps.into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }

@@ -13,28 +13,27 @@
 //! algorithm 1.
 //!
 //! ```
-//! use briquette_core::sync::{Due, Periodic, SyncStrategy};
+//! use briquette_core::sync::{Periodic, Plan, SyncStrategy};
 //! let strategy = Periodic::new(4)?;
-//! let due: Vec<u64> = (0..9).filter(|&s| strategy.due(s) == Due::Parameters).collect();
+//! let due: Vec<u64> = (0..9).filter(|&s| strategy.plan(s) == Plan::PARAMETERS).collect();
 //! assert_eq!(due, [3, 7]);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::every_step::reduce_in_place;
-use super::{Context, Due, SyncStrategy};
+use super::every_step::InPlace;
+use super::{Context, Momenta, Plan, SyncStrategy};
+use crate::Communicator;
 use crate::error::{ConfigError, SyncError};
 use crate::layer::Metered;
-use crate::reduce::{Dense, Reducer};
+use crate::reduce::Dense;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Traffic};
 
 /// Parameters, every `H` steps; see the [module](self).
 #[derive(Debug)]
 pub struct Periodic {
     every: u64,
-    reducer: Metered<Dense>,
-    average: Vec<f32>,
+    exchange: InPlace<Metered<Dense>>,
 }
 
 impl Periodic {
@@ -46,7 +45,7 @@ impl Periodic {
         if every == 0 {
             return Err(ConfigError::range("steps between averages", "at least 1", every));
         }
-        Ok(Periodic { every, reducer: Metered::seconds_only(Dense), average: Vec::new() })
+        Ok(Periodic { every, exchange: InPlace::new(Metered::seconds_only(Dense)) })
     }
 }
 
@@ -54,15 +53,21 @@ impl Periodic {
 impl Stateful for Periodic {}
 
 impl SyncStrategy for Periodic {
-    fn due(&self, step: u64) -> Due {
-        if (step + 1).is_multiple_of(self.every) { Due::Parameters } else { Due::Nothing }
+    fn plan(&self, step: u64) -> Plan {
+        if (step + 1).is_multiple_of(self.every) { Plan::PARAMETERS } else { Plan::ALONE }
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
-        reduce_in_place(&mut self.reducer, &mut self.average, local, cx, comm)
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut dyn Communicator,
+    ) -> Result<Momenta, SyncError> {
+        self.exchange.reduce(parameters, cx, comm)?;
+        Ok(Momenta::Keep)
     }
 
     fn report(&self, report: &mut Report) {
-        self.reducer.report(report);
+        self.exchange.report(report);
     }
 }

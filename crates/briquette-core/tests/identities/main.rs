@@ -29,7 +29,7 @@ use briquette_core::error::ReduceError;
 use briquette_core::layer::Shifted;
 use briquette_core::reduce::{Gather, Reducer, Round};
 use briquette_core::report::Report;
-use briquette_core::sync::{Context, Due};
+use briquette_core::sync::Context;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
 use rand::Rng;
 
@@ -60,19 +60,20 @@ fn train_to(
         let layout = layout();
         let mut strategy = config.build(&layout, world).expect("a valid configuration");
         let mut x = vec![0.0; layout.len()];
+        strategy.begin(&x);
         for step in 0..steps {
             let facts = Facts { step, ..Facts::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
             let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
-            let due = strategy.due(step);
-            if due == Due::Gradients {
-                strategy.sync(&mut gradient, &cx, &mut comm).expect("no rank fails");
+            let plan = strategy.plan(step);
+            if plan.gradients {
+                strategy.after_backward(&mut gradient, &cx, &mut comm).expect("no rank fails");
             }
             // A rate of ¼ and centres of few digits: every sum is exact for a few steps.
             x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= 0.25 * g);
-            if due == Due::Parameters {
-                strategy.sync(&mut x, &cx, &mut comm).expect("no rank fails");
+            if plan.parameters {
+                strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails");
             }
         }
         let mut report = Report::default();

@@ -2,7 +2,7 @@
 
 use briquette_core::comm::{SMALL_ALL_REDUCE, all_reduce_traffic};
 use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig, Rhythm, representatives};
-use briquette_core::sync::Due;
+use briquette_core::sync::Plan;
 use briquette_core::{Key, Layout, Message, Traffic};
 
 use crate::exchanges;
@@ -10,9 +10,12 @@ use crate::memory::Memory;
 use briquette_core::laws::{self, Outcome, Setup, gradient, long, short};
 
 #[test]
-fn law_1_averages_are_bit_identical_on_every_rank() {
+fn law_1_replicas_are_bit_identical_or_conserve_a_mean() {
     for config in representatives() {
-        Setup::<Config>::all(&config).for_each(|setup| laws::agrees(&setup));
+        for setup in Setup::<Config>::all(&config) {
+            laws::agrees(&setup);
+            laws::conserves_its_mean(&setup);
+        }
     }
 }
 
@@ -20,7 +23,7 @@ fn law_1_averages_are_bit_identical_on_every_rank() {
 fn between_its_averages_local_sgd_says_nothing() {
     let config = Config::Periodic(Rhythm { every: 5 });
     for (rank, run) in Setup::short(&config, 3).run(11).into_iter().enumerate() {
-        let due: Vec<usize> = (0..11).filter(|&step| run[step].due == Some(Due::Parameters)).collect();
+        let due: Vec<usize> = (0..11).filter(|&step| run[step].plan == Some(Plan::PARAMETERS)).collect();
         assert_eq!(due, [4, 9]);
         for (step, outcome) in run.iter().enumerate() {
             let moves =
