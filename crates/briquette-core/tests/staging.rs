@@ -221,3 +221,23 @@ fn what_was_probed_for_another_key_or_factor_is_not_sent() {
     assert_eq!(send(&mut gather, 2), decoded(&mut TopK::factor(factor(3.0)), &vector(2), Key::new(0)));
     assert_eq!(calls.take(), [1, 0]);
 }
+
+#[test]
+fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
+    // It draws anew at every call, so what is sent tells which message it was.
+    let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
+    let mut gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
+    for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {
+        let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
+        let mut energies = Energies::new();
+        gather.probe(&Probe { per_slot: true, ..probe_of(&layout, &x, key) }, &mut energies);
+        gather.set(Levels::PerSlot(&chosen.map(|index| TWO[index])));
+        assert_eq!(calls.take(), [6, 0]);
+        let sent = send(&mut gather, step);
+        assert_eq!(calls.take(), [0, 0]);
+        for (row, (slot, index)) in layout.slots().iter().zip(chosen).enumerate() {
+            let energy: f64 = sent[slot.range()].iter().map(|v| f64::from(*v).powi(2)).sum();
+            assert_eq!(energy, energies.kept(row)[index], "step {step}, slot {row}");
+        }
+    }
+}
