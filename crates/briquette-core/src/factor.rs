@@ -1,4 +1,5 @@
-//! The nominal compression ratio: dense size over compressed size.
+//! The nominal compression ratio: dense size over compressed size. It is the unit in which controllers decide, and the only
+//! place where it becomes the unit of a knob: values kept, or bits a value.
 
 use crate::error::ConfigError;
 
@@ -42,9 +43,22 @@ impl CompressionFactor {
         CompressionFactor::new(1.0 / share)
     }
 
-    /// `32/bits`, for quantizers of at least one bit.
-    pub(crate) fn of_bits(bits: u8) -> Self {
-        CompressionFactor((32.0 / f64::from(bits)).max(1.0))
+    /// `32/bits`: how controllers name a number of bits a value, 1 to 32. [`bits`](Self::bits) gives them back.
+    ///
+    /// ```
+    /// use briquette_core::CompressionFactor;
+    /// assert_eq!(CompressionFactor::of_bits(5).get(), 6.4);
+    /// assert_eq!(CompressionFactor::of_bits(5).bits(2..=8), 5);
+    /// assert_eq!(CompressionFactor::new(100.0)?.bits(2..=8), 2);
+    /// # Ok::<(), briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn of_bits(bits: u8) -> Self {
+        CompressionFactor(32.0 / f64::from(bits.clamp(1, 32)))
+    }
+
+    /// Bits a value that a quantizer writes: `32/factor` rounded, within `range`.
+    pub fn bits(self, range: std::ops::RangeInclusive<u8>) -> u8 {
+        (32.0 / self.0).round().clamp(f64::from(*range.start()), f64::from(*range.end())) as u8
     }
 
     /// The number.

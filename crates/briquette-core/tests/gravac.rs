@@ -77,7 +77,7 @@ fn fed(epsilon: f64, world: usize) -> Fed {
     let policy = Policy::Geometric { ratio: 2.0 };
     let (min, max, smoothing) = (factor(2.0), factor(4.0), Some(1.0));
     let config = GraVacConfig { min, max, policy, epsilon, smoothing, ..GraVacConfig::default() };
-    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()))
+    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()).unwrap())
 }
 
 /// One exchange: the average, what this rank sent, and the factor.
@@ -151,8 +151,10 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
         let mut controller =
             GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
         let facts = Facts::default();
-        let mut decide =
-            |gain| controller.decide(&Agreed { facts: &facts, norm2: 1.0, gains: &[gain; 2] }).factor.get();
+        let mut decide = |gain| {
+            let agreed = Agreed { norm2: 1.0, gains: &[gain; 2], ..Agreed::new(&facts, &[]) };
+            controller.decide(&agreed).factor().expect("one for the whole vector").get()
+        };
         assert_eq!(gains.map(&mut decide), factors, "{gains:?}");
     }
 }

@@ -18,7 +18,7 @@ fn compressor() -> impl BuildStrategy {
 fn controller() -> impl BuildStrategy {
     custom("while it helps", |_, _| {
         let gather = Gather::new(TopK::fraction(0.1)?, Mean);
-        Ok(EveryStep::new(ErrorFeedback::new(Metered::new(Adaptive::new(gather, WhileItHelps::new(10, 32.0))))))
+        Ok(EveryStep::new(ErrorFeedback::new(Metered::new(Adaptive::new(gather, WhileItHelps::new(10, 32.0))?))))
     })
 }
 

@@ -72,6 +72,9 @@ impl Tunable for BiasedRandom {
 }
 
 impl Compressor for BiasedRandom {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -128,10 +131,6 @@ impl Spec for BiasedRandom {
 
     fn representative() -> Self {
         BiasedRandom::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

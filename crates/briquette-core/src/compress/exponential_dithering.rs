@@ -92,12 +92,15 @@ impl ExponentialDithering {
 impl Tunable for ExponentialDithering {
     /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
     fn tune(&mut self, factor: CompressionFactor) {
-        let bits = (32.0 / factor.get()).round().clamp(2.0, 8.0) as u8;
+        let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;
     }
 }
 
 impl Compressor for ExponentialDithering {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::of_bits(self.grid().bits())
     }
@@ -137,10 +140,6 @@ impl Spec for ExponentialDithering {
 
     fn representative() -> Self {
         ExponentialDithering { base: 2.0, levels: 7, bucket: 64, norm: Norm::L2 }
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

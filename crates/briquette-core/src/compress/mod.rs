@@ -141,6 +141,11 @@ pub trait Compressor: Send {
     fn selects(&self) -> bool {
         false
     }
+
+    /// Its knob, where it has one that a [controller](crate::control::Controller) may turn.
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        None
+    }
 }
 
 /// How a compressor is written in settings; with it and one line in [`config`](crate::config) it has laws, flags and TOML.
@@ -171,11 +176,6 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     /// Whether feeding back what it loses would make residuals grow without bound.
     fn refuses_feedback(&self) -> bool {
         false
-    }
-
-    /// The knob, when controllers can turn one.
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        None
     }
 }
 
@@ -229,15 +229,11 @@ impl<'a> Knobs<'a> {
     }
 }
 
-/// Has a knob that controllers may turn.
+/// The knob of a compressor, whatever its own unit: [`CompressionFactor`] converts to values kept and to bits.
 pub trait Tunable {
     /// Sets the nominal compression factor from the next call on, to the nearest value the knob has.
     fn tune(&mut self, factor: CompressionFactor);
 }
-
-/// A compressor with a knob, as one object.
-pub trait TunableCompressor: Compressor + Tunable {}
-impl<T: Compressor + Tunable + ?Sized> TunableCompressor for T {}
 
 impl<C: Compressor + ?Sized> Compressor for Box<C> {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -255,11 +251,8 @@ impl<C: Compressor + ?Sized> Compressor for Box<C> {
     fn selects(&self) -> bool {
         (**self).selects()
     }
-}
-
-impl<T: Tunable + ?Sized> Tunable for Box<T> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        (**self).tune(factor);
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        (**self).knob()
     }
 }
 

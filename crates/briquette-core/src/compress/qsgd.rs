@@ -122,12 +122,15 @@ impl Qsgd {
 impl Tunable for Qsgd {
     /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
     fn tune(&mut self, factor: CompressionFactor) {
-        let bits = (32.0 / factor.get()).round().clamp(2.0, 8.0) as u8;
+        let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;
     }
 }
 
 impl Compressor for Qsgd {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::of_bits(self.grid().bits())
     }
@@ -188,10 +191,6 @@ impl Spec for Qsgd {
 
     fn representative() -> Self {
         Qsgd { levels: 7, bucket: 64, norm: Norm::L2, coding: Coding::Fixed }
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

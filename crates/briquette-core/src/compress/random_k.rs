@@ -86,6 +86,9 @@ impl Tunable for RandomK {
 }
 
 impl Compressor for RandomK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -199,10 +202,6 @@ impl Spec for RandomK {
 
     fn representative() -> Self {
         RandomK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 
     fn needs_feedback(&self) -> bool {

@@ -110,6 +110,9 @@ impl Tunable for Redsync {
 }
 
 impl Compressor for Redsync {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -154,10 +157,6 @@ impl Spec for Redsync {
 
     fn representative() -> Self {
         Redsync::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

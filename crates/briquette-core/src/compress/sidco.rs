@@ -129,6 +129,9 @@ impl Tunable for Sidco {
 }
 
 impl Compressor for Sidco {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -173,10 +176,6 @@ impl Spec for Sidco {
 
     fn representative() -> Self {
         Sidco::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -115,6 +115,9 @@ impl Tunable for ThresholdTopK {
 }
 
 impl Compressor for ThresholdTopK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -199,10 +202,6 @@ impl Spec for ThresholdTopK {
 
     fn representative() -> Self {
         ThresholdTopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

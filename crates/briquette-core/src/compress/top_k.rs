@@ -96,6 +96,9 @@ impl Tunable for TopK {
 }
 
 impl Compressor for TopK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -198,10 +201,6 @@ impl Spec for TopK {
 
     fn representative() -> Self {
         TopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! From settings to reducers: what goes around what, and which settings cannot go together.
 
 use super::rules::Group;
-use super::{ControllerConfig, Exchange, Feedback, ReducerConfig};
+use super::{CompressorConfig, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use crate::aggregate::Aggregator;
 use crate::compress::{Class, Compressor, TernGrad};
 use crate::control::Controller;
@@ -9,7 +9,7 @@ use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, MomentumCorrection, Shifted};
 use crate::reduce::{
     Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
-    StatelessProbing, TernaryAllReduce,
+    TernaryAllReduce,
 };
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
@@ -169,26 +169,19 @@ impl Exchange {
 
     /// Under a controller: the reducer needs a knob.
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
-        let mut parts = Vec::new();
-        for _ in 0..self.bucket_count(layout)? {
-            let part: Box<dyn StatelessProbing> = match &self.reducer {
-                ReducerConfig::Gather { compressor, per_slot } => {
-                    Box::new(self.gather(compressor.build_tunable()?, *per_slot))
-                }
-                ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
-                other => {
-                    return Err(ConfigError::Conflict(format!(
-                        "a controller turns the compression factor, but reducer {} has none; use gather with topk or \
-                         qsgd, or shared-random-k, or controller none",
-                        other.name()
-                    )));
-                }
-            };
-            parts.push(part);
-        }
-        let mut parts = parts.into_iter();
-        let bucketed = self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))?;
-        Ok(Box::new(Adaptive::new(bucketed, controller)))
+        let mut buckets = self.buckets(&self.reducer, layout)?;
+        let why = match &self.reducer {
+            _ if buckets.knob().is_some() => return Ok(Box::new(Adaptive::new(buckets, controller)?)),
+            ReducerConfig::Gather { compressor, .. } => {
+                let valid = CompressorConfig::tunable().join(", ");
+                format!("compressor {compressor} has none; use one of {valid}")
+            }
+            other => format!(
+                "reducer {} has none; use gather with topk or qsgd, or shared-random-k, or controller none",
+                other.name()
+            ),
+        };
+        Err(ConfigError::Conflict(format!("a controller sets the compression ratio by a knob, but {why}")))
     }
 
     fn gather<C: Compressor>(&self, compressor: C, per_slot: bool) -> Gather<C, Box<dyn Aggregator>> {

@@ -30,10 +30,6 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(compressor) => compressor),* }
             }
 
-            fn knob(&mut self) -> Option<&mut dyn Tunable> {
-                match self { $(CompressorKind::$name(compressor) => compressor.knob()),* }
-            }
-
             fn needs_feedback(&self) -> bool {
                 match self { $(CompressorKind::$name(compressor) => compressor.needs_feedback()),* }
             }
@@ -110,14 +106,8 @@ impl Compressor for CompressorKind {
     fn selects(&self) -> bool {
         self.get().selects()
     }
-}
-
-impl Tunable for CompressorKind {
-    /// Does nothing where there is no knob: [`CompressorConfig::build_tunable`] refuses those.
-    fn tune(&mut self, factor: CompressionFactor) {
-        if let Some(knob) = self.knob() {
-            knob.tune(factor);
-        }
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        self.get_mut().knob()
     }
 }
 
@@ -208,23 +198,10 @@ impl CompressorConfig {
         }
     }
 
-    /// The compressor with its knob.
-    ///
-    /// # Errors
-    /// [`ConfigError::Conflict`] when it has none.
-    pub fn build_tunable(&self) -> Result<Box<dyn TunableCompressor>, ConfigError> {
-        if { self.compressor }.knob().is_none() {
-            let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
-            let names: Vec<String> = with.map(|kind| name_of(&kind)).collect();
-            return Err(ConfigError::Conflict(format!(
-                "a controller turns the compression factor, but compressor {self} has none; use one of {}",
-                names.join(", ")
-            )));
-        }
-        Ok(match self.values {
-            None => Box::new(self.compressor),
-            Some(values) => Box::new(Coded::new(self.compressor, values)),
-        })
+    /// The names of the compressors with a knob.
+    pub(super) fn tunable() -> Vec<String> {
+        let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
+        with.map(|kind| name_of(&kind)).collect()
     }
 
     /// Whether what it loses must be fed back.

@@ -11,9 +11,8 @@
 //! ```
 //! use briquette_core::CompressionFactor;
 //! use briquette_core::control::{Agreed, Constant, Controller};
-//! let mut controller = Constant(CompressionFactor::new(10.0)?);
-//! let agreed = Agreed { facts: &Default::default(), norm2: 0.0, gains: &[] };
-//! assert_eq!(controller.decide(&agreed).factor.get(), 10.0);
+//! let (ten, facts) = (CompressionFactor::new(10.0)?, Default::default());
+//! assert_eq!(Constant(ten).decide(&Agreed::new(&facts, &[])).factor(), Some(ten));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
@@ -31,30 +30,26 @@ pub struct Constant(
 impl Stateful for Constant {}
 
 impl Controller for Constant {
-    fn probes(&self) -> &[CompressionFactor] {
-        &[]
-    }
-
-    fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision {
-        Decision { factor: self.0, reason: None }
+    fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision<'_> {
+        Decision::all(self.0, None)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Outcome;
+    use crate::control::Needs;
     use crate::reduce::Facts;
 
     #[test]
-    fn constant_never_moves_and_asks_for_nothing() {
+    fn constant_never_moves_and_needs_nothing() {
         let mut boxed: Box<dyn Controller> = Box::new(Constant(CompressionFactor::new(32.0).unwrap()));
         for step in 0..5 {
             let facts = Facts { step, ..Facts::default() };
-            assert!(boxed.probes().is_empty());
-            let decision = boxed.decide(&Agreed { facts: &facts, norm2: 0.0, gains: &[] });
-            assert_eq!(decision, Decision { factor: CompressionFactor::new(32.0).unwrap(), reason: None });
-            boxed.observe(&Outcome::default());
+            boxed.observe(&facts);
+            assert_eq!(boxed.needs(), Needs::default());
+            let decision = boxed.decide(&Agreed::new(&facts, &[]));
+            assert_eq!(decision, Decision::all(CompressionFactor::new(32.0).unwrap(), None));
         }
     }
 }

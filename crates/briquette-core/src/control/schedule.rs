@@ -159,16 +159,12 @@ impl Stateful for Schedule {
 }
 
 impl Controller for Schedule {
-    fn probes(&self) -> &[CompressionFactor] {
-        &[]
-    }
-
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let step = agreed.facts.step;
         let stage = self.stage(step);
         let reason = (self.told != Some(stage)).then(|| self.reason(stage, step));
         self.told = Some(stage);
-        Decision { factor: self.factor(step), reason }
+        Decision::all(self.factor(step), reason)
     }
 }
 
@@ -181,9 +177,9 @@ mod tests {
         CompressionFactor::new(value).unwrap()
     }
 
-    fn decide(schedule: &mut Schedule, step: u64) -> Decision {
+    fn decide(schedule: &mut Schedule, step: u64) -> Decision<'_> {
         let facts = Facts { step, ..Facts::default() };
-        schedule.decide(&Agreed { facts: &facts, norm2: 0.0, gains: &[] })
+        schedule.decide(&Agreed::new(&facts, &[]))
     }
 
     #[test]
@@ -234,7 +230,7 @@ mod tests {
     #[test]
     fn resumed_schedule_continues_without_repeating_its_reason() {
         let mut whole = Schedule::dgc(2).unwrap();
-        let _ = (0..3).map(|step| decide(&mut whole, step)).collect::<Vec<_>>();
+        (0..3).for_each(|step| drop(decide(&mut whole, step)));
         let (mut state, mut resumed) = (State::default(), Schedule::dgc(2).unwrap());
         whole.save(&mut state);
         resumed.load(&state).unwrap();

@@ -18,12 +18,11 @@ mod lane;
 use std::ops::Range;
 
 use crate::comm::Unfinished;
-use crate::compress::Tunable;
 use crate::error::ReduceError;
-use crate::reduce::{Energies, Exchanged, Probing, Reducer, Round, Selections, Stateless};
+use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Stateless};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key, Layout, Slot, Traffic};
+use crate::{Communicator, CompressionFactor, Layout, Slot, Traffic};
 
 #[derive(Debug)]
 struct Bucket<R> {
@@ -39,13 +38,15 @@ pub struct Bucketed<R> {
     buckets: Vec<Bucket<R>>,
     len: usize,
     overlapped: bool,
+    /// Whether every bucket compresses each of its slots by itself.
+    per_slot: bool,
     scratch: Energies,
 }
 
 impl<R: Stateless> Bucketed<R> {
     /// Cuts `layout` and makes a reducer for each bucket.
     pub fn new(layout: &Layout, min_values: usize, mut make: impl FnMut(usize) -> R) -> Self {
-        let mut buckets = Vec::new();
+        let mut buckets: Vec<Bucket<R>> = Vec::new();
         let mut slots = layout.slots();
         while !slots.is_empty() {
             let start = slots[0].range().start;
@@ -59,7 +60,8 @@ impl<R: Stateless> Bucketed<R> {
             });
             slots = rest;
         }
-        Bucketed { buckets, len: layout.len(), overlapped: false, scratch: Energies::default() }
+        let per_slot = buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some_and(|knob| knob.per_slot()));
+        Bucketed { buckets, len: layout.len(), overlapped: false, per_slot, scratch: Energies::new() }
     }
 
     /// Whether a bucket is exchanged while others are encoded and decoded; by default not.
@@ -67,6 +69,18 @@ impl<R: Stateless> Bucketed<R> {
     pub fn overlapped(mut self, overlapped: bool) -> Self {
         self.overlapped = overlapped;
         self
+    }
+
+    /// The nominal ratio of all values together, the first bucket's being `first`.
+    fn factor(&self, first: Option<CompressionFactor>) -> Option<CompressionFactor> {
+        let (mut sent, mut is_first) = (0.0, true);
+        for bucket in &self.buckets {
+            let mut part = Report::default();
+            bucket.reducer.report(&mut part);
+            is_first &= part.factor == first;
+            sent += bucket.range.len() as f64 / part.factor?.get();
+        }
+        if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
     }
 
     /// Where the buckets lie.
@@ -100,36 +114,41 @@ impl<R: Stateless> Reducer for Bucketed<R> {
     }
 
     fn report(&self, report: &mut Report) {
-        if let Some(bucket) = self.buckets.first() {
-            bucket.reducer.report(report);
+        let Some(first) = self.buckets.first() else { return };
+        first.reducer.report(report);
+        report.factor = self.factor(report.factor);
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        let knobs = self.buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some());
+        knobs.then_some(self as _)
+    }
+}
+
+/// One knob for all buckets: each has its share of the levels.
+impl<R: Stateless> Knob for Bucketed<R> {
+    fn per_slot(&self) -> bool {
+        self.per_slot
+    }
+
+    fn set(&mut self, levels: Levels<'_>) {
+        let mut first = 0;
+        for Bucket { slots, reducer, .. } in &mut self.buckets {
+            let share = match levels {
+                Levels::PerSlot(factors) => Levels::PerSlot(&factors[first..first + slots.len()]),
+                Levels::Own | Levels::All(_) => levels,
+            };
+            first += slots.len();
+            reducer.knob().into_iter().for_each(|knob| knob.set(share));
         }
     }
-}
 
-impl<R: Stateless + Tunable> Tunable for Bucketed<R> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.buckets.iter_mut().for_each(|b| b.reducer.tune(factor));
-    }
-}
-
-impl<R: Stateless + Probing> Probing for Bucketed<R> {
-    fn probe(
-        &mut self,
-        x: &[f32],
-        _slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        rank: usize,
-        out: &mut Energies,
-    ) {
-        out.total = 0.0;
-        out.kept.clear();
-        out.kept.resize(factors.len(), 0.0);
-        for (index, bucket) in self.buckets.iter_mut().enumerate() {
-            let part = &x[bucket.range.clone()];
-            bucket.reducer.probe(part, &bucket.slots, key.bucket(index), factors, rank, &mut self.scratch);
-            out.total += self.scratch.total;
-            out.kept.iter_mut().zip(&self.scratch.kept).for_each(|(sum, kept)| *sum += kept);
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+        out.clear(probe.factors.len());
+        for (index, Bucket { range, slots, reducer }) in self.buckets.iter_mut().enumerate() {
+            let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(index), ..*probe };
+            reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
+            out.append(&self.scratch, probe.per_slot);
         }
     }
 }

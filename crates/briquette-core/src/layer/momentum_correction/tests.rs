@@ -189,7 +189,7 @@ fn with_every_exchange_dense_it_is_momentum_sgd() {
             let plain = momentum_sgd(world, settings);
             let dense = train(world, || MomentumCorrection::new(Dense, settings).unwrap());
             let controlled = train(world, || {
-                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE));
+                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE)).unwrap();
                 MomentumCorrection::new(adaptive, settings).unwrap()
             });
             assert_eq!(dense, controlled, "{world} ranks");
