@@ -97,8 +97,8 @@ impl Setup {
         match kind {
             Kind::Dense => ReducerConfig::Dense,
             Kind::Gather => ReducerConfig::gather(TopK::factor(self.factor).into()),
-            Kind::SharedRandomK => ReducerConfig::SharedRandomK { factor: self.factor, scaled: false },
-            Kind::SparseAllReduce => ReducerConfig::SparseAllReduce { factor: self.factor },
+            Kind::SharedRandomK => SharedRandomKConfig { factor: self.factor, scaled: false }.into(),
+            Kind::SparseAllReduce => SparseAllReduceConfig { factor: self.factor }.into(),
             Kind::PowerSgd => ReducerConfig::PowerSgd { rank: self.rank },
         }
     }

@@ -117,6 +117,7 @@ impl Spec for BiasedRandom {
     const SYNTAX: &'static str = "biased-random[:PROBABILITY|FACTORx]";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "biased-random" {
@@ -124,6 +125,10 @@ impl Spec for BiasedRandom {
         }
         let factor = knobs.share("probability of biased random sparsification", 0.1)?;
         Ok(Some(BiasedRandom { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

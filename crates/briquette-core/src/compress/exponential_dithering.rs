@@ -123,6 +123,8 @@ impl std::fmt::Display for ExponentialDithering {
 impl Spec for ExponentialDithering {
     const SYNTAX: &'static str = "dither[:BASE[:LEVELS[:BUCKET[:max|l2|l1]]]]";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "dither" {
@@ -133,6 +135,10 @@ impl Spec for ExponentialDithering {
         let bucket = knobs.number("bucket of exponential dithering", 512)?;
         let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
         ExponentialDithering::new(base, levels, bucket, norm).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

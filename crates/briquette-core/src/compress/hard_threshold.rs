@@ -95,6 +95,7 @@ impl Spec for HardThreshold {
     const SYNTAX: &'static str = "hard-threshold:LAMBDA";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "hard-threshold" {
@@ -102,6 +103,10 @@ impl Spec for HardThreshold {
         }
         // There is no sensible default: 0 is refused, with what the knob must be.
         HardThreshold::new(knobs.number("threshold of magnitudes", 0.0)?).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

@@ -152,7 +152,10 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     const NEEDS_FEEDBACK: bool;
 
     /// Whether its messages are sparse, so that another compressor may write their values (`topk:0.01+natural`).
-    const SPARSE: bool = false;
+    const SPARSE: bool;
+
+    /// Whether it looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
+    const SEARCHES: bool;
 
     /// The compressor that `name` and its knobs say; `None` when the name is another's.
     ///
@@ -168,10 +171,8 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
         Self::NEEDS_FEEDBACK
     }
 
-    /// Whether feeding back what it loses would make residuals grow without bound.
-    fn refuses_feedback(&self) -> bool {
-        false
-    }
+    /// Whether the values that it sends are the vector's own bits.
+    fn is_exact(&self) -> bool;
 
     /// The knob, when controllers can turn one.
     fn knob(&mut self) -> Option<&mut dyn Tunable> {

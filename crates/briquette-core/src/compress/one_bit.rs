@@ -119,6 +119,8 @@ impl std::fmt::Display for OneBit {
 impl Spec for OneBit {
     const SYNTAX: &'static str = "one-bit[:BUCKET]";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "one-bit" {
@@ -128,6 +130,10 @@ impl Spec for OneBit {
             usize::MAX => Ok(Some(OneBit::new())),
             bucket => OneBit::bucketed(bucket).map(Some),
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -169,6 +169,8 @@ impl std::fmt::Display for Qsgd {
 impl Spec for Qsgd {
     const SYNTAX: &'static str = "qsgd[:BITS or sLEVELS[:BUCKET[:max|l2[:fixed|elias]]]]";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "qsgd" {
@@ -184,6 +186,10 @@ impl Spec for Qsgd {
         };
         let coding = knobs.word("coding", &[("fixed", Coding::Fixed), ("elias", Coding::Elias)])?;
         Ok(Some(Qsgd { coding, ..qsgd }))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

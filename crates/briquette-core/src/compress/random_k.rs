@@ -187,6 +187,7 @@ impl Spec for RandomK {
     const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[:unscaled|scaled]]";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "randk" {
@@ -195,6 +196,10 @@ impl Spec for RandomK {
         let factor = knobs.share("fraction of values kept by random-k", 0.01)?;
         let scaled = knobs.word("scaling of random-k", &[("unscaled", false), ("scaled", true)])?;
         Ok(Some(RandomK { factor, scaled }))
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.scaled
     }
 
     fn representative() -> Self {
@@ -207,10 +212,6 @@ impl Spec for RandomK {
 
     fn needs_feedback(&self) -> bool {
         !self.scaled
-    }
-
-    fn refuses_feedback(&self) -> bool {
-        self.scaled
     }
 }
 

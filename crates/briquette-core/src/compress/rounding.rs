@@ -138,6 +138,8 @@ impl std::fmt::Display for Rounding {
 impl Spec for Rounding {
     const SYNTAX: &'static str = "round[:BASE[:nearest|random]]";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "round" {
@@ -146,6 +148,10 @@ impl Spec for Rounding {
         let nearest = Rounding::nearest(knobs.number("base of rounding", 2.0)?)?;
         let random = knobs.word("way of rounding", &[("nearest", false), ("random", true)])?;
         Ok(Some(Rounding { random, ..nearest }))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -111,6 +111,8 @@ impl std::fmt::Display for ScaledSign {
 impl Spec for ScaledSign {
     const SYNTAX: &'static str = "sign[:BUCKET]";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "sign" {
@@ -120,6 +122,10 @@ impl Spec for ScaledSign {
             usize::MAX => Ok(Some(ScaledSign::new())),
             bucket => ScaledSign::bucketed(bucket).map(Some),
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

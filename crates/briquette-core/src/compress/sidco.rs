@@ -163,12 +163,17 @@ impl Spec for Sidco {
     const SYNTAX: &'static str = "sidco[:FRACTION|FACTORx]";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "sidco" {
             return Ok(None);
         }
         knobs.share("fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

@@ -140,6 +140,8 @@ impl std::fmt::Display for TernGrad {
 impl Spec for TernGrad {
     const SYNTAX: &'static str = "terngrad[:CLIP or none]";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "terngrad" {
@@ -154,6 +156,10 @@ impl Spec for TernGrad {
                 TernGrad::clipped(clip).map(Some)
             }
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

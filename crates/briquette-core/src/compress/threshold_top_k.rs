@@ -187,6 +187,7 @@ impl Spec for ThresholdTopK {
     const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx[:SAMPLE]]";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "threshold-topk" {
@@ -195,6 +196,10 @@ impl Spec for ThresholdTopK {
         let factor = knobs.share("fraction of values kept by threshold top-k", 0.01)?;
         let sample = knobs.number("sample of threshold top-k", Self::DEFAULT_SAMPLE)?;
         ThresholdTopK::factor(factor).with_sample(sample).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

@@ -1,7 +1,11 @@
-//! One list per family of algorithms, and what an algorithm states for it.
+//! What an algorithm states for its family's list, and what the list makes of it.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
 
@@ -11,6 +15,8 @@ pub trait Described: Serialize + DeserializeOwned + Default {
     const NAME: &'static str;
     /// Its settings and what it does, in one line.
     const HELP: &'static str;
+    /// A name that it had before, which is still read.
+    const OLD_NAME: &'static str = Self::NAME;
 
     /// That every setting is in its range, whatever it is used in.
     ///
@@ -26,50 +32,118 @@ pub trait Described: Serialize + DeserializeOwned + Default {
     }
 }
 
-/// The only place that names all algorithms of a family: makes an enum of their settings that is read from text and from TOML
-/// (a text, or a table whose `kind` is the name), and lends what is inside as the family's trait.
+/// Makes an enum of the settings of a family's algorithms. `Name(Settings)` has settings, `Name = Settings` is of a unit struct and
+/// has none. The enum is read from a text, or from a table whose `kind` is the name; it is written as a text, and lends what is
+/// inside as the family's trait. The name of the variant in kebab case is that of [`Described::NAME`].
 macro_rules! family {
-    ($(#[$doc:meta])* $family:ident, $what:literal, dyn $trait:path { $($name:ident),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+    ($(#[$meta:meta])* $family:ident = $default:ident, $what:literal, dyn $trait:path {
+        $($name:ident $(= $unit:ident)? $(($settings:ident))?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize)]
         #[serde(into = "String")]
         pub enum $family {
-            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
+            $(#[doc = concat!("See [`", $(stringify!($unit),)? $(stringify!($settings),)? "`].")] $name $(($settings))?),*
         }
 
         impl $family {
             /// The representatives of all, for the laws.
             pub fn all() -> Vec<$family> {
-                let mut all = Vec::new();
-                $(all.extend(<$name as $crate::config::Described>::representatives().into_iter().map($family::$name));)*
+                let mut all: Vec<$family> = Vec::new();
+                $(
+                    let these = <$($unit)? $($settings)? as $crate::config::Described>::representatives();
+                    all.extend(these.into_iter().map(<$family>::from));
+                )*
                 all
             }
 
             /// Name and help of each.
             pub fn help() -> Vec<(&'static str, &'static str)> {
-                vec![$((<$name as $crate::config::Described>::NAME, <$name as $crate::config::Described>::HELP)),*]
+                vec![$((
+                    <$($unit)? $($settings)? as $crate::config::Described>::NAME,
+                    <$($unit)? $($settings)? as $crate::config::Described>::HELP,
+                )),*]
             }
 
-            /// The algorithm.
+            /// What its text begins with.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($family::$name { .. } => <$($unit)? $($settings)? as $crate::config::Described>::NAME),*
+                }
+            }
+
+            /// What the settings declare, and build.
             pub fn get(&self) -> &dyn $trait {
-                match self { $($family::$name(it) => it),* }
+                match self {
+                    $($($family::$name => &$unit,)? $($family::$name(it) => { let it: &$settings = it; it })?)*
+                }
+            }
+        }
+
+        $(
+            $(impl From<$unit> for $family {
+                fn from(_: $unit) -> Self {
+                    $family::$name
+                }
+            })?
+            $(impl From<$settings> for $family {
+                fn from(settings: $settings) -> Self {
+                    $family::$name(settings)
+                }
+            })?
+        )*
+
+        impl Default for $family {
+            fn default() -> Self {
+                $family::$default
+            }
+        }
+
+        impl $crate::config::family::Family for $family {
+            const WHAT: &'static str = $what;
+
+            fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, $crate::error::ConfigError> {
+                $(
+                    if $crate::config::family::is_called::<$($unit)? $($settings)?>(name) {
+                        let settings: $($unit)? $($settings)? = $crate::text::read($what, text, settings)?;
+                        return $crate::config::family::checked(settings).map(Some);
+                    }
+                )*
+                Ok(None)
             }
 
-            /// The algorithm, as an object of its own.
-            pub fn build(&self) -> Box<dyn $trait> {
-                match self { $($family::$name(it) => Box::new(it.clone())),* }
+            fn from_table<'de, A: serde::de::MapAccess<'de>>(table: A) -> Result<Self, A::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(tag = "kind", rename_all = "kebab-case")]
+                enum Table { $($name($($unit)? $($settings)?)),* }
+                match $crate::config::family::read(table)? {
+                    $(Table::$name(settings) => $crate::config::family::checked(settings)),*
+                }
+                .map_err(serde::de::Error::custom)
             }
 
-            fn checked(self) -> Result<Self, $crate::error::ConfigError> {
-                match &self { $($family::$name(it) => $crate::config::Described::check(it)?),* }
-                Ok(self)
+            fn from_named<'de, A: serde::de::MapAccess<'de>>(named: A) -> Result<Self, A::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(rename_all = "kebab-case")]
+                enum Named { $($name($($unit)? $($settings)?)),* }
+                match $crate::config::family::read(named)? {
+                    $(Named::$name(settings) => $crate::config::family::checked(settings)),*
+                }
+                .map_err(serde::de::Error::custom)
+            }
+
+            fn names() -> Vec<&'static str> {
+                $family::help().into_iter().map(|(name, _)| name).collect()
             }
         }
 
         impl std::fmt::Display for $family {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self {
-                    $($family::$name(it) => $crate::text::write(f, <$name as $crate::config::Described>::NAME, it)),*
+                    $(
+                        $($family::$name => $crate::text::write(f, self.name(), &$unit),)?
+                        $($family::$name(it) => { let it: &$settings = it; $crate::text::write(f, self.name(), it) })?
+                    )*
                 }
             }
         }
@@ -78,12 +152,7 @@ macro_rules! family {
             type Err = $crate::error::ConfigError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-                $(if name == <$name as $crate::config::Described>::NAME {
-                    return $family::$name($crate::text::read($what, text, settings)?).checked();
-                })*
-                let valid = $family::help().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-                Err($crate::error::ConfigError::Unknown { what: $what, got: text.to_owned(), valid })
+                $crate::config::family::from_text(text)
             }
         }
 
@@ -95,69 +164,93 @@ macro_rules! family {
 
         impl<'de> serde::Deserialize<'de> for $family {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                #[derive(serde::Deserialize)]
-                #[serde(tag = "kind", rename_all = "kebab-case")]
-                enum Table { $($name($name)),* }
-
-                struct TextOrTable;
-
-                impl<'de> serde::de::Visitor<'de> for TextOrTable {
-                    type Value = $family;
-
-                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                        f.write_str(concat!("the text of an ", $what, ", or a table with its kind"))
-                    }
-                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$family, E> {
-                        text.parse().map_err(E::custom)
-                    }
-                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$family, A::Error> {
-                        let table = serde::de::value::MapAccessDeserializer::new(map);
-                        let value = match serde::Deserialize::deserialize(table)? {
-                            $(Table::$name(it) => $family::$name(it)),*
-                        };
-                        value.checked().map_err(serde::de::Error::custom)
-                    }
-                }
-
-                deserializer.deserialize_any(TextOrTable)
+                deserializer.deserialize_any($crate::config::family::TextOrTable(std::marker::PhantomData))
             }
         }
     };
 }
-use crate::aggregate::{Aggregator, Krum, Mean, TrimmedMean};
+pub(super) use family;
 
-family! {
-    /// How contributions become one vector.
-    ///
-    /// ```
-    /// use briquette_core::aggregate::Krum;
-    /// use briquette_core::config::AggregatorConfig;
-    /// assert_eq!("krum:1,keep=2".parse(), Ok(AggregatorConfig::Krum(Krum { byzantine: 1, keep: 2 })));
-    /// let error = "krum:1,kep=2".parse::<AggregatorConfig>().unwrap_err().to_string();
-    /// assert!(error.contains("unknown field `kep`, expected `byzantine` or `keep`"), "{error}");
-    /// ```
-    AggregatorConfig, "aggregator", dyn Aggregator {
-        Mean,
-        Krum,
-        TrimmedMean,
+/// What the list of a family makes for reading its texts and tables.
+pub(super) trait Family: Sized {
+    const WHAT: &'static str;
+
+    /// From a text and its two parts; `None` for a name that is not of this family.
+    fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, ConfigError>;
+
+    /// From a table that has a `kind` among its keys.
+    fn from_table<'de, A: MapAccess<'de>>(table: A) -> Result<Self, A::Error>;
+
+    /// From a table whose only key is the name, and whose value are the settings.
+    fn from_named<'de, A: MapAccess<'de>>(named: A) -> Result<Self, A::Error>;
+
+    fn names() -> Vec<&'static str>;
+}
+
+/// # Errors
+/// [`ConfigError`] names the text, and what of it is wrong.
+pub(super) fn from_text<F: Family>(text: &str) -> Result<F, ConfigError> {
+    let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+    let unknown = || ConfigError::Unknown { what: F::WHAT, got: text.to_owned(), valid: F::names().join(", ") };
+    F::from_parts(text, name, settings)?.ok_or_else(unknown)
+}
+
+pub(super) fn is_called<S: Described>(name: &str) -> bool {
+    [S::NAME, S::OLD_NAME].contains(&name)
+}
+
+pub(super) fn checked<S: Described, F: From<S>>(settings: S) -> Result<F, ConfigError> {
+    settings.check()?;
+    Ok(settings.into())
+}
+
+pub(super) fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: A) -> Result<T, A::Error> {
+    T::deserialize(MapAccessDeserializer::new(map))
+}
+
+pub(super) struct TextOrTable<F>(pub(super) PhantomData<F>);
+
+impl<'de, F: Family> Visitor<'de> for TextOrTable<F> {
+    type Value = F;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the text of a {what}, or a table with the kind of {what}", what = F::WHAT)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<F, E> {
+        from_text(text).map_err(E::custom)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<F, A::Error> {
+        let first: Option<String> = map.next_key()?;
+        let is_name = first.as_deref().is_some_and(|key| F::names().contains(&key));
+        let map = Again { first, map };
+        if is_name { F::from_named(map) } else { F::from_table(map) }
     }
 }
 
-impl AggregatorConfig {
-    pub(super) fn is_mean(&self) -> bool {
-        self.get().is_mean()
-    }
+/// A map whose first key was taken.
+struct Again<A> {
+    first: Option<String>,
+    map: A,
 }
 
-impl Default for AggregatorConfig {
-    fn default() -> Self {
-        AggregatorConfig::Mean(Mean)
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        match self.first.take() {
+            Some(first) => seed.deserialize(first.into_deserializer()).map(Some),
+            None => self.map.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::config::AggregatorConfig;
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Holder {

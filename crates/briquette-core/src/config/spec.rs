@@ -38,8 +38,12 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(compressor) => compressor.needs_feedback()),* }
             }
 
-            fn refuses_feedback(&self) -> bool {
-                match self { $(CompressorKind::$name(compressor) => compressor.refuses_feedback()),* }
+            fn is_exact(&self) -> bool {
+                match self { $(CompressorKind::$name(compressor) => compressor.is_exact()),* }
+            }
+
+            fn searches(&self) -> bool {
+                match self { $(CompressorKind::$name(_) => $name::SEARCHES),* }
             }
 
             /// Whether it chooses coordinates.
@@ -232,9 +236,14 @@ impl CompressorConfig {
         self.compressor.needs_feedback()
     }
 
-    /// Whether feeding back what it loses would make residuals grow without bound.
-    pub fn refuses_feedback(&self) -> bool {
-        self.compressor.refuses_feedback()
+    /// Whether the values that it sends are the vector's own bits.
+    pub fn is_exact(&self) -> bool {
+        self.values.is_none() && self.compressor.is_exact()
+    }
+
+    /// Whether it looks for the largest values, which on long vectors begins with a sample.
+    pub fn searches(&self) -> bool {
+        self.compressor.searches()
     }
 }
 

@@ -315,5 +315,5 @@ pub(crate) fn top_k() -> Config {
 }
 
 pub(crate) fn local_sgd() -> Config {
-    Config::Periodic(Rhythm { every: 4 })
+    Config::local_sgd(4)
 }

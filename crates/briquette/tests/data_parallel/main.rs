@@ -167,9 +167,9 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     let directory = tempfile::tempdir().unwrap();
     let look = Look::default();
     let shards = [Shard::new(0, 3), Shard::new(1, 3)];
-    let Config::EveryStep(exchange) = top_k() else { panic!("top-k is for every step") };
+    let Config::every_step(exchange) = top_k() else { panic!("top-k is for every step") };
     let factor = CompressionFactor::new(5.0).unwrap();
-    let config = Config::EveryStep(Exchange { controller: ControllerConfig::Constant(Fixed { factor }), ..exchange });
+    let config = Config::every_step(Exchange { controller: ControllerConfig::Constant(Fixed { factor }), ..exchange });
     let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
         let metrics = strategy.metrics();
         let mut training = training
