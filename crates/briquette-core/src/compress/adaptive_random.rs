@@ -103,6 +103,7 @@ impl std::fmt::Display for AdaptiveRandom {
 
 impl Spec for AdaptiveRandom {
     const SYNTAX: &'static str = "adaptive-random";
+    const HELP: &'static str = "one value, drawn by magnitude";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
     const SEARCHES: bool = false;

@@ -115,6 +115,7 @@ impl std::fmt::Display for BiasedRandom {
 
 impl Spec for BiasedRandom {
     const SYNTAX: &'static str = "biased-random[:PROBABILITY|FACTORx]";
+    const HELP: &'static str = "each value with this probability (0.1)";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
     const SEARCHES: bool = false;
@@ -123,7 +124,7 @@ impl Spec for BiasedRandom {
         if name != "biased-random" {
             return Ok(None);
         }
-        let factor = knobs.share("probability of biased random sparsification", 0.1)?;
+        let factor = knobs.share("factor", "probability of biased random sparsification", 0.1)?;
         Ok(Some(BiasedRandom { factor }))
     }
 

@@ -50,6 +50,7 @@ impl std::fmt::Display for Dense {
 
 impl Spec for Dense {
     const SYNTAX: &'static str = "dense";
+    const HELP: &'static str = "every value in f32";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

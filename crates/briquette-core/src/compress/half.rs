@@ -115,6 +115,7 @@ impl std::fmt::Display for Half {
 
 impl Spec for Half {
     const SYNTAX: &'static str = "f16, bf16";
+    const HELP: &'static str = "every value in 16 bits";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

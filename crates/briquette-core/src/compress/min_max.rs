@@ -131,6 +131,7 @@ impl std::fmt::Display for MinMax {
 
 impl Spec for MinMax {
     const SYNTAX: &'static str = "minmax[:BLOCK]";
+    const HELP: &'static str = "8 bits between the ends of each block (256)";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
@@ -139,7 +140,7 @@ impl Spec for MinMax {
         if name != "minmax" {
             return Ok(None);
         }
-        MinMax::blocks(knobs.number("block of 8-bit values", 256)?).map(Some)
+        MinMax::blocks(knobs.number("block", "block of 8-bit values", 256)?).map(Some)
     }
 
     fn is_exact(&self) -> bool {

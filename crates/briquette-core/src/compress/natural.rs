@@ -108,6 +108,7 @@ impl std::fmt::Display for Natural {
 
 impl Spec for Natural {
     const SYNTAX: &'static str = "natural";
+    const HELP: &'static str = "9 bits: sign and exponent";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

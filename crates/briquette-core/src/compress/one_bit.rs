@@ -118,6 +118,7 @@ impl std::fmt::Display for OneBit {
 
 impl Spec for OneBit {
     const SYNTAX: &'static str = "one-bit[:BUCKET]";
+    const HELP: &'static str = "one bit a value and the means of both halves, of all or of buckets";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
@@ -126,7 +127,7 @@ impl Spec for OneBit {
         if name != "one-bit" {
             return Ok(None);
         }
-        match knobs.number("bucket of one-bit SGD", usize::MAX)? {
+        match knobs.number("bucket", "bucket of one-bit SGD", usize::MAX)? {
             usize::MAX => Ok(Some(OneBit::new())),
             bucket => OneBit::bucketed(bucket).map(Some),
         }

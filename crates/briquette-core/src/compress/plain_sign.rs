@@ -64,6 +64,7 @@ impl std::fmt::Display for PlainSign {
 
 impl Spec for PlainSign {
     const SYNTAX: &'static str = "plain-sign";
+    const HELP: &'static str = "one bit a value";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

@@ -110,6 +110,7 @@ impl std::fmt::Display for ScaledSign {
 
 impl Spec for ScaledSign {
     const SYNTAX: &'static str = "sign[:BUCKET]";
+    const HELP: &'static str = "one bit a value and one magnitude, of all or of buckets";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
@@ -118,7 +119,7 @@ impl Spec for ScaledSign {
         if name != "sign" {
             return Ok(None);
         }
-        match knobs.number("bucket of scaled signs", usize::MAX)? {
+        match knobs.number("bucket", "bucket of scaled signs", usize::MAX)? {
             usize::MAX => Ok(Some(ScaledSign::new())),
             bucket => ScaledSign::bucketed(bucket).map(Some),
         }

@@ -161,6 +161,7 @@ impl std::fmt::Display for Sidco {
 
 impl Spec for Sidco {
     const SYNTAX: &'static str = "sidco[:FRACTION|FACTORx]";
+    const HELP: &'static str = "about the largest values (0.01), by a fitted threshold";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
     const SEARCHES: bool = true;
@@ -169,7 +170,7 @@ impl Spec for Sidco {
         if name != "sidco" {
             return Ok(None);
         }
-        knobs.share("fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+        knobs.share("factor", "fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
     }
 
     fn is_exact(&self) -> bool {

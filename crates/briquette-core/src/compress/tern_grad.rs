@@ -138,7 +138,8 @@ impl std::fmt::Display for TernGrad {
 }
 
 impl Spec for TernGrad {
-    const SYNTAX: &'static str = "terngrad[:CLIP or none]";
+    const SYNTAX: &'static str = "terngrad[:CLIP|none]";
+    const HELP: &'static str = "minus one, zero or one times a scale; clipped at so many standard deviations (2.5)";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
@@ -147,7 +148,7 @@ impl Spec for TernGrad {
         if name != "terngrad" {
             return Ok(None);
         }
-        match knobs.text() {
+        match knobs.text("clip")? {
             None => Ok(Some(TernGrad::new())),
             Some("none") => Ok(Some(TernGrad::unclipped())),
             Some(text) => {

@@ -13,7 +13,9 @@ use crate::error::ConfigError;
 pub trait Described: Serialize + DeserializeOwned + Default {
     /// What its text begins with.
     const NAME: &'static str;
-    /// Its settings and what it does, in one line.
+    /// What may follow the name and a colon, for help.
+    const SETTINGS: &'static str = "";
+    /// What it does, in one line.
     const HELP: &'static str;
     /// A name that it had before, which is still read.
     const OLD_NAME: &'static str = Self::NAME;
@@ -57,12 +59,9 @@ macro_rules! family {
                 all
             }
 
-            /// Name and help of each.
-            pub fn help() -> Vec<(&'static str, &'static str)> {
-                vec![$((
-                    <$($unit)? $($settings)? as $crate::config::Described>::NAME,
-                    <$($unit)? $($settings)? as $crate::config::Described>::HELP,
-                )),*]
+            /// What may be written, and what it does, for each.
+            pub fn help() -> Vec<(String, &'static str)> {
+                vec![$($crate::config::family::help::<$($unit)? $($settings)?>()),*]
             }
 
             /// What its text begins with.
@@ -133,7 +132,7 @@ macro_rules! family {
             }
 
             fn names() -> Vec<&'static str> {
-                $family::help().into_iter().map(|(name, _)| name).collect()
+                vec![$(<$($unit)? $($settings)? as $crate::config::Described>::NAME),*]
             }
         }
 
@@ -195,6 +194,11 @@ pub(super) fn from_text<F: Family>(text: &str) -> Result<F, ConfigError> {
     F::from_parts(text, name, settings)?.ok_or_else(unknown)
 }
 
+pub(super) fn help<S: Described>() -> (String, &'static str) {
+    let settings = if S::SETTINGS.is_empty() { String::new() } else { format!("[:{}]", S::SETTINGS) };
+    (format!("{}{settings}", S::NAME), S::HELP)
+}
+
 pub(super) fn is_called<S: Described>(name: &str) -> bool {
     [S::NAME, S::OLD_NAME].contains(&name)
 }
@@ -250,7 +254,8 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<A> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::AggregatorConfig;
+    use super::*;
+    use crate::config::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, StrategyConfig};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Holder {
@@ -271,25 +276,75 @@ mod tests {
             assert_eq!(read(&format!("'{text}'")), Holder { aggregator: config });
             assert_eq!(read(table), Holder { aggregator: config });
         }
-        for config in AggregatorConfig::all() {
-            assert_eq!(config.to_string().parse(), Ok(config));
-            // The name of the text is that of the table.
-            let name = config.to_string().split(':').next().unwrap().to_owned();
-            let table = toml::from_str::<Holder>(&format!("aggregator = {{ kind = '{name}' }}"));
-            assert!(table.is_ok_and(|table| table.aggregator.to_string().starts_with(&name)), "{name}");
+    }
+
+    /// Every algorithm of a family: its text comes back, and its name is that of its table and of its variant.
+    fn check_list<F>(all: Vec<F>, help: Vec<(String, &str)>)
+    where
+        F: Family + Clone + PartialEq + std::fmt::Debug + std::fmt::Display + serde::de::DeserializeOwned,
+    {
+        assert_eq!(F::names().len(), help.len());
+        for (name, (syntax, help)) in F::names().into_iter().zip(&help) {
+            assert!(syntax.starts_with(name) && !help.is_empty(), "{name}");
+            let of_table: F = serde_json::from_value(serde_json::json!({ "kind": name })).expect(name);
+            assert_eq!(from_text::<F>(name).as_ref(), Ok(&of_table));
+            assert_eq!(of_table.to_string().split(':').next(), Some(name));
+            let tried = |config: &F| config.to_string().split(':').next() == Some(name);
+            assert!(all.iter().any(tried), "the laws try {name}");
+            let error = from_text::<F>(&format!("{name}:no-such-key=1")).unwrap_err().to_string();
+            assert!(error.contains("no_such_key") || error.contains("no settings"), "{error}");
+        }
+        for config in all {
+            assert_eq!(from_text(&config.to_string()), Ok(config));
         }
     }
 
     #[test]
+    fn every_algorithm_of_every_family_has_a_text_a_table_help_and_a_representative() {
+        check_list(StrategyConfig::all(), StrategyConfig::help());
+        check_list(ReducerConfig::all(), ReducerConfig::help());
+        check_list(AggregatorConfig::all(), AggregatorConfig::help());
+        check_list(Feedback::all(), Feedback::help());
+        check_list(ControllerConfig::all(), ControllerConfig::help());
+    }
+
+    #[test]
+    fn texts_within_texts_stand_in_parentheses_where_they_have_commas() {
+        let reducer: ReducerConfig = "multi-step:3,inner=(gather:(topk:0.1,values=q8),per-slot=on)".parse().unwrap();
+        assert_eq!(reducer.to_string(), "multi-step:3,inner=(gather:topk:10x:q8,per-slot=true)");
+        assert_eq!(reducer.to_string().parse(), Ok(reducer));
+    }
+
+    #[test]
     fn what_cannot_be_says_what_can() {
-        for (text, words) in [
-            ("median", &["unknown aggregator `median`", "mean, krum, trimmed-mean"][..]),
-            ("mean:1", &["`mean:1`", "1"]),
-            ("krum:one", &["`krum:one`", "`byzantine`", "`one`", "whole number"]),
-            ("krum:1,keep=0", &["keep of krum", "at least 1"]),
+        fn error<F: Family>(text: &str) -> String {
+            from_text::<F>(text).err().expect(text).to_string()
+        }
+        for (error, words) in [
+            (error::<AggregatorConfig>("median"), &["unknown aggregator `median`", "mean, krum, trimmed-mean"][..]),
+            (error::<AggregatorConfig>("mean:1"), &["`mean:1`", "no settings, got `1`"]),
+            (error::<AggregatorConfig>("krum:one"), &["`krum:one`", "`byzantine`", "`one`", "whole number"]),
+            (error::<AggregatorConfig>("krum:1,keep=0"), &["keep of krum", "at least 1"]),
+            (error::<ReducerConfig>("ring"), &["unknown reducer `ring`", "dense, gather, shared-random-k"]),
+            (error::<ReducerConfig>("power-sgd:0"), &["PowerSGD rank", "at least 1", "got 0"]),
+            (error::<ReducerConfig>("power-sgd:2,rnk=1"), &["unknown field `rnk`", "`rank`"]),
+            (error::<ReducerConfig>("multi-step:0"), &["rounds", "at least 1"]),
+            (error::<ReducerConfig>("sketched-sgd:8x,rows=4"), &["rows of a sketch", "odd", "got 4"]),
+            (error::<ReducerConfig>("ternary-all-reduce:-1"), &["clip", "-1"]),
+            (error::<ReducerConfig>("gather:topk:2"), &["`compressor`", "at most 1", "got 2"]),
+            (error::<ReducerConfig>("gather:(topk:0.1,vals=q8)"), &["field `vals`", "`factor`, `values`"]),
+            (error::<ReducerConfig>("shared-random-k:half"), &["`factor`", "10x", "got half"]),
+            (error::<Feedback>("memory"), &["unknown feedback `memory`", "error, error-inside"]),
+            (error::<Feedback>("diana:1.5"), &["alpha of diana", "at most 1", "got 1.5"]),
+            (error::<Feedback>("momentum:0.9,clip=0"), &["clip", "positive", "got 0"]),
+            (error::<ControllerConfig>("gravac:epsilom=1"), &["unknown field `epsilom`", "`epsilon`"]),
+            (error::<ControllerConfig>("gravac:window=0"), &["gravac window", "at least 1", "got 0"]),
+            (error::<ControllerConfig>("gravac:policy=fast"), &["`policy`", "exponential, geometric"]),
+            (error::<ControllerConfig>("schedule:8x,to=4x"), &["from 8x to 4x"]),
+            (error::<StrategyConfig>("sometimes"), &["unknown strategy `sometimes`", "every-step, local-sgd"]),
+            (error::<StrategyConfig>("local-sgd:0"), &["steps between averages", "at least 1", "got 0"]),
         ] {
-            let error = text.parse::<AggregatorConfig>().unwrap_err().to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+            assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
         }
         for table in ["{ kind = 'krum', keep = 0 }", "{ kind = 'krum', kep = 1 }", "{ kind = 'median' }", "3"] {
             assert!(toml::from_str::<Holder>(&format!("aggregator = {table}")).is_err(), "{table}");

@@ -109,3 +109,91 @@ impl<'de> DeserializeSeed<'de> for Key {
         Err(D::Error::custom(format!("unknown field `{key}`, expected one of {valid}")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ControllerConfig, Feedback, ReducerConfig};
+    use crate::control::{GraVacConfig, Policy};
+    use crate::layer::{DianaConfig, Momentum};
+    use crate::reduce::TernaryAllReduceConfig;
+
+    /// As version 0.1 wrote them in checkpoints and as its documentation had them.
+    #[test]
+    fn configurations_of_older_versions_are_read() {
+        let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
+        let old = |keys: &str| serde_json::from_str::<Config>(&format!(r#"{{"strategy":"every-step",{keys},{rest}}}"#));
+        let gather = ReducerConfig::gather("topk:8x:q8".parse().unwrap());
+        let top_k = r#""reducer":{"kind":"gather","compressor":"topk:8x:q8","per_slot":false}"#;
+        let gravac = GraVacConfig { policy: Policy::Geometric { ratio: 2.0 }, ..GraVacConfig::default() };
+        let momentum = Momentum { clip: Some(2.0), ..Momentum::default() };
+        for (keys, expected) in [
+            (
+                r#""reducer":{"kind":"dense"},"feedback":"none","controller":{"kind":"none"}"#.to_owned(),
+                Exchange::default(),
+            ),
+            (
+                format!(r#"{top_k},"feedback":"error-inside""#),
+                Exchange { reducer: gather.clone(), feedback: Feedback::ErrorInside, ..Exchange::default() },
+            ),
+            (
+                format!(r#"{top_k},"feedback":{{"diana":{{"alpha":null}}}}"#),
+                Exchange { reducer: gather.clone(), feedback: DianaConfig::default().into(), ..Exchange::default() },
+            ),
+            (
+                format!(r#"{top_k},"feedback":{{"momentum":{{"clip":2.0}}}}"#),
+                Exchange { reducer: gather.clone(), feedback: momentum.into(), ..Exchange::default() },
+            ),
+            (
+                r#""controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#.to_owned(),
+                Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
+            ),
+            (
+                // JSON has no infinity.
+                r#""reducer":{"kind":"ternary-all-reduce","clip":null}"#.to_owned(),
+                Exchange { reducer: TernaryAllReduceConfig { clip: f32::INFINITY }.into(), ..Exchange::default() },
+            ),
+            (
+                r#""aggregator":"krum:1","reducer":{"kind":"multi-step","rounds":3,"inner":{"kind":"dense"}}"#
+                    .to_owned(),
+                Exchange {
+                    aggregator: "krum:1".parse().unwrap(),
+                    reducer: "multi-step:3,inner=dense".parse().unwrap(),
+                    ..Exchange::default()
+                },
+            ),
+        ] {
+            assert_eq!(old(&keys).map_err(|e| format!("{keys}: {e}")), Ok(Config::every_step(expected)));
+        }
+        let periodic = r#"{"strategy":"periodic","every":5}"#;
+        assert_eq!(serde_json::from_str::<Config>(periodic).unwrap(), Config::local_sgd(5));
+    }
+
+    #[test]
+    fn what_has_its_default_is_not_written() {
+        let json = |config: &Config| serde_json::to_string(config).unwrap();
+        assert_eq!(json(&Config::dense()), r#"{"strategy":"every-step"}"#);
+        let top_k = json(&Config::top_k(0.01).unwrap());
+        assert_eq!(top_k, r#"{"strategy":"every-step","reducer":"gather:topk:100x","feedback":"error"}"#);
+        assert_eq!(json(&Config::local_sgd(4)), r#"{"strategy":"local-sgd:4"}"#);
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_its_line_and_what_is_valid() {
+        let error = |text: &str| toml::from_str::<Config>(text).unwrap_err().to_string();
+        let unknown = error("strategy = 'every-step'\nreducre = 'dense'");
+        assert!(unknown.contains("line 2, column 1") && unknown.contains("`reducre`"), "{unknown}");
+        assert!(unknown.contains("`strategy`, `reducer`, `aggregator`"), "{unknown}");
+        let every = error("strategy = 'every-step'\nevery = 3");
+        assert!(every.contains("`every` is the period of local-sgd"), "{every}");
+        assert!(error("feedback = 'memory'").contains("valid are: none, error, error-inside"));
+        assert!(error("threads = 'x'").contains("line 1, column 11"));
+    }
+
+    #[test]
+    fn a_strategy_refuses_the_keys_that_it_would_ignore() {
+        let config: Config = toml::from_str("strategy = 'local-sgd:4'\nreducer = 'power-sgd:2'").unwrap();
+        let error = config.build(&crate::Layout::flat(10), 2).map(drop).unwrap_err().to_string();
+        assert!(error.contains("local-sgd") && error.contains("reducer would be ignored"), "{error}");
+    }
+}

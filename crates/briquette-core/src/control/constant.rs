@@ -58,7 +58,8 @@ impl Default for ConstantConfig {
 
 impl Described for ConstantConfig {
     const NAME: &'static str = "constant";
-    const HELP: &'static str = "FACTORx: one ratio, always (10x)";
+    const SETTINGS: &'static str = "FACTORx";
+    const HELP: &'static str = "one ratio, always (10x)";
 }
 
 impl ControllerSettings for ConstantConfig {

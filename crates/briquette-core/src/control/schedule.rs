@@ -194,8 +194,8 @@ impl Default for ScheduleConfig {
 
 impl Described for ScheduleConfig {
     const NAME: &'static str = "schedule";
-    const HELP: &'static str =
-        "FACTORx[,to=FACTORx,steps=N]: a geometric warm-up from one ratio to another (4x to 100x in 1000)";
+    const SETTINGS: &'static str = "FACTORx[,to=FACTORx,steps=N]";
+    const HELP: &'static str = "a geometric warm-up from one ratio to another (4x to 100x in 1000)";
 
     fn check(&self) -> Result<(), ConfigError> {
         Schedule::warm_up(self.from, self.to, self.steps).map(drop)

@@ -222,8 +222,9 @@ impl Momentum {
 
 impl Described for Momentum {
     const NAME: &'static str = "momentum";
-    const HELP: &'static str = "DECAY[,nesterov=true,clip=NORM,masking=false]: Deep Gradient Compression's momentum correction, \
-                                with plain SGD as the inner optimizer (0.9)";
+    const SETTINGS: &'static str = "DECAY[,nesterov=true,clip=NORM,masking=false]";
+    const HELP: &'static str =
+        "Deep Gradient Compression's momentum correction, with plain SGD as the inner optimizer (0.9)";
 
     fn check(&self) -> Result<(), ConfigError> {
         Momentum::check(*self)

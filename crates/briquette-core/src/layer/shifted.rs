@@ -203,7 +203,8 @@ pub struct DianaConfig {
 
 impl Described for DianaConfig {
     const NAME: &'static str = "diana";
-    const HELP: &'static str = "[ALPHA]: only the difference to a memory travels; for unbiased compressors";
+    const SETTINGS: &'static str = "ALPHA";
+    const HELP: &'static str = "only the difference to a memory travels; for unbiased compressors";
 
     fn check(&self) -> Result<(), ConfigError> {
         self.alpha.map_or(Ok(()), check_alpha)

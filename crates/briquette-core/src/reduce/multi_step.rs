@@ -168,7 +168,8 @@ impl Default for MultiStepConfig {
 
 impl Described for MultiStepConfig {
     const NAME: &'static str = "multi-step";
-    const HELP: &'static str = "ROUNDS[,inner=(REDUCER)]: several rounds, each on what those before left (2 of gather)";
+    const SETTINGS: &'static str = "ROUNDS[,inner=(REDUCER)]";
+    const HELP: &'static str = "several rounds, each on what those before left (2 of gather)";
 
     fn check(&self) -> Result<(), ConfigError> {
         MultiStep::contractive(super::Dense, self.rounds).map(drop)

@@ -277,7 +277,8 @@ impl Default for PowerSgdConfig {
 
 impl Described for PowerSgdConfig {
     const NAME: &'static str = "power-sgd";
-    const HELP: &'static str = "RANK: an all-reduce of factors of low rank (2)";
+    const SETTINGS: &'static str = "RANK";
+    const HELP: &'static str = "an all-reduce of factors of low rank (2)";
 
     fn check(&self) -> Result<(), ConfigError> {
         PowerSgd::new(self.rank).map(drop)

@@ -150,7 +150,8 @@ impl SharedRandomKConfig {
 
 impl Described for SharedRandomKConfig {
     const NAME: &'static str = "shared-random-k";
-    const HELP: &'static str = "FACTORx[,scaled=true]: an all-reduce of coordinates that all ranks draw alike (10x)";
+    const SETTINGS: &'static str = "FACTORx[,scaled=true]";
+    const HELP: &'static str = "an all-reduce of coordinates that all ranks draw alike (10x)";
 
     fn representatives() -> Vec<Self> {
         vec![SharedRandomKConfig { factor: CompressionFactor::constant(8.0), scaled: false }]

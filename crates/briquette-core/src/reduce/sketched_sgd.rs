@@ -254,8 +254,8 @@ fn multiply_add(x: u64, y: u64, z: u64) -> u64 {
 
 impl Described for Sketch {
     const NAME: &'static str = "sketched-sgd";
-    const HELP: &'static str =
-        "FACTORx[,rows=N,width=W,candidates=N]: the largest coordinates of the sum, found by a sketch (100x)";
+    const SETTINGS: &'static str = "FACTORx[,rows=N,width=W,candidates=N]";
+    const HELP: &'static str = "the largest coordinates of the sum, found by a sketch (100x)";
 
     fn check(&self) -> Result<(), ConfigError> {
         SketchedSgd::new(*self).map(drop)

@@ -353,7 +353,8 @@ impl Default for SparseAllReduceConfig {
 
 impl Described for SparseAllReduceConfig {
     const NAME: &'static str = "sparse-all-reduce";
-    const HELP: &'static str = "FACTORx: top-k summed on the way, bytes that do not grow with the world (100x)";
+    const SETTINGS: &'static str = "FACTORx";
+    const HELP: &'static str = "top-k summed on the way, bytes that do not grow with the world (100x)";
 
     fn representatives() -> Vec<Self> {
         vec![SparseAllReduceConfig { factor: CompressionFactor::constant(8.0) }]

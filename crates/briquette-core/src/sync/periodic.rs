@@ -84,7 +84,8 @@ impl Default for LocalSgdConfig {
 
 impl Described for LocalSgdConfig {
     const NAME: &'static str = "local-sgd";
-    const HELP: &'static str = "PERIOD: parameters, averaged exactly after every PERIOD steps (8)";
+    const SETTINGS: &'static str = "PERIOD";
+    const HELP: &'static str = "parameters, averaged exactly after every PERIOD steps (8)";
     const OLD_NAME: &'static str = "periodic";
 
     fn check(&self) -> Result<(), ConfigError> {

@@ -14,7 +14,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::read;
+pub(crate) use read::{entries, read};
 pub(crate) use write::write;
 
 /// What serde's `try_from = "String"` and `into = "String"` ask of a type that has `FromStr` and `Display`.

@@ -122,8 +122,8 @@ fn known(factor: f64) -> CompressionFactor {
 
 impl Described for GraVacConfig {
     const NAME: &'static str = "gravac";
-    const HELP: &'static str = "MINx[,max=FACTORx,epsilon=E,window=N,...]: GraVAC, the largest ratio whose gain is enough \
-                                (10x to 1000x, 0.7, 500)";
+    const SETTINGS: &'static str = "MINx[,max=FACTORx,epsilon=E,window=N,...]";
+    const HELP: &'static str = "GraVAC, the largest ratio whose gain is enough (10x to 1000x, 0.7, 500)";
 
     fn check(&self) -> Result<(), ConfigError> {
         // The only setting that depends on the world has a range of its own.
@@ -192,6 +192,7 @@ mod tests {
         assert_eq!(toml::from_str::<GraVacConfig>(&written).unwrap(), GraVacConfig::small_model());
         assert!(toml::from_str::<GraVacConfig>("epsilom = 0.5").is_err());
         assert!(toml::from_str::<GraVacConfig>("policy = \"fast\"").is_err());
+        assert_eq!(toml::from_str::<GraVacConfig>("min = 5\npolicy = 'geometric:3'\nepsilon = 0.5").unwrap(), config);
         assert!(toml::from_str::<GraVacConfig>("min = 0.5").is_err());
     }
 }

@@ -39,8 +39,8 @@ impl GatherConfig {
 
 impl Described for GatherConfig {
     const NAME: &'static str = "gather";
-    const HELP: &'static str =
-        "COMPRESSOR[,per-slot=true]: an all-gather of compressed messages, one for all or one a slot (topk:20x:q8)";
+    const SETTINGS: &'static str = "COMPRESSOR[,per-slot=true]";
+    const HELP: &'static str = "an all-gather of compressed messages, one for all or one a slot (topk:20x:q8)";
 
     fn representatives() -> Vec<Self> {
         vec![GatherConfig { compressor: Dense::representative().into(), per_slot: false }]
