@@ -13,7 +13,7 @@ use briquette::core::compress::{Compressor, TopK};
 use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
 use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
-use briquette::core::reduce::{Facts, Round};
+use briquette::core::reduce::{Facts, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette::core::{Communicator, CompressionFactor, Key, Layout, Message};
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
@@ -99,7 +99,7 @@ impl Setup {
             Kind::Gather => ReducerConfig::gather(TopK::factor(self.factor).into()),
             Kind::SharedRandomK => SharedRandomKConfig { factor: self.factor, scaled: false }.into(),
             Kind::SparseAllReduce => SparseAllReduceConfig { factor: self.factor }.into(),
-            Kind::PowerSgd => ReducerConfig::PowerSgd { rank: self.rank },
+            Kind::PowerSgd => PowerSgdConfig { rank: self.rank }.into(),
         }
     }
 

@@ -87,7 +87,7 @@ impl BuildStrategy for Config {
         Config::weighs_samples(self)
     }
     fn averages_parameters(&self) -> bool {
-        matches!(self, Config::Periodic(_))
+        Config::averages_parameters(self)
     }
 }
 
