@@ -186,7 +186,7 @@ fn table() -> Vec<Row> {
     let random = SharedRandomKConfig { factor: factor(100.0), scaled: false }.into();
     let sparse = SparseAllReduceConfig { factor: factor(100.0) }.into();
     // One row: hashing is slow without optimisation.
-    let sketch = Sketch { rows: 1, width: 50.0, ..Sketch::default() };
+    let sketch = Sketch { factor: factor(1000.0), rows: 1, width: 50.0, ..Sketch::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
     let per_slot = ReducerConfig::gather_per_slot("topk:0.01".parse().expect("a compressor"));
     let bucketed = |reducer| {
