@@ -1,6 +1,8 @@
 //! The nominal compression ratio: dense size over compressed size. It is the unit in which controllers decide, and the only
 //! place where it becomes the unit of a knob: values kept, or bits a value.
 
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
 use crate::error::ConfigError;
 
 /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. At least 1; 1 is dense.
@@ -12,8 +14,7 @@ use crate::error::ConfigError;
 /// assert!(CompressionFactor::new(0.5).is_err());
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize)]
 pub struct CompressionFactor(f64);
 
 impl CompressionFactor {
@@ -30,6 +31,14 @@ impl CompressionFactor {
         } else {
             Err(ConfigError::range("compression factor", "a finite number of at least 1", factor))
         }
+    }
+
+    /// For defaults.
+    ///
+    /// # Panics
+    /// When `factor` is none.
+    pub(crate) fn constant(factor: f64) -> Self {
+        CompressionFactor::new(factor).expect("a constant of at least 1")
     }
 
     /// `1/share`; `what` is said to be kept.
@@ -74,6 +83,35 @@ impl CompressionFactor {
     /// How many of `len` values a sparsifier keeps: `len / factor` rounded, at least 1.
     pub fn keep(self, len: usize) -> usize {
         ((len as f64 / self.0).round() as usize).clamp(1.min(len), len)
+    }
+}
+
+/// From a number, or a text such as `10x`.
+impl<'de> Deserialize<'de> for CompressionFactor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrText;
+
+        impl Visitor<'_> for NumberOrText {
+            type Value = CompressionFactor;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number such as 10, or a text such as `10x`")
+            }
+            fn visit_f64<E: Error>(self, factor: f64) -> Result<CompressionFactor, E> {
+                CompressionFactor::new(factor).map_err(E::custom)
+            }
+            fn visit_i64<E: Error>(self, factor: i64) -> Result<CompressionFactor, E> {
+                self.visit_f64(factor as f64)
+            }
+            fn visit_u64<E: Error>(self, factor: u64) -> Result<CompressionFactor, E> {
+                self.visit_f64(factor as f64)
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<CompressionFactor, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(NumberOrText)
     }
 }
 

@@ -193,8 +193,8 @@ fn golden_3_above_1_epsilon_is_plain_sgd_to_the_bit() {
     {
         let config = |epsilon| {
             let reducer = ReducerConfig::gather(values.parse().unwrap());
-            let controller = ControllerConfig::Gravac(gravac(epsilon));
-            Config::EveryStep(Exchange { reducer, feedback, controller, ..Exchange::default() })
+            let controller = ControllerConfig::from(gravac(epsilon));
+            Config::every_step(Exchange { reducer, feedback, controller, ..Exchange::default() })
         };
         for world in [1, 2, 3] {
             let bits = |runs: Vec<Vec<f32>>| runs.concat().iter().map(|v| v.to_bits()).collect::<Vec<_>>();

@@ -40,7 +40,7 @@ fn run(ranks: usize, exchange: impl Fn(usize) -> Exchange + Sync) -> Vec<(Vec<u3
 #[test]
 fn buckets_that_overlap_give_the_same_bits_as_buckets_one_after_another() {
     let gather = |compressor: &str| ReducerConfig::gather(compressor.parse().unwrap());
-    let sparse = ReducerConfig::SparseAllReduce { factor: "8".parse().unwrap() };
+    let sparse: ReducerConfig = "sparse-all-reduce:8x".parse().unwrap();
     for ranks in [2, 3] {
         for reducer in [ReducerConfig::Dense, gather("topk:8x:q8"), gather("qsgd:4"), sparse.clone()] {
             let feedback = if matches!(reducer, ReducerConfig::Dense) { Feedback::None } else { Feedback::Error };

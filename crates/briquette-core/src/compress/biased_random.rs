@@ -118,15 +118,21 @@ impl std::fmt::Display for BiasedRandom {
 
 impl Spec for BiasedRandom {
     const SYNTAX: &'static str = "biased-random[:PROBABILITY|FACTORx]";
+    const HELP: &'static str = "each value with this probability (0.1)";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "biased-random" {
             return Ok(None);
         }
-        let factor = knobs.share("probability of biased random sparsification", 0.1)?;
+        let factor = knobs.share("factor", "probability of biased random sparsification", 0.1)?;
         Ok(Some(BiasedRandom { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

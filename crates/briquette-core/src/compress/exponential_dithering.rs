@@ -124,18 +124,25 @@ impl std::fmt::Display for ExponentialDithering {
 }
 
 impl Spec for ExponentialDithering {
-    const SYNTAX: &'static str = "dither[:BASE[:LEVELS[:BUCKET[:max|l2|l1]]]]";
+    const SYNTAX: &'static str = "dither[:BASE,levels=N,bucket=N,norm=max|l2|l1]";
+    const HELP: &'static str = "levels (7) that shrink by the base (2), in buckets (512)";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "dither" {
             return Ok(None);
         }
-        let base = knobs.number("base of exponential dithering", 2.0)?;
-        let levels = knobs.number("levels of exponential dithering", 7)?;
-        let bucket = knobs.number("bucket of exponential dithering", 512)?;
-        let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
+        let base = knobs.number("base", "base of exponential dithering", 2.0)?;
+        let levels = knobs.number("levels", "levels of exponential dithering", 7)?;
+        let bucket = knobs.number("bucket", "bucket of exponential dithering", 512)?;
+        let norm = knobs.word("norm", "norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
         ExponentialDithering::new(base, levels, bucket, norm).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -187,17 +187,27 @@ impl std::fmt::Display for RandomK {
 }
 
 impl Spec for RandomK {
-    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[:unscaled|scaled]]";
+    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx,scaled=true]";
+    const HELP: &'static str = "random values (0.01); scaled, without bias";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "randk" {
             return Ok(None);
         }
-        let factor = knobs.share("fraction of values kept by random-k", 0.01)?;
-        let scaled = knobs.word("scaling of random-k", &[("unscaled", false), ("scaled", true)])?;
+        let factor = knobs.share("factor", "fraction of values kept by random-k", 0.01)?;
+        let scaled = knobs.word(
+            "scaled",
+            "scaling of random-k",
+            &[("unscaled", false), ("scaled", true), ("false", false), ("true", true)],
+        )?;
         Ok(Some(RandomK { factor, scaled }))
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.scaled
     }
 
     fn representative() -> Self {
@@ -206,10 +216,6 @@ impl Spec for RandomK {
 
     fn needs_feedback(&self) -> bool {
         !self.scaled
-    }
-
-    fn refuses_feedback(&self) -> bool {
-        self.scaled
     }
 }
 

@@ -164,14 +164,20 @@ impl std::fmt::Display for Sidco {
 
 impl Spec for Sidco {
     const SYNTAX: &'static str = "sidco[:FRACTION|FACTORx]";
+    const HELP: &'static str = "about the largest values (0.01), by a fitted threshold";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "sidco" {
             return Ok(None);
         }
-        knobs.share("fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+        knobs.share("factor", "fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

@@ -18,6 +18,8 @@
 
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
+use crate::error::ConfigError;
 use crate::state::Stateful;
 
 /// The same factor at every step; see the [module](self).
@@ -32,6 +34,32 @@ impl Stateful for Constant {}
 impl Controller for Constant {
     fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision<'_> {
         Decision::all(self.0, None)
+    }
+}
+
+/// Settings of [`Constant`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConstantConfig {
+    /// What every step sends.
+    pub factor: CompressionFactor,
+}
+
+impl Default for ConstantConfig {
+    fn default() -> Self {
+        ConstantConfig { factor: CompressionFactor::constant(10.0) }
+    }
+}
+
+impl Described for ConstantConfig {
+    const NAME: &'static str = "constant";
+    const SETTINGS: &'static str = "FACTORx";
+    const HELP: &'static str = "one ratio, always (10x)";
+}
+
+impl ControllerSettings for ConstantConfig {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(Constant(self.factor))))
     }
 }
 

@@ -5,11 +5,13 @@
 
 pub mod constant;
 pub mod gravac;
+pub mod no_controller;
 pub mod schedule;
 
-pub use constant::Constant;
+pub use constant::{Constant, ConstantConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
-pub use schedule::Schedule;
+pub use no_controller::NoController;
+pub use schedule::{Schedule, ScheduleConfig};
 
 use crate::CompressionFactor;
 use crate::Slot;

@@ -45,7 +45,7 @@ use std::fmt;
 
 use crate::aggregate::Mean;
 use crate::compress::Compressor;
-use crate::config::{CompressorKind, Config, Exchange, ReducerConfig};
+use crate::config::{Config, Exchange};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
@@ -102,10 +102,7 @@ impl Synchronizes for Config {
         Config::fewest_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
-        match self {
-            Config::EveryStep(exchange) => Reduces::is_tried_long(exchange),
-            Config::Periodic(_) => false,
-        }
+        Reduces::is_tried_long(&self.exchange)
     }
 }
 
@@ -120,23 +117,7 @@ impl Reduces for Exchange {
         Exchange::fewest_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
-        self.reducers().any(searches)
-    }
-}
-
-/// Whether the reducer looks for the largest values, which on long vectors begins with a sample.
-fn searches(reducer: &ReducerConfig) -> bool {
-    use CompressorKind::{HardThreshold, Redsync, Sidco, ThresholdTopK, TopK};
-    match reducer {
-        ReducerConfig::Gather { compressor, .. } => {
-            matches!(compressor.compressor(), TopK(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) | HardThreshold(_))
-        }
-        ReducerConfig::MultiStep { inner, .. } => searches(inner),
-        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::Dense
-        | ReducerConfig::SharedRandomK { .. }
-        | ReducerConfig::PowerSgd { .. }
-        | ReducerConfig::TernaryAllReduce { .. } => false,
+        self.reducers().any(|reducer| reducer.get().traits().searches)
     }
 }
 

@@ -49,11 +49,12 @@
 //! ```
 
 use super::{check_finite, fit, keep_unsent};
-use crate::Communicator;
-use crate::error::{ReduceError, StateError};
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Facts, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
+use crate::{Communicator, Layout};
 
 /// Feeds back what was not sent; see the [module](self).
 #[derive(Debug)]
@@ -148,6 +149,44 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+/// Settings of [`ErrorFeedback`] outside the learning rate: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ErrorFeedbackConfig;
+
+impl Described for ErrorFeedbackConfig {
+    const NAME: &'static str = "error";
+    const HELP: &'static str = "it is added to the next vector";
+}
+
+impl FeedbackSettings for ErrorFeedbackConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(ErrorFeedback::new(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
+    }
+}
+
+/// Settings of [`ErrorFeedback`] inside the learning rate: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ErrorInsideConfig;
+
+impl Described for ErrorInsideConfig {
+    const NAME: &'static str = "error-inside";
+    const HELP: &'static str = "the same, where what was not sent counts by the learning rate of its own step";
+}
+
+impl FeedbackSettings for ErrorInsideConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(ErrorFeedback::inside_learning_rate(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
     }
 }
 

@@ -10,17 +10,19 @@ pub mod error_feedback;
 pub mod grouped;
 pub mod metered;
 pub mod momentum_correction;
+pub mod no_feedback;
 pub mod shifted;
 #[cfg(feature = "rayon")]
 pub mod threaded;
 
 pub use adaptive::Adaptive;
 pub use bucketed::Bucketed;
-pub use error_feedback::ErrorFeedback;
+pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
-pub use shifted::Shifted;
+pub use no_feedback::NoFeedback;
+pub use shifted::{DianaConfig, Ef21Config, Shifted};
 #[cfg(feature = "rayon")]
 pub use threaded::Threaded;
 

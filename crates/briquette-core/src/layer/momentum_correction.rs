@@ -57,12 +57,13 @@
 //! ```
 
 use super::{check_finite, fit, keep_unsent};
-use crate::Communicator;
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
+use crate::{Communicator, Layout};
 
 /// Settings of [`MomentumCorrection`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -103,12 +104,7 @@ impl<R: Reducer> MomentumCorrection<R> {
     /// # Errors
     /// [`ConfigError`] when `momentum` is outside [0, 1) or `clip` is not positive.
     pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
-        if !(0.0..1.0).contains(&settings.momentum) {
-            return Err(ConfigError::range("momentum", "in [0, 1)", settings.momentum));
-        }
-        if let Some(clip) = settings.clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
-            return Err(ConfigError::range("clip", "a positive norm", clip));
-        }
+        settings.check()?;
         let empty = Vec::new;
         Ok(MomentumCorrection {
             inner,
@@ -209,6 +205,43 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+impl Momentum {
+    fn check(self) -> Result<(), ConfigError> {
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(ConfigError::range("momentum", "in [0, 1)", self.momentum));
+        }
+        match self.clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
+            Some(clip) => Err(ConfigError::range("clip", "a positive norm", clip)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Described for Momentum {
+    const NAME: &'static str = "momentum";
+    const SETTINGS: &'static str = "DECAY[,nesterov=true,clip=NORM,masking=false]";
+    const HELP: &'static str =
+        "Deep Gradient Compression's momentum correction, with plain SGD as the inner optimizer (0.9)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Momentum::check(*self)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Momentum { clip: Some(3.0), ..Momentum::default() }]
+    }
+}
+
+impl FeedbackSettings for Momentum {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(MomentumCorrection::new(inner, *self)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
     }
 }
 

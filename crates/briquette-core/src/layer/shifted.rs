@@ -63,11 +63,12 @@
 //! ```
 
 use super::{check_finite, fit};
+use crate::config::{Asks, Described, Exchange, Feedback, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, Slot};
+use crate::{Communicator, Layout, Slot};
 
 /// Sends differences to a memory; see the [module](self).
 #[derive(Debug)]
@@ -88,9 +89,7 @@ impl<R: Reducer> Shifted<R> {
     /// # Errors
     /// [`ConfigError`] when `alpha` is outside (0, 1].
     pub fn diana(inner: R, alpha: f32) -> Result<Self, ConfigError> {
-        if !(alpha > 0.0 && alpha <= 1.0) {
-            return Err(ConfigError::range("alpha of diana", "above 0 and at most 1", alpha));
-        }
+        check_alpha(alpha)?;
         Ok(Shifted { alpha, ..Shifted::ef21(inner) })
     }
 
@@ -109,6 +108,11 @@ impl<R: Reducer> Shifted<R> {
     pub fn mean_memory(&self) -> &[f32] {
         &self.mean_memory
     }
+}
+
+fn check_alpha(alpha: f32) -> Result<(), ConfigError> {
+    let valid = alpha > 0.0 && alpha <= 1.0;
+    if valid { Ok(()) } else { Err(ConfigError::range("alpha of diana", "above 0 and at most 1", alpha)) }
 }
 
 impl<R> Shifted<R> {
@@ -186,6 +190,63 @@ impl<R: Reducer> Reducer for Shifted<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+/// Settings of [`Shifted::diana`].
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DianaConfig {
+    /// How far the memory moves towards what was sent, at most `1/(1+ω)` of the compressor, which is the default.
+    pub alpha: Option<f32>,
+}
+
+impl Described for DianaConfig {
+    const NAME: &'static str = "diana";
+    const SETTINGS: &'static str = "ALPHA";
+    const HELP: &'static str = "only the difference to a memory travels; for unbiased compressors";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.alpha.map_or(Ok(()), check_alpha)
+    }
+}
+
+impl FeedbackSettings for DianaConfig {
+    fn wrap(
+        &self,
+        inner: Box<dyn Reducer>,
+        exchange: &Exchange,
+        layout: &Layout,
+    ) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Shifted::diana(inner, exchange.memory_step(self.alpha, layout)?)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Unbiased
+    }
+
+    /// Where the ratio changes, the memory's step is a setting.
+    fn under_controller(&self) -> Option<Feedback> {
+        Some(DianaConfig { alpha: Some(0.1) }.into())
+    }
+}
+
+/// Settings of [`Shifted::ef21`]: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Ef21Config;
+
+impl Described for Ef21Config {
+    const NAME: &'static str = "ef21";
+    const HELP: &'static str = "only the difference to what was sent before travels; for contractive compressors";
+}
+
+impl FeedbackSettings for Ef21Config {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Shifted::ef21(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Contractive
     }
 }
 

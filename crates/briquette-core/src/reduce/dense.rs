@@ -19,13 +19,15 @@
 //! ```
 
 use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
-use crate::error::ReduceError;
+use crate::compress::Class;
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor};
+use crate::{Communicator, CompressionFactor, Layout};
 
 /// The exact mean; see the [module](self).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Dense;
 
 impl Stateful for Dense {}
@@ -50,5 +52,32 @@ impl Reducer for Dense {
     fn report(&self, report: &mut Report) {
         report.factor = Some(CompressionFactor::DENSE);
         report.gain.get_or_insert(1.0);
+    }
+}
+
+impl Described for Dense {
+    const NAME: &'static str = "dense";
+    const HELP: &'static str = "an exact all-reduce";
+}
+
+impl ReducerSettings for Dense {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+        Ok(Box::new(Dense))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: true,
+            needs_feedback: false,
+            is_exact: true,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn class(&self, _len: usize) -> Option<Class> {
+        Some(Class::Unbiased { omega: 0.0 })
     }
 }

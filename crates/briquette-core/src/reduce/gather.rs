@@ -10,6 +10,10 @@
 //! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's. An aggregator that
 //! rates whole contributions sees those of the whole vector, whatever the grain.
 
+mod config;
+
+pub use config::GatherConfig;
+
 use std::ops::Range;
 
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Stateless, check_average};

@@ -16,14 +16,14 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 
 pub use dense::Dense;
-pub use gather::{Gather, Grain};
+pub use gather::{Gather, GatherConfig, Grain};
 pub use knob::{Energies, Knob, Levels, Probe, gain};
-pub use multi_step::MultiStep;
-pub use power_sgd::PowerSgd;
-pub use shared_random_k::SharedRandomK;
+pub use multi_step::{MultiStep, MultiStepConfig};
+pub use power_sgd::{PowerSgd, PowerSgdConfig};
+pub use shared_random_k::{SharedRandomK, SharedRandomKConfig};
 pub use sketched_sgd::{Sketch, SketchedSgd};
-pub use sparse_all_reduce::SparseAllReduce;
-pub use ternary_all_reduce::TernaryAllReduce;
+pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
+pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
 
 use crate::error::ReduceError;
 use crate::math::all_finite;

@@ -48,12 +48,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Stateless, check_average};
+use super::{Exchanged, GatherConfig, Reducer, Round, Stateless, check_average};
 use crate::comm::Unfinished;
+use crate::compress::{Class, ScaledSign, Spec};
+use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Traffic};
+use crate::{Communicator, CompressionFactor, Layout, Traffic};
 
 /// Several rounds of a reducer on what is left; see the [module](self).
 #[derive(Debug)]
@@ -146,6 +148,64 @@ impl<R: Stateless> Reducer for MultiStep<R> {
 /// `out += weight · x`.
 fn add(weight: f32, x: &[f32], out: &mut [f32]) {
     out.iter_mut().zip(x).for_each(|(out, x)| *out += weight * x);
+}
+
+/// Settings of [`MultiStep`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MultiStepConfig {
+    /// How many, at least 1.
+    pub rounds: usize,
+    /// What a round is.
+    pub inner: Box<ReducerConfig>,
+}
+
+impl Default for MultiStepConfig {
+    fn default() -> Self {
+        MultiStepConfig { rounds: 2, inner: Box::new(GatherConfig::default().into()) }
+    }
+}
+
+impl Described for MultiStepConfig {
+    const NAME: &'static str = "multi-step";
+    const SETTINGS: &'static str = "ROUNDS[,inner=(REDUCER)]";
+    const HELP: &'static str = "several rounds, each on what those before left (2 of gather)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        MultiStep::contractive(super::Dense, self.rounds).map(drop)
+    }
+
+    fn representatives() -> Vec<Self> {
+        let inner = ReducerConfig::gather(ScaledSign::representative().into());
+        vec![MultiStepConfig { rounds: 3, inner: Box::new(inner) }]
+    }
+}
+
+impl ReducerSettings for MultiStepConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+        let inner = self.inner.get().build(exchange, layout)?;
+        Ok(Box::new(match exchange.class(&self.inner, layout)? {
+            Some(Class::Unbiased { omega }) => MultiStep::unbiased(inner, self.rounds, omega)?,
+            _ => MultiStep::contractive(inner, self.rounds)?,
+        }))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits { is_dense: false, aggregates: false, ..self.inner.get().traits() }
+    }
+
+    fn class(&self, len: usize) -> Option<Class> {
+        let power = |error: f64| error.powf(self.rounds as f64);
+        Some(match self.inner.get().class(len)? {
+            Class::Contractive { delta } => Class::Contractive { delta: 1.0 - power(1.0 - delta) },
+            Class::MeanContractive { delta } => Class::MeanContractive { delta: 1.0 - power(1.0 - delta) },
+            Class::Biased { omega } => Class::Biased { omega: power(omega) },
+            Class::Unbiased { omega } => {
+                let left = power(omega / (1.0 + omega));
+                Class::Unbiased { omega: left / (1.0 - left) }
+            }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -44,11 +44,13 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection, check_average};
+use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use crate::compress::Class;
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, CompressionFactor, Key, Slot};
+use crate::{Communicator, CompressionFactor, Key, Layout, Slot};
 
 /// One matrix slot and its places in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
@@ -256,6 +258,57 @@ impl Reducer for PowerSgd {
         let plan = &self.plan;
         let travels = plan.left_len + plan.right_len + plan.dense.iter().map(ExactSizeIterator::len).sum::<usize>();
         report.factor = CompressionFactor::new(plan.len as f64 / travels.max(1) as f64).ok();
+    }
+}
+
+/// Settings of [`PowerSgd`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PowerSgdConfig {
+    /// Columns kept of each matrix.
+    pub rank: usize,
+}
+
+impl Default for PowerSgdConfig {
+    fn default() -> Self {
+        PowerSgdConfig { rank: 2 }
+    }
+}
+
+impl Described for PowerSgdConfig {
+    const NAME: &'static str = "power-sgd";
+    const SETTINGS: &'static str = "RANK";
+    const HELP: &'static str = "an all-reduce of factors of low rank (2)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        PowerSgd::new(self.rank).map(drop)
+    }
+}
+
+impl ReducerSettings for PowerSgdConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+        Err(ConfigError::Conflict("power-sgd remembers: it cannot be a part of another reducer".into()))
+    }
+
+    fn build_whole(&self) -> Result<Option<Box<dyn Reducer>>, ConfigError> {
+        Ok(Some(Box::new(PowerSgd::new(self.rank)?)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: true,
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: true,
+        }
+    }
+
+    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    fn class(&self, _len: usize) -> Option<Class> {
+        None
     }
 }
 

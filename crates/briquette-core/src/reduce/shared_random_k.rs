@@ -26,12 +26,13 @@
 //! ```
 
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Stateless, check_average};
-use crate::compress::random_k;
-use crate::error::ReduceError;
+use crate::compress::{Class, random_k};
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key};
+use crate::{Communicator, CompressionFactor, Key, Layout};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
@@ -128,6 +129,65 @@ impl Reducer for SharedRandomK {
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {
         Some(self)
+    }
+}
+
+/// Settings of [`SharedRandomK`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SharedRandomKConfig {
+    /// `d/k`.
+    pub factor: CompressionFactor,
+    /// Scale by `d/k` (unbiased, without feedback).
+    pub scaled: bool,
+}
+
+impl Default for SharedRandomKConfig {
+    fn default() -> Self {
+        SharedRandomKConfig { factor: CompressionFactor::constant(10.0), scaled: false }
+    }
+}
+
+impl SharedRandomKConfig {
+    fn reducer(self) -> SharedRandomK {
+        SharedRandomK { scaled: self.scaled, ..SharedRandomK::new(self.factor) }
+    }
+}
+
+impl Described for SharedRandomKConfig {
+    const NAME: &'static str = "shared-random-k";
+    const SETTINGS: &'static str = "FACTORx[,scaled=true]";
+    const HELP: &'static str = "an all-reduce of coordinates that all ranks draw alike (10x)";
+
+    fn representatives() -> Vec<Self> {
+        vec![SharedRandomKConfig { factor: CompressionFactor::constant(8.0), scaled: false }]
+    }
+}
+
+impl ReducerSettings for SharedRandomKConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+        Ok(Box::new(self.reducer()))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: !self.scaled,
+            is_exact: !self.scaled,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn class(&self, len: usize) -> Option<Class> {
+        let share = self.factor.keep(len.max(1)) as f64 / len.max(1) as f64;
+        Some(if self.scaled {
+            Class::Unbiased { omega: 1.0 / share - 1.0 }
+        } else {
+            Class::MeanContractive { delta: share }
+        })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Exchanges gradients at every step: synchronous data parallelism.
 
 use super::{Context, Plan, SyncStrategy};
-use crate::error::{StateError, SyncError};
+use crate::config::{Described, Exchange, StrategySettings, exchanges};
+use crate::error::{ConfigError, StateError, SyncError};
 use crate::reduce::{Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, Traffic};
+use crate::{Communicator, Layout, Traffic};
 
 /// Gradients, every step. Holds one vector: the average.
 #[derive(Debug)]
@@ -80,5 +81,28 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
 
     fn report(&self, report: &mut Report) {
         self.exchange.report(report);
+    }
+}
+
+/// Settings of [`EveryStep`]: none but what travels.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct EveryStepConfig;
+
+impl Described for EveryStepConfig {
+    const NAME: &'static str = "every-step";
+    const HELP: &'static str = "gradients, every step";
+}
+
+impl StrategySettings for EveryStepConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(EveryStep::new(exchange.build_reducer(layout, world)?)))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        exchanges()
     }
 }

@@ -14,9 +14,9 @@ pub mod every_step;
 pub mod header;
 pub mod periodic;
 
-pub use every_step::EveryStep;
+pub use every_step::{EveryStep, EveryStepConfig};
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
-pub use periodic::Periodic;
+pub use periodic::{LocalSgdConfig, Periodic};
 
 use crate::error::SyncError;
 use crate::reduce::Facts;

@@ -22,12 +22,13 @@
 
 use super::every_step::InPlace;
 use super::{Context, Momenta, Plan, SyncStrategy};
-use crate::Communicator;
+use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{ConfigError, SyncError};
 use crate::layer::Metered;
 use crate::reduce::Dense;
 use crate::report::Report;
 use crate::state::Stateful;
+use crate::{Communicator, Layout};
 
 /// Parameters, every `H` steps; see the [module](self).
 #[derive(Debug)]
@@ -69,5 +70,49 @@ impl SyncStrategy for Periodic {
 
     fn report(&self, report: &mut Report) {
         self.exchange.report(report);
+    }
+}
+
+/// Settings of [`Periodic`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalSgdConfig {
+    /// Steps between averages, at least 1.
+    pub period: u64,
+}
+
+impl Default for LocalSgdConfig {
+    fn default() -> Self {
+        LocalSgdConfig { period: 8 }
+    }
+}
+
+impl Described for LocalSgdConfig {
+    const NAME: &'static str = "local-sgd";
+    const SETTINGS: &'static str = "PERIOD";
+    const HELP: &'static str = "parameters, averaged exactly after every PERIOD steps (8)";
+    const OLD_NAME: &'static str = "periodic";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Periodic::new(self.period).map(drop)
+    }
+
+    fn representatives() -> Vec<Self> {
+        [1, 5].map(|period| LocalSgdConfig { period }).to_vec()
+    }
+}
+
+impl StrategySettings for LocalSgdConfig {
+    fn build(&self, exchange: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        exchange.refuse_all_but(&[], "strategy local-sgd averages parameters exactly")?;
+        Ok(Box::new(Periodic::new(self.period)?))
+    }
+
+    fn fewest_ranks(&self, _: &Exchange) -> usize {
+        1
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        vec![Exchange::default()]
     }
 }

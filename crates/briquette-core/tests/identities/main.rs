@@ -24,10 +24,12 @@
 
 use briquette_core::comm::{Communicator, Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
-use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, Rhythm};
+use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
+use briquette_core::layer::DianaConfig;
 use briquette_core::layer::Shifted;
 use briquette_core::reduce::{Gather, Reducer, Round};
+use briquette_core::reduce::{MultiStepConfig, PowerSgdConfig};
 use briquette_core::report::Report;
 use briquette_core::sync::Context;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
@@ -84,7 +86,7 @@ fn train_to(
 }
 
 fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
-    Config::EveryStep(Exchange { reducer, feedback, ..Exchange::default() })
+    Config::every_step(Exchange { reducer, feedback, ..Exchange::default() })
 }
 
 fn gather(text: &str) -> ReducerConfig {
@@ -105,19 +107,19 @@ fn decoded(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> Vec<f32> {
 
 #[test]
 fn local_sgd_that_averages_every_step_is_minibatch_sgd() {
-    let local = Config::Periodic(Rhythm { every: 1 });
+    let local = Config::local_sgd(1);
     for world in [1, 2, 4] {
         assert_eq!(train(&local, world, 4), train(&Config::dense(), world, 4), "{world} ranks");
     }
     // Thirds are not exact.
     let off = train(&local, 3, 4).concat().into_iter().zip(train(&Config::dense(), 3, 4).concat());
     assert!(off.into_iter().all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(1.0)));
-    assert_ne!(train(&Config::Periodic(Rhythm { every: 2 }), 2, 3), train(&Config::dense(), 2, 3));
+    assert_ne!(train(&Config::local_sgd(2), 2, 3), train(&Config::dense(), 2, 3));
 }
 
 #[test]
 fn memories_around_the_identity_change_nothing() {
-    let diana = |alpha| Feedback::Diana { alpha };
+    let diana = |alpha| Feedback::from(DianaConfig { alpha });
     for world in [1, 2, 4] {
         let plain = train(&Config::dense(), world, 4);
         for feedback in [Feedback::Error, Feedback::Ef21, diana(None), diana(Some(0.5))] {
@@ -213,7 +215,7 @@ fn rounds_of_top_k_with_feedback_are_one_top_k() {
     // 70 values: 7 a round, 21 in all.
     for feedback in [Feedback::Error, Feedback::Ef21] {
         for world in [1, 2, 4] {
-            let rounds = ReducerConfig::MultiStep { rounds: 3, inner: Box::new(gather("topk:10x")) };
+            let rounds = MultiStepConfig { rounds: 3, inner: Box::new(gather("topk:10x")) }.into();
             let one = train(&exchange(gather("topk:0.3"), feedback), world, 6);
             assert_eq!(train(&exchange(rounds, feedback), world, 6), one, "{feedback:?}, {world} ranks");
         }
@@ -227,16 +229,16 @@ fn one_round_of_neolithic_is_the_plain_step() {
         ("sign:16", Feedback::Error),
         ("topk:10x", Feedback::Ef21),
         ("qsgd:3:16:l2", Feedback::None),
-        ("qsgd:3:16:l2", Feedback::Diana { alpha: None }),
+        ("qsgd:3:16:l2", DianaConfig { alpha: None }.into()),
     ] {
-        let once = ReducerConfig::MultiStep { rounds: 1, inner: Box::new(gather(text)) };
+        let once = MultiStepConfig { rounds: 1, inner: Box::new(gather(text)) }.into();
         let plain = train(&exchange(gather(text), feedback), 3, 6);
         assert_eq!(train(&exchange(once, feedback), 3, 6), plain, "{text}, {feedback:?}");
     }
 }
 
 fn power(columns: usize) -> Config {
-    exchange(ReducerConfig::PowerSgd { rank: columns }, Feedback::None)
+    exchange(PowerSgdConfig { rank: columns }.into(), Feedback::None)
 }
 
 /// A matrix of rank 1, another on each rank of the world, and a vector of full length.

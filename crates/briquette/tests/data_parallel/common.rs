@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use briquette::core::Communicator;
 use briquette::core::comm::{Local, run_ranks};
-use briquette::core::config::Rhythm;
 use briquette::core::error::CommError;
 use briquette::{Config, DataParallel};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
@@ -315,5 +314,5 @@ pub(crate) fn top_k() -> Config {
 }
 
 pub(crate) fn local_sgd() -> Config {
-    Config::Periodic(Rhythm { every: 4 })
+    Config::local_sgd(4)
 }
