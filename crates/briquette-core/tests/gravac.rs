@@ -89,7 +89,7 @@ fn exchange(
 ) -> Result<(Vec<f32>, Vec<f32>, f64), ReduceError> {
     let layout = Layout::flat(input.len());
     let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
-    reducer.reduce(
+    reducer.exchange(
         Round {
             key: Key::new(0).step(step),
             slots: layout.slots(),

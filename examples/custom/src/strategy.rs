@@ -37,7 +37,7 @@ impl SyncStrategy for Doubling {
         let (key, slots, facts) = (cx.key.step(cx.facts.step), cx.slots, cx.facts);
         let round = Round { key, slots, facts, input: local, average: &mut self.average, sent: None };
         let failed = |source| SyncError::Reduce { step: cx.facts.step, source };
-        let exchanged = self.reducer.reduce(round, comm).map_err(failed)?;
+        let exchanged = self.reducer.exchange(round, comm).map_err(failed)?;
         // Only now: an error leaves parameters as they were.
         local.copy_from_slice(&self.average);
         Ok(exchanged.traffic)

@@ -8,11 +8,14 @@ use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, MomentumCorrection, Shifted};
 use crate::reduce::{
-    Dense, Gather, Grain, MultiStep, PowerSgd, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce, Stateless,
-    StatelessProbing, TernaryAllReduce,
+    Dense, Gather, Grain, MultiStep, PowerSgd, Probing, Reducer, SharedRandomK, SketchedSgd, SparseAllReduce,
+    TernaryAllReduce,
 };
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{CompressionFactor, Layout};
+
+/// Each round is an exchange of its own, with a reducer of its own.
+const MOST_ROUNDS: usize = 1000;
 
 impl Exchange {
     pub(super) fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
@@ -99,7 +102,7 @@ impl Exchange {
         }
     }
 
-    pub(super) fn bucketed<R: Stateless>(
+    pub(super) fn bucketed<R: Reducer>(
         &self,
         layout: &Layout,
         make: impl FnMut(usize) -> R,
@@ -117,23 +120,19 @@ impl Exchange {
 
     /// Without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        if let ReducerConfig::PowerSgd { rank } = self.reducer {
-            return match self.bucket_values {
-                None => Ok(Box::new(PowerSgd::new(rank)?)),
-                Some(_) => Err(ConfigError::Conflict(
-                    "power-sgd exchanges all matrices at once: leave bucket values away".into(),
-                )),
-            };
+        match (&self.reducer, self.bucket_values) {
+            // Not as the only bucket, whose key and name in a saved state are others.
+            (ReducerConfig::PowerSgd { .. }, None) => self.part(&self.reducer, layout),
+            (reducer, _) => Ok(Box::new(self.buckets(reducer, layout)?)),
         }
-        Ok(Box::new(self.buckets(&self.reducer, layout)?))
     }
 
     /// The group of a rule.
-    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Stateless>), ConfigError> {
+    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Reducer>), ConfigError> {
         Ok((group.members, Box::new(self.buckets(group.reducer, &group.layout)?)))
     }
 
-    fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Stateless>>, ConfigError> {
+    fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Reducer>>, ConfigError> {
         let count = self.bucket_count(layout)?;
         let parts: Vec<_> = (0..count).map(|_| self.part(reducer, layout)).collect::<Result<_, _>>()?;
         let mut parts = parts.into_iter();
@@ -141,16 +140,19 @@ impl Exchange {
     }
 
     /// The reducer of one bucket.
-    fn part(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn part(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(match reducer {
             ReducerConfig::Dense => Box::new(Dense),
             ReducerConfig::Gather { compressor, per_slot } => Box::new(self.gather(compressor.build(), *per_slot)),
             ReducerConfig::SharedRandomK { factor, scaled } => Box::new(self.random_k(*factor, *scaled)?),
             ReducerConfig::MultiStep { rounds, inner } => {
-                let part = self.part(inner, layout)?;
+                if *rounds > MOST_ROUNDS {
+                    return Err(ConfigError::range("rounds of multi-step compression", "at most 1000", rounds));
+                }
+                let parts = (0..*rounds).map(|_| self.part(inner, layout)).collect::<Result<_, _>>()?;
                 Box::new(match self.class(inner, layout)? {
-                    Some(Class::Unbiased { omega }) => MultiStep::unbiased(part, *rounds, omega)?,
-                    _ => MultiStep::contractive(part, *rounds)?,
+                    Some(Class::Unbiased { omega }) => MultiStep::unbiased(parts, omega)?,
+                    _ => MultiStep::contractive(parts)?,
                 })
             }
             ReducerConfig::SparseAllReduce { factor } => Box::new(SparseAllReduce::new(*factor)),
@@ -159,11 +161,7 @@ impl Exchange {
                 Box::new(TernaryAllReduce::new(TernGrad::unclipped()))
             }
             ReducerConfig::TernaryAllReduce { clip } => Box::new(TernaryAllReduce::new(TernGrad::clipped(*clip)?)),
-            ReducerConfig::PowerSgd { .. } => {
-                return Err(ConfigError::Conflict(
-                    "power-sgd remembers: it cannot be a part of another reducer".into(),
-                ));
-            }
+            ReducerConfig::PowerSgd { rank } => Box::new(PowerSgd::new(*rank)?),
         })
     }
 
@@ -171,7 +169,7 @@ impl Exchange {
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
         let mut parts = Vec::new();
         for _ in 0..self.bucket_count(layout)? {
-            let part: Box<dyn StatelessProbing> = match &self.reducer {
+            let part: Box<dyn Probing> = match &self.reducer {
                 ReducerConfig::Gather { compressor, per_slot } => {
                     Box::new(self.gather(compressor.build_tunable()?, *per_slot))
                 }

@@ -198,6 +198,7 @@ pub fn representatives() -> Vec<Config> {
         ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback);
     }
     ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error);
+    ruled(top_k(ValueKind::F32), ReducerConfig::PowerSgd { rank: 1 }, Feedback::Error);
     let controller = ControllerConfig::Gravac(self::gravac(0.75));
     let (reducer, rules) = (top_k(ValueKind::F32), rules("*bias", top_k(ValueKind::F32)));
     exchanges.push(Exchange { reducer, feedback: momentum, controller, rules, ..Exchange::default() });
@@ -211,6 +212,13 @@ pub fn representatives() -> Vec<Config> {
     if cfg!(feature = "rayon") {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
         exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
+    }
+    // A memory a bucket, and one a round.
+    let low_rank = ReducerConfig::PowerSgd { rank: 1 };
+    let rounds = ReducerConfig::MultiStep { rounds: 2, inner: Box::new(low_rank.clone()) };
+    for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
+        let (feedback, bucket_values) = (Feedback::Error, Some(32));
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
     }
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = ReducerConfig::SketchedSgd(Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() });

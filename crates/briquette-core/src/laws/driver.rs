@@ -117,7 +117,19 @@ impl<C: Reduces + Clone> Setup<C> {
         })
     }
 
-    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
+    /// One exchange, committed.
+    pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Local, usize)) -> Outcome {
+        let mut outcome = self.stage(reducer, step, on);
+        reducer.commit();
+        let mut report = Report::default();
+        reducer.report(&mut report);
+        outcome.factor = report.factor.map(|f| f.get());
+        reducer.save(&mut outcome.state);
+        outcome
+    }
+
+    /// One exchange, neither committed nor discarded.
+    pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
             Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
@@ -132,10 +144,6 @@ impl<C: Reduces + Clone> Setup<C> {
         };
         outcome.reported = reducer.reduce(round, comm).unwrap().traffic;
         outcome.counted = comm.traffic() - start;
-        let mut report = Report::default();
-        reducer.report(&mut report);
-        outcome.factor = report.factor.map(|f| f.get());
-        reducer.save(&mut outcome.state);
         outcome
     }
 }

@@ -20,7 +20,7 @@ use crate::control::{Agreed, Controller, Outcome};
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, gain};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::state::{Staged, State, Stateful};
 use crate::{CompressionFactor, Key};
 
 /// What must be known of the last exchange when its outcome is told.
@@ -37,7 +37,9 @@ pub struct Adaptive<R, K> {
     inner: R,
     dense: Dense,
     controller: K,
-    last: Option<Last>,
+    last: Staged<Option<Last>>,
+    /// The controller before an exchange that was neither committed nor discarded.
+    before: Option<State>,
     reason: Option<String>,
     probes: Vec<CompressionFactor>,
     energies: Energies,
@@ -51,7 +53,8 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
             inner,
             dense: Dense,
             controller,
-            last: None,
+            last: Staged::default(),
+            before: None,
             reason: None,
             probes: Vec::new(),
             energies: Energies::default(),
@@ -61,7 +64,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
 
     /// Tells the controller what came of the exchange before.
     fn observe(&mut self, facts: &Facts) {
-        let (Some(last), Some(previous)) = (self.last.filter(|l| l.asked), facts.previous) else { return };
+        let (Some(last), Some(previous)) = (self.last.now().filter(|l| l.asked), facts.previous) else { return };
         self.controller.observe(&Outcome {
             step: facts.step.saturating_sub(1),
             factor: last.factor.get(),
@@ -97,7 +100,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
         Ok(())
     }
 
-    fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         self.observe(round.facts);
         self.measure(round.input, round.slots, round.key, comm)?;
@@ -109,7 +112,8 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
             self.inner.tune(decision.factor);
             self.inner.reduce(round, comm)?
         };
-        self.last = Some(Last { factor: decision.factor, asked: !self.probes.is_empty() });
+        *self.last.next_mut() = Some(Last { factor: decision.factor, asked: !self.probes.is_empty() });
+        self.last.stage();
         self.reason = decision.reason;
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
@@ -125,11 +129,14 @@ fn saved_factor(factor: f64) -> Result<CompressionFactor, StateError> {
 
 impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
-        if let Some(last) = self.last {
+        if let Some(last) = self.last.now() {
             state.put("factor", last.factor.get());
             state.put("asked", u64::from(last.asked));
         }
-        state.put_part("controller", &self.controller);
+        match &self.before {
+            Some(before) => state.extend(before),
+            None => state.put_part("controller", &self.controller),
+        }
         state.put_part("inner", &self.inner);
     }
 
@@ -140,28 +147,39 @@ impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
         };
         state.load_part("inner", &mut self.inner)?;
         state.load_part("controller", &mut self.controller)?;
-        self.last = last;
+        self.last.set(last);
+        self.before = None;
         Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.before = None;
+        self.last.commit();
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        if let Some(before) = self.before.take() {
+            let restored = before.load_part("controller", &mut self.controller);
+            debug_assert!(restored.is_ok(), "a controller must load what it saved: {restored:?}");
+        }
+        self.last.discard();
+        self.inner.discard();
     }
 }
 
 impl<R: Probing, K: Controller> Reducer for Adaptive<R, K> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        // The controller has decided before the exchange can fail. Its state is a few numbers: take it back by loading.
-        let mut before = State::default();
-        before.put_part("controller", &self.controller);
-        let result = self.exchange(round, comm);
-        if result.is_err() {
-            let restored = before.load_part("controller", &mut self.controller);
-            debug_assert!(restored.is_ok(), "a controller must load what it saved: {restored:?}");
-        }
-        result
+        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
+        self.discard();
+        self.before.insert(State::default()).put_part("controller", &self.controller);
+        self.decide_and_reduce(round, comm)
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
         // Else it is the reducer's own: its knob may not reach what the controller asked for.
-        if self.last.is_some_and(|last| last.factor.is_dense()) {
+        if self.last.now().is_some_and(|last| last.factor.is_dense()) {
             report.factor = Some(CompressionFactor::DENSE);
         }
         report.reason.clone_from(&self.reason);

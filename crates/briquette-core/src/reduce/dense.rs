@@ -18,7 +18,7 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::error::ReduceError;
 use crate::report::Report;
 use crate::state::Stateful;
@@ -29,7 +29,6 @@ use crate::{Communicator, CompressionFactor};
 pub struct Dense;
 
 impl Stateful for Dense {}
-impl Stateless for Dense {}
 
 impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

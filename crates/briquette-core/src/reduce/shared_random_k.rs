@@ -25,7 +25,7 @@
 //! assert!(picked.is_sorted());
 //! ```
 
-use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless, check_average};
+use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, check_average};
 use crate::compress::{Tunable, random_k};
 use crate::error::ReduceError;
 use crate::math::norm2;
@@ -65,7 +65,6 @@ impl SharedRandomK {
 }
 
 impl Stateful for SharedRandomK {}
-impl Stateless for SharedRandomK {}
 
 impl Tunable for SharedRandomK {
     fn tune(&mut self, factor: CompressionFactor) {

@@ -67,7 +67,7 @@
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::{Compressor, TopK};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
@@ -153,7 +153,6 @@ impl SketchedSgd {
 }
 
 impl Stateful for SketchedSgd {}
-impl Stateless for SketchedSgd {}
 
 impl Reducer for SketchedSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

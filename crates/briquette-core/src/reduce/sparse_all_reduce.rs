@@ -79,7 +79,7 @@ pub use count::{HEADER, RankBytes, count};
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::{Compressor, TopK, ValueKind};
 use crate::error::{AggregateError, CommError, ReduceError, WireError};
 use crate::message::{Payload, Values};
@@ -241,7 +241,6 @@ impl SparseAllReduce {
 }
 
 impl Stateful for SparseAllReduce {}
-impl Stateless for SparseAllReduce {}
 
 impl Reducer for SparseAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

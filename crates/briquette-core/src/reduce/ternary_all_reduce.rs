@@ -47,7 +47,7 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::bits::{pack, packed_len, unpack};
 use crate::compress::TernGrad;
 use crate::error::{AggregateError, CommError, ReduceError, WireError};
@@ -220,7 +220,6 @@ impl TernaryAllReduce {
 }
 
 impl Stateful for TernaryAllReduce {}
-impl Stateless for TernaryAllReduce {}
 
 impl Reducer for TernaryAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

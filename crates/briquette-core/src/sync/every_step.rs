@@ -41,7 +41,8 @@ pub(super) fn reduce_in_place<R: Reducer>(
     average.resize(local.len(), 0.0);
     let round =
         Round { key: cx.key.step(cx.facts.step), slots: cx.slots, facts: cx.facts, input: local, average, sent: None };
-    let exchanged = reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step: cx.facts.step, source })?;
+    let exchanged =
+        reducer.exchange(round, comm).map_err(|source| SyncError::Reduce { step: cx.facts.step, source })?;
     local.copy_from_slice(average);
     Ok(exchanged.traffic)
 }

@@ -45,6 +45,14 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
     }
 }
 
+fn is_low_rank(reducer: &ReducerConfig) -> bool {
+    match reducer {
+        ReducerConfig::PowerSgd { .. } => true,
+        ReducerConfig::MultiStep { inner, .. } => is_low_rank(inner),
+        _ => false,
+    }
+}
+
 fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
     let world = setup.world as f64;
     let memories: Vec<Vec<Memory>> =
@@ -55,9 +63,9 @@ fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
     let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + kept(i);
     // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not
     // only with W and the value at hand.
-    let (terms, largest) = match setup.config.reducer {
-        ReducerConfig::PowerSgd { .. } => (8.0, (0..setup.layout.len()).map(size).fold(0.0, f64::max)),
-        _ => (2.0, 0.0),
+    let (terms, largest) = match setup.config.reducers().any(is_low_rank) {
+        true => (8.0, (0..setup.layout.len()).map(size).fold(0.0, f64::max)),
+        false => (2.0, 0.0),
     };
     for i in 0..setup.layout.len() {
         let mean = sent(i).sum::<f64>() / world;
