@@ -126,7 +126,7 @@ impl Setup {
             let (mut average, slots, facts) = (vec![0.0; input.len()], self.layout.slots(), Facts::default());
             let round =
                 Round { key: Key::new(2), slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            Ok::<_, ReduceError>(reducer.reduce(round, &mut comm)?.traffic.sent)
+            Ok::<_, ReduceError>(reducer.exchange(round, &mut comm)?.traffic.sent)
         });
         Ok(sent.into_iter().collect::<Result<_, _>>()?)
     }

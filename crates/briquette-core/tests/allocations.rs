@@ -114,6 +114,7 @@ fn run(config: &Config, world: usize) -> Memory {
             } else {
                 strategy.after_step(&mut vector, &context, &mut comm)?;
             }
+            strategy.commit();
             facts = Some(agreed.facts);
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;

@@ -99,7 +99,7 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
             );
             let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
             let before = saved(&*reducer);
-            let outcome = reducer.reduce(round, &mut comm).map(|_| average);
+            let outcome = reducer.exchange(round, &mut comm).map(|_| average);
             let (state, failed) = (saved(&*reducer), outcome.is_err());
             assert!(
                 !failed || state == before,

@@ -89,7 +89,7 @@ fn exchange(
 ) -> Result<(Vec<f32>, Vec<f32>, f64), ReduceError> {
     let layout = Layout::flat(input.len());
     let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
-    reducer.reduce(
+    reducer.exchange(
         Round {
             key: Key::new(0).step(step),
             slots: layout.slots(),
@@ -177,6 +177,7 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
             let facts = Facts { step, ..Facts::default() };
             let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
             strategy.after_backward(&mut gradient, &context, &mut comm).expect("nothing fails here");
+            strategy.commit();
             parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.1 * g);
         }
         Ok::<_, ReduceError>(parameters)

@@ -12,7 +12,7 @@ use briquette_core::error::{CommError, ReduceError};
 use briquette_core::layer::Bucketed;
 use briquette_core::reduce::{
     Dense, Exchanged, Facts, Gather, MultiStep, Reducer, Round, Selection, SharedRandomK, Sketch, SketchedSgd,
-    SparseAllReduce, Stateless, TernaryAllReduce,
+    SparseAllReduce, TernaryAllReduce,
 };
 use briquette_core::state::Stateful;
 use briquette_core::{Communicator, CompressionFactor, Key, Layout, Traffic};
@@ -28,7 +28,7 @@ fn layout() -> Layout {
 fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut dyn Communicator) -> Result<Vec<f32>, ReduceError> {
     let (layout, facts, mut average) = (layout(), Facts::default(), vec![0.0; input.len()]);
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -48,7 +48,6 @@ enum Phase {
 struct Phases<F>(usize, F);
 
 impl<F: FnMut(usize, Phase) + Send> Stateful for Phases<F> {}
-impl<F: FnMut(usize, Phase) + Send> Stateless for Phases<F> {}
 
 impl<F: FnMut(usize, Phase) + Send> Reducer for Phases<F> {
     fn reduce(&mut self, _round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -164,8 +163,8 @@ fn every_reducer_for_buckets_says_when_only_decoding_is_left() {
     }
     // The end of a round is not the end.
     let mut comm = Noting::around(local(1).remove(0));
-    let rounds = SharedRandomK::new(CompressionFactor::DENSE);
-    reduce(&mut MultiStep::contractive(rounds, 2).unwrap(), &[1.0; 10], &mut comm).unwrap();
+    let rounds = [(); 2].map(|()| SharedRandomK::new(CompressionFactor::DENSE)).into();
+    reduce(&mut MultiStep::contractive(rounds).unwrap(), &[1.0; 10], &mut comm).unwrap();
     assert_eq!(comm.promises, []);
 }
 
@@ -247,7 +246,6 @@ fn a_panic_in_either_thread_ends_both_and_goes_on() {
 struct Chatty;
 
 impl Stateful for Chatty {}
-impl Stateless for Chatty {}
 
 impl Reducer for Chatty {
     fn reduce(&mut self, _round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

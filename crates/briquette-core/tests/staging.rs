@@ -110,7 +110,7 @@ fn send(reducer: &mut dyn Reducer, step: u64) -> Vec<f32> {
     let (mut average, mut sent) = (vec![0.0; 48], vec![0.0; 48]);
     let (key, slots) = (Key::new(7).step(step), layout.slots());
     let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: Some(&mut sent) };
-    reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
+    reducer.exchange(round, &mut Local::world(1).remove(0)).unwrap();
     assert_eq!(average, sent);
     sent
 }

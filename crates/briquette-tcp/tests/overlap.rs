@@ -24,7 +24,7 @@ fn steps(exchange: &Exchange, comm: &mut dyn Communicator) -> Result<(Vec<u32>, 
         let input: Vec<f32> = (0..layout.len()).map(value).collect();
         let (key, slots, facts) = (Key::new(3).step(step), layout.slots(), Facts { step, ..Facts::default() });
         let (average, sent) = (&mut average[..], &mut sent[..]);
-        reducer.reduce(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
+        reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
         bits.extend(average.iter().chain(sent.iter()).map(|v| v.to_bits()));
     }
     reducer.save(&mut state);

@@ -259,25 +259,31 @@ impl Synchronizer {
         facts.learning_rate = facts.learning_rate.or(self.learning_rate);
         let header_seconds = self.comm.now() - before;
         let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts, ranks: &ranks };
-        match moment {
+        let strategy = &mut joined.strategy;
+        let acted = match moment {
             Moment::AfterBackward => {
                 if weight != 1.0 && self.config.weighs_samples() {
                     vector.iter_mut().for_each(|v| *v *= weight);
                 }
-                joined.strategy.after_backward(vector, &cx, &mut *self.comm)?;
-                if !self.config.remembers() {
-                    // A sign has no zero: what no rank had stays absent.
-                    let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
-                    absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));
-                }
+                strategy.after_backward(vector, &cx, &mut *self.comm).map(|()| Momenta::Keep)
             }
-            Moment::AfterStep => self.momenta = joined.strategy.after_step(vector, &cx, &mut *self.comm)?,
+            Moment::AfterStep => strategy.after_step(vector, &cx, &mut *self.comm),
+        };
+        if acted.is_err() {
+            strategy.discard();
+        }
+        self.momenta = acted?;
+        if moment == Moment::AfterBackward && !self.config.remembers() {
+            // A sign has no zero: what no rank had stays absent.
+            let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
+            absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));
         }
         if moment == Moment::AfterStep || !plan.parameters {
-            joined.strategy.after_commit(&cx, &mut *self.comm);
+            strategy.commit();
+            strategy.after_commit(&cx, &mut *self.comm);
         }
         let mut exchange = Report::default();
-        joined.strategy.report(&mut exchange);
+        strategy.report(&mut exchange);
         self.facts = Some(facts);
         self.agreed_stop = stop;
         self.report = StepReport {

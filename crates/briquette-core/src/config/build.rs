@@ -6,7 +6,7 @@ use crate::Layout;
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::layer::{Adaptive, Bucketed, Grouped, Metered};
-use crate::reduce::{Dense, Reducer, Stateless};
+use crate::reduce::{Dense, Reducer};
 
 impl Exchange {
     /// The reducer alone, without a strategy.
@@ -51,7 +51,7 @@ impl Exchange {
         self.feedback.get().wrap(metered, self, layout)
     }
 
-    pub(super) fn bucketed<R: Stateless>(
+    pub(super) fn bucketed<R: Reducer>(
         &self,
         layout: &Layout,
         make: impl FnMut(usize) -> R,
@@ -69,22 +69,19 @@ impl Exchange {
 
     /// Without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        match (self.reducer.get().build_whole()?, self.bucket_values) {
-            (None, _) => Ok(Box::new(self.buckets(&self.reducer, layout)?)),
-            (Some(whole), None) => Ok(whole),
-            (Some(_), Some(_)) => Err(ConfigError::Conflict(format!(
-                "{} exchanges all slots at once: leave out bucket values",
-                self.reducer.name()
-            ))),
+        match (self.reducer.get().takes_all_slots(), self.bucket_values) {
+            // Not as the only bucket, whose key and name in a saved state are others.
+            (true, None) => self.reducer.get().build(self, layout),
+            _ => Ok(Box::new(self.buckets(&self.reducer, layout)?)),
         }
     }
 
     /// The group of a rule.
-    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Stateless>), ConfigError> {
+    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Reducer>), ConfigError> {
         Ok((group.members, Box::new(self.buckets(group.reducer, &group.layout)?)))
     }
 
-    fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Stateless>>, ConfigError> {
+    fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Reducer>>, ConfigError> {
         let count = self.bucket_count(layout)?;
         let parts: Vec<_> = (0..count).map(|_| reducer.get().build(self, layout)).collect::<Result<_, _>>()?;
         let mut parts = parts.into_iter();

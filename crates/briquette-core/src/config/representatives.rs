@@ -133,6 +133,7 @@ pub fn exchanges() -> Vec<Exchange> {
         ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback);
     }
     ruled(PowerSgdConfig { rank: 2 }.into(), top_k(ValueKind::F32), Feedback::Error);
+    ruled(top_k(ValueKind::F32), PowerSgdConfig { rank: 1 }.into(), Feedback::Error);
     let controller = ControllerConfig::from(self::gravac(0.75));
     let (reducer, rules) = (top_k(ValueKind::F32), rules("*bias", top_k(ValueKind::F32)));
     exchanges.push(Exchange { reducer, feedback: momentum, controller, rules, ..Exchange::default() });
@@ -146,6 +147,13 @@ pub fn exchanges() -> Vec<Exchange> {
     if cfg!(feature = "rayon") {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
         exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
+    }
+    // A memory a bucket, and one a round.
+    let low_rank = ReducerConfig::from(PowerSgdConfig { rank: 1 });
+    let rounds = MultiStepConfig { rounds: 2, inner: Box::new(low_rank.clone()) }.into();
+    for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
+        let (feedback, bucket_values) = (Feedback::Error, Some(32));
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
     }
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();

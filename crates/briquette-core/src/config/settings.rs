@@ -9,7 +9,7 @@ use crate::aggregate::Aggregator;
 use crate::compress::Class;
 use crate::control::Controller;
 use crate::error::ConfigError;
-use crate::reduce::{Reducer, Stateless};
+use crate::reduce::Reducer;
 use crate::sync::SyncStrategy;
 
 /// Settings of a strategy.
@@ -53,14 +53,11 @@ pub trait ReducerSettings: fmt::Debug {
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
-    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Stateless>, ConfigError>;
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError>;
 
-    /// The reducer of the whole vector, where it takes all slots at once: there are no buckets then.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    fn build_whole(&self) -> Result<Option<Box<dyn Reducer>>, ConfigError> {
-        Ok(None)
+    /// Whether it is built without a bucket around it where the vector is not cut: its random bits are then those of the whole.
+    fn takes_all_slots(&self) -> bool {
+        false
     }
 
     /// What it is.

@@ -121,7 +121,19 @@ impl<C: Reduces + Clone> Setup<C> {
         })
     }
 
-    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
+    /// One exchange, committed.
+    pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Local, usize)) -> Outcome {
+        let mut outcome = self.stage(reducer, step, on);
+        reducer.commit();
+        let mut report = Report::default();
+        reducer.report(&mut report);
+        outcome.factor = report.factor.map(|f| f.get());
+        reducer.save(&mut outcome.state);
+        outcome
+    }
+
+    /// One exchange, neither committed nor discarded.
+    pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
             Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
@@ -136,10 +148,6 @@ impl<C: Reduces + Clone> Setup<C> {
         };
         outcome.reported = reducer.reduce(round, comm).unwrap().traffic;
         outcome.counted = comm.traffic() - start;
-        let mut report = Report::default();
-        reducer.report(&mut report);
-        outcome.factor = report.factor.map(|f| f.get());
-        reducer.save(&mut outcome.state);
         outcome
     }
 }
@@ -259,6 +267,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     pub fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
         let plan = self.strategy.plan(self.step);
         let result = self.try_step(plan, comm);
+        if result.is_err() {
+            self.strategy.discard();
+        }
         if plan.agrees == Agrees::Nobody
             && let Err(error) = &result
         {
@@ -298,6 +309,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
                 debug_assert!(matches!(momenta, Momenta::Keep | Momenta::Reset));
                 conserved = before.zip(self.strategy.conserved(&parameters)).map(|(a, b)| [a, b]);
             }
+            self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
         } else {
             add(&mut parameters, &gradient);

@@ -1,12 +1,15 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, input that is not finite.
 
-use super::Synchronizes;
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, long, same_bits};
+use super::{Reduces, Synchronizes};
 use crate::comm::{Communicator, Faulty, Local};
 use crate::error::SyncError;
+use crate::reduce::Reducer;
+use crate::state::State;
 use crate::sync::Agrees;
 
-/// Law 4: fails at every call of every rank in a step, and each time goes on from its start on a fresh world.
+/// Law 4: fails at every call of every rank in a step, and each time goes on from its start on a fresh world: a rank that
+/// failed as it is, the others by loading.
 pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
     let clean = setup.run(step as usize + 2);
     for failing in 0..setup.world {
@@ -40,16 +43,16 @@ fn check_failure<C: Synchronizes + Clone>(
         let at = if rank == failing { call } else { u64::MAX };
         let mut comm = Faulty::at(comm, at);
         let before = state.save();
-        if state.step(&mut comm).is_err() {
-            comm.abort("the step failed");
-            assert_eq!(
-                state.save(),
-                before,
-                "law 4 broken: {setup}: rank {rank} changed when rank {failing} failed at call {call}"
-            );
+        if state.step(&mut comm).is_ok() {
+            state.restore(&start);
+            return state;
         }
-        // Whether it failed or not, it goes back to the start: by loading, into what it has become.
-        state.restore(&start);
+        comm.abort("the step failed");
+        assert_eq!(
+            state.save(),
+            before,
+            "law 4 broken: {setup}: rank {rank} changed when rank {failing} failed at call {call}"
+        );
         state
     });
     let after = each_pair(Local::world(setup.world), starts, |mut comm, mut state, _| {
@@ -64,6 +67,39 @@ fn check_failure<C: Synchronizes + Clone>(
             assert_eq!(outcome.state, expected.state, "law 4 broken: {setup}: rank {rank} after call {call}");
         }
     }
+}
+
+/// Law 4 of a reducer: an exchange changes nothing that is saved until it is committed, and one that is discarded, though it
+/// succeeded, leaves no trace.
+///
+/// # Panics
+/// Where it does.
+pub fn stages_until_committed<C: Reduces + Clone>(setup: &Setup<C>) {
+    let clean = setup.reduce_steps(3);
+    let tried = each_rank(Local::world(setup.world), |mut comm, rank| {
+        let mut reducer = setup.config.reducer(&setup.layout, setup.world).unwrap();
+        let each = |step| {
+            let before = saved(&*reducer);
+            // Another step's, so that nothing it stages is what would be staged anyway.
+            setup.stage(&mut *reducer, step + 3, (&mut comm, rank));
+            assert_eq!(saved(&*reducer), before, "law 4 broken: {setup}, rank {rank}: saved before it was committed");
+            reducer.discard();
+            assert_eq!(saved(&*reducer), before, "law 4 broken: {setup}, rank {rank}: discarded");
+            setup.reduce(&mut *reducer, step, (&mut comm, rank))
+        };
+        (0..3).map(each).collect::<Vec<_>>()
+    });
+    for (a, b) in tried.iter().flatten().zip(clean.iter().flatten()) {
+        assert!(same_bits(&a.average, &b.average), "law 4 broken: {setup}: average after a discarded exchange");
+        assert!(same_bits(&a.sent, &b.sent), "law 4 broken: {setup}: sent after a discarded exchange");
+        assert_eq!(a.state, b.state, "law 4 broken: {setup}: state after a discarded exchange");
+    }
+}
+
+fn saved(reducer: &dyn Reducer) -> State {
+    let mut state = State::default();
+    reducer.save(&mut state);
+    state
 }
 
 /// Law 5: some steps, saved and loaded by fresh ranks, and some more give the bits of all in a row.

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
 //! | 2 honesty | [`is_honest`], [`stays_in_range`] |
-//! | 4 failure leaves no trace | [`leaves_no_trace`] |
+//! | 4 failure leaves no trace | [`leaves_no_trace`], [`stages_until_committed`] |
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
 //! | 7 declared class | [`check_class`] |
@@ -38,7 +38,8 @@ pub use driver::{
 };
 pub use exchange::{accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, stays_in_range};
 pub use failure::{
-    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, takes_back_the_state_of_step_0,
+    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
+    takes_back_the_state_of_step_0,
 };
 
 use std::fmt;
@@ -225,7 +226,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     steps.into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }
 
-/// Holds a reducer to law 2, and exchanged at every step to the laws of a [`strategy`].
+/// Holds a reducer to laws 2 and 4, and exchanged at every step to the laws of a [`strategy`].
 ///
 /// # Panics
 /// As for [`strategy`].
@@ -236,6 +237,9 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
             true => is_honest(&setup, &runs, step),
             false => stays_in_range(&setup, &runs, step),
         });
+        if setup.layout == short() {
+            stages_until_committed(&setup);
+        }
     }
     let every_step = |layout: &Layout, world: usize| Ok(EveryStep::new(own.reducer(layout, world)?));
     strategy(&Own::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));

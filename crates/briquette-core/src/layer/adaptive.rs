@@ -34,6 +34,8 @@ pub struct Adaptive<R, K> {
     dense: Dense,
     controller: K,
     was_dense: bool,
+    /// The controller before an exchange that was neither committed nor discarded.
+    before: Option<State>,
     reason: Option<String>,
     energies: Energies,
     /// Of the whole vector: `‖x‖²` and the gains.
@@ -50,8 +52,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         let why = match inner.knob() {
             Some(knob) if knob.per_slot() || !controller.per_slot() => {
                 let (energies, whole) = (Energies::new(), Vec::new());
-                let (dense, was_dense, reason) = (Dense, false, None);
-                return Ok(Adaptive { inner, dense, controller, was_dense, reason, energies, whole });
+                let (dense, was_dense, before, reason) = (Dense, false, None, None);
+                return Ok(Adaptive { inner, dense, controller, was_dense, before, reason, energies, whole });
             }
             Some(_) => {
                 "the controller sets a compression ratio for each slot, and the reducer compresses all slots together: use gather \
@@ -92,7 +94,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         Ok(sum.map_or(Moments::default(), |sum| Moments::of(count, sum, norm2)))
     }
 
-    fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         self.controller.observe(round.facts);
         let moments = self.measure(&round, comm)?;
@@ -116,27 +118,40 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
 
 impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
-        state.put_part("controller", &self.controller);
+        match &self.before {
+            Some(before) => state.extend(before),
+            None => state.put_part("controller", &self.controller),
+        }
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         state.load_part("inner", &mut self.inner)?;
-        state.load_part("controller", &mut self.controller)
+        state.load_part("controller", &mut self.controller)?;
+        self.before = None;
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.before = None;
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        if let Some(before) = self.before.take() {
+            let restored = before.load_part("controller", &mut self.controller);
+            debug_assert!(restored.is_ok(), "a controller must load what it saved: {restored:?}");
+        }
+        self.inner.discard();
     }
 }
 
 impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
-        // The controller has decided before the exchange can fail. Its state is a few numbers: take it back by loading.
-        let mut before = State::default();
-        before.put_part("controller", &self.controller);
-        let result = self.exchange(round, comm);
-        if result.is_err() {
-            let restored = before.load_part("controller", &mut self.controller);
-            debug_assert!(restored.is_ok(), "a controller must load what it saved: {restored:?}");
-        }
-        result
+        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
+        self.discard();
+        self.before.insert(State::default()).put_part("controller", &self.controller);
+        self.decide_and_reduce(round, comm)
     }
 
     fn report(&self, report: &mut Report) {

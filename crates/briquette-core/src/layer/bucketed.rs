@@ -11,17 +11,18 @@
 //! ([`overlaps`](Communicator::overlaps)) is given the buckets one after another.
 //!
 //! **Failure.** The error is that of the first bucket that fails, as without overlap. The bucket after it may have been
-//! exchanged by then, on every rank that overlaps alike, and none beyond that. A panic ends the other thread, then goes on.
+//! exchanged by then, on every rank that overlaps alike, and none beyond that. What the buckets before it have staged is
+//! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic ends the other thread, then goes on.
 
 mod lane;
 
 use std::ops::Range;
 
 use crate::comm::Unfinished;
-use crate::error::ReduceError;
-use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Stateless};
+use crate::error::{ReduceError, StateError};
+use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections};
 use crate::report::Report;
-use crate::state::Stateful;
+use crate::state::{State, Stateful, load_each, save_each};
 use crate::{Communicator, CompressionFactor, Layout, Slot, Traffic};
 
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub struct Bucketed<R> {
     scratch: Energies,
 }
 
-impl<R: Stateless> Bucketed<R> {
+impl<R: Reducer> Bucketed<R> {
     /// Cuts `layout` and makes a reducer for each bucket.
     pub fn new(layout: &Layout, min_values: usize, mut make: impl FnMut(usize) -> R) -> Self {
         let mut buckets: Vec<Bucket<R>> = Vec::new();
@@ -89,10 +90,25 @@ impl<R: Stateless> Bucketed<R> {
     }
 }
 
-impl<R: Stateless> Stateful for Bucketed<R> {}
-impl<R: Stateless> Stateless for Bucketed<R> {}
+impl<R: Reducer> Stateful for Bucketed<R> {
+    fn save(&self, state: &mut State) {
+        save_each("bucket", self.buckets.iter().map(|bucket| &bucket.reducer), state);
+    }
 
-impl<R: Stateless> Reducer for Bucketed<R> {
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        load_each("bucket", self.buckets.iter_mut().map(|bucket| &mut bucket.reducer), state)
+    }
+
+    fn commit(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.commit());
+    }
+
+    fn discard(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.discard());
+    }
+}
+
+impl<R: Reducer> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
@@ -126,7 +142,7 @@ impl<R: Stateless> Reducer for Bucketed<R> {
 }
 
 /// One knob for all buckets: each has its share of the levels.
-impl<R: Stateless> Knob for Bucketed<R> {
+impl<R: Reducer> Knob for Bucketed<R> {
     fn per_slot(&self) -> bool {
         self.per_slot
     }

@@ -30,14 +30,6 @@ use crate::Slot;
 use crate::error::ReduceError;
 use crate::reduce::not_finite;
 
-/// Gives `vector` its length at first use; later another length is an error.
-fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
-    if vector.is_empty() {
-        vector.resize(len, 0.0);
-    }
-    if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
-}
-
 /// What stays behind of `fed`, times `rate`: the difference to what was sent. A compressor may send more than it was given, so
 /// that this leaves the range of numbers.
 fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {

@@ -18,7 +18,7 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::Class;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
@@ -31,7 +31,6 @@ use crate::{Communicator, CompressionFactor, Layout};
 pub struct Dense;
 
 impl Stateful for Dense {}
-impl Stateless for Dense {}
 
 impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -61,7 +60,7 @@ impl Described for Dense {
 }
 
 impl ReducerSettings for Dense {
-    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(Dense))
     }
 

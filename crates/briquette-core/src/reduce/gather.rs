@@ -16,7 +16,7 @@ pub use config::GatherConfig;
 
 use std::ops::Range;
 
-use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Stateless, check_average};
+use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
 use crate::aggregate::Aggregator;
 use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError, WireError};
@@ -271,7 +271,6 @@ fn next_message(frame: &[u8], cursor: &mut usize, out: &mut Message) -> Result<(
 }
 
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
-impl<C: Compressor, A: Aggregator> Stateless for Gather<C, A> {}
 
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {

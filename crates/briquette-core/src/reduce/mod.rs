@@ -179,21 +179,35 @@ pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
     Some(slot.map_or_else(String::new, |slot| slot.path().to_owned()))
 }
 
-/// Vector in, agreed average out.
-///
-/// An `Err` leaves this rank's state as it was: compute → communicate → commit.
+/// Vector in, agreed average out: compute → communicate → commit.
 pub trait Reducer: Stateful + Send {
-    /// Exchanges one vector.
+    /// Exchanges one vector, and stages what is to be remembered of it: [`save`](Stateful::save) gives the same before and
+    /// after. The caller ends the exchange: with [`commit`](Stateful::commit) after all of the step has succeeded on this rank, else
+    /// with [`discard`](Stateful::discard). [`exchange`](Reducer::exchange) does so at once.
     ///
     /// # Errors
     /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
     /// caller aborts the communicator.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits, and all memories are as they were. Whoever makes an average looks; layers need not.
+    /// as all look at the same bits. Whoever makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError>;
 
-    /// Adds what this reducer knows of the last exchange; layers add theirs and pass on.
+    /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.
+    ///
+    /// # Errors
+    /// As [`reduce`](Reducer::reduce); this reducer's state is then as before.
+    fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        let exchanged = self.reduce(round, comm);
+        if exchanged.is_ok() {
+            self.commit();
+        } else {
+            self.discard();
+        }
+        exchanged
+    }
+
+    /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
 
     /// Its knob, where a [controller](crate::control::Controller) may set the compression ratio.
@@ -201,10 +215,6 @@ pub trait Reducer: Stateful + Send {
         None
     }
 }
-
-/// Keeps nothing between exchanges that a resumed or restored run would miss. Only such reducers go into buckets:
-/// when one bucket fails, the others have nothing to take back.
-pub trait Stateless: Reducer {}
 
 impl<R: Reducer + ?Sized> Reducer for Box<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -217,5 +227,3 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
         (**self).knob()
     }
 }
-
-impl<R: Stateless + ?Sized> Stateless for Box<R> {}

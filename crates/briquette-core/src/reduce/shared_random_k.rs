@@ -25,7 +25,7 @@
 //! assert!(picked.is_sorted());
 //! ```
 
-use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Stateless, check_average};
+use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
 use crate::compress::{Class, random_k};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
@@ -69,7 +69,6 @@ impl SharedRandomK {
 }
 
 impl Stateful for SharedRandomK {}
-impl Stateless for SharedRandomK {}
 
 impl Knob for SharedRandomK {
     fn per_slot(&self) -> bool {
@@ -165,7 +164,7 @@ impl Described for SharedRandomKConfig {
 }
 
 impl ReducerSettings for SharedRandomKConfig {
-    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(self.reducer()))
     }
 

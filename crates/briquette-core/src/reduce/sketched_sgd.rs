@@ -67,7 +67,7 @@
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::{Class, Compressor, TopK};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
@@ -153,7 +153,6 @@ impl SketchedSgd {
 }
 
 impl Stateful for SketchedSgd {}
-impl Stateless for SketchedSgd {}
 
 impl Reducer for SketchedSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -267,7 +266,7 @@ impl Described for Sketch {
 }
 
 impl ReducerSettings for Sketch {
-    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(SketchedSgd::new(*self)?))
     }
 

@@ -79,7 +79,7 @@ pub use count::{HEADER, RankBytes, count};
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::{Class, Compressor, TopK, ValueKind};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
@@ -242,7 +242,6 @@ impl SparseAllReduce {
 }
 
 impl Stateful for SparseAllReduce {}
-impl Stateless for SparseAllReduce {}
 
 impl Reducer for SparseAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -362,7 +361,7 @@ impl Described for SparseAllReduceConfig {
 }
 
 impl ReducerSettings for SparseAllReduceConfig {
-    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(SparseAllReduce::new(self.factor)))
     }
 

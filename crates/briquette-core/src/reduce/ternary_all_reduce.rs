@@ -47,7 +47,7 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::bits::{pack, packed_len, unpack};
 use crate::compress::{Class, Compressor, TernGrad};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits, probes};
@@ -221,7 +221,6 @@ impl TernaryAllReduce {
 }
 
 impl Stateful for TernaryAllReduce {}
-impl Stateless for TernaryAllReduce {}
 
 impl Reducer for TernaryAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
@@ -291,7 +290,7 @@ impl Described for TernaryAllReduceConfig {
 }
 
 impl ReducerSettings for TernaryAllReduceConfig {
-    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(TernaryAllReduce::new(self.tern_grad()?)))
     }
 

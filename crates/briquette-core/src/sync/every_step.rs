@@ -28,6 +28,12 @@ impl<R: Reducer> Stateful for EveryStep<R> {
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         state.load_part("reducer", &mut self.exchange.reducer)
     }
+    fn commit(&mut self) {
+        self.exchange.reducer.commit();
+    }
+    fn discard(&mut self) {
+        self.exchange.reducer.discard();
+    }
 }
 
 /// A reducer that works in place, through a buffer, so that the vector is untouched when the exchange fails.

@@ -77,6 +77,7 @@ fn train_to(
             if plan.parameters {
                 strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails");
             }
+            strategy.commit();
         }
         let mut report = Report::default();
         strategy.report(&mut report);
@@ -147,7 +148,7 @@ fn diana_whose_memory_stands_still_is_compressed_descent() {
                 let (input, mut average) = (dyadic(comm.rank(), step, layout.len()), vec![0.0; layout.len()]);
                 let (key, slots) = (Key::new(5).step(step), layout.slots());
                 let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-                reducer.reduce(round, &mut comm)?;
+                reducer.exchange(round, &mut comm)?;
                 averages.push(average);
             }
             Ok::<_, ReduceError>(averages)

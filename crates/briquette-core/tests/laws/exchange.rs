@@ -57,7 +57,7 @@ fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
     let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + kept(i);
     // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not
     // only with W and the value at hand.
-    let (terms, largest) = match setup.config.reducer.get().traits().multiplies_matrices {
+    let (terms, largest) = match setup.config.reducers().any(|r| r.get().traits().multiplies_matrices) {
         true => (8.0, (0..setup.layout.len()).map(size).fold(0.0, f64::max)),
         false => (2.0, 0.0),
     };

@@ -1,7 +1,7 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, non-finite input.
 
 use briquette_core::config::{Config, Exchange, Feedback, exchanges, representatives};
-use briquette_core::laws::{self, Setup, long};
+use briquette_core::laws::{self, Setup, long, short};
 use briquette_core::reduce::PowerSgdConfig;
 
 #[test]
@@ -12,6 +12,14 @@ fn law_4_a_failure_leaves_no_trace() {
         let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
         steps.dedup();
         steps.into_iter().for_each(|step| laws::leaves_no_trace(&setup, step));
+    }
+}
+
+#[test]
+fn law_4_what_is_not_committed_leaves_no_trace() {
+    for exchange in exchanges() {
+        let world = exchange.fewest_ranks().max(3);
+        laws::stages_until_committed(&Setup { config: exchange, layout: short(), world });
     }
 }
 

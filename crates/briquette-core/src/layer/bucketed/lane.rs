@@ -15,7 +15,7 @@ use std::thread::{self, Builder};
 use super::{Done, Part};
 use crate::comm::{FramePool, Scope, Verdict};
 use crate::error::CommError;
-use crate::reduce::Stateless;
+use crate::reduce::Reducer;
 use crate::{Communicator, Frame, Traffic};
 
 /// The communicator that all buckets share.
@@ -48,7 +48,7 @@ struct Lane<'a> {
 ///
 /// # Panics
 /// When the system starts no more threads, or a reducer panics.
-pub(super) fn run<'a, R: Stateless + 'a>(
+pub(super) fn run<'a, R: Reducer + 'a>(
     parts: impl Iterator<Item = Part<'a, R>>,
     comm: &mut dyn Communicator,
 ) -> Vec<Done> {
@@ -78,7 +78,7 @@ impl<'a> Lane<'a> {
         Lane { rank, world, bucket: 0, place, from_other, to_other, nobodys: Default::default() }
     }
 
-    fn run<R: Stateless>(mut self, parts: Vec<Part<'_, R>>) -> Vec<Done> {
+    fn run<R: Reducer>(mut self, parts: Vec<Part<'_, R>>) -> Vec<Done> {
         let mut all = Vec::with_capacity(parts.len());
         for part in parts {
             (self.bucket, *self.place.get_mut()) = (part.index, Place::Earlier);

@@ -7,7 +7,7 @@ use crate::config::{
     CompressorConfig, Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, probes, worse,
 };
 use crate::error::ConfigError;
-use crate::reduce::Stateless;
+use crate::reduce::Reducer;
 
 /// Settings of [`Gather`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -40,7 +40,7 @@ impl Described for GatherConfig {
 }
 
 impl ReducerSettings for GatherConfig {
-    fn build(&self, exchange: &Exchange, _: &Layout) -> Result<Box<dyn Stateless>, ConfigError> {
+    fn build(&self, exchange: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         let grain = if self.per_slot { Grain::PerSlot } else { Grain::Whole };
         Ok(Box::new(Gather::new(self.compressor.build(), exchange.aggregator.get().build()).grain(grain)))
     }
