@@ -13,6 +13,8 @@ family! {
     StrategyConfig = EveryStep, "strategy", dyn StrategySettings {
         EveryStep = EveryStepConfig,
         LocalSgd(LocalSgdConfig),
+        Slowmo(SlowMoConfig),
+        Sgp(SgpConfig),
     }
 }
 

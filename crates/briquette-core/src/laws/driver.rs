@@ -316,8 +316,10 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         }
         let counted = comm.traffic() - if agreement.is_some() { talked } else { start };
         let mut report = Report::default();
-        self.strategy.report(&mut report);
-        let reported = if agreement.is_some() { report.traffic.unwrap_or_default() } else { Traffic::default() };
+        if agreement.is_some() {
+            self.strategy.report(&mut report);
+        }
+        let reported = report.traffic.unwrap_or_default();
         if let Some(agreement) = agreement {
             let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
             let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };

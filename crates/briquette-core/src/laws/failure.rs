@@ -154,6 +154,8 @@ pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
         let results = each_rank(Local::world(setup.world), |mut comm, rank| {
             let mut state = Rank::after(setup, step, &mut comm);
             let before = state.save();
+            // Without a header, ranks may be at different steps.
+            comm.barrier().unwrap();
             if rank == 1 {
                 state.poison = Some((70, bad));
             }

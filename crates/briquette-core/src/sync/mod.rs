@@ -11,12 +11,20 @@
 //! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
 pub mod every_step;
+pub mod graph;
 pub mod header;
 pub mod periodic;
+pub mod sgp;
+pub mod slow_mo;
+#[cfg(test)]
+mod testkit;
 
 pub use every_step::{EveryStep, EveryStepConfig};
+pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
 pub use periodic::{LocalSgdConfig, Periodic};
+pub use sgp::{Sgp, SgpConfig};
+pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
 use crate::reduce::Facts;
