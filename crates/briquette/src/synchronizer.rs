@@ -5,7 +5,7 @@ mod join;
 mod mixed;
 mod told;
 
-use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
+use briquette_core::comm::{Scope, Session, all_reduce_traffic};
 use briquette_core::reduce::{Facts, Previous};
 use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
@@ -25,7 +25,7 @@ pub use self::mixed::REBROADCAST_STEPS;
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
-    pub(crate) comm: Box<dyn Communicator>,
+    pub(crate) comm: Session,
     pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
     pub(crate) seed: u64,
@@ -78,11 +78,12 @@ impl std::fmt::Debug for Synchronizer {
 }
 
 impl Synchronizer {
-    /// For this rank's communicator. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
-    pub fn new(comm: impl Communicator + 'static, config: impl BuildStrategy + 'static, seed: u64) -> Self {
+    /// For this rank's session, or the transport of one. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
+    pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64) -> Self {
+        let comm = comm.into();
         let last_end = comm.now();
         Synchronizer {
-            comm: Box::new(comm),
+            comm,
             config: Box::new(config),
             joined: None,
             seed,
@@ -154,9 +155,9 @@ impl Synchronizer {
         &self.report
     }
 
-    /// The communicator, for exchanges of the training loop's own; every rank must make the same ones.
-    pub fn communicator(&mut self) -> &mut dyn Communicator {
-        &mut *self.comm
+    /// The session, for exchanges of the training loop's own; every rank must make the same ones.
+    pub fn communicator(&mut self) -> &mut Session {
+        &mut self.comm
     }
 
     fn mismatch(&self, rank: usize, field: &str, ours: impl ToString, theirs: impl ToString) -> Error {
@@ -241,13 +242,13 @@ impl Synchronizer {
         };
         let before = self.comm.now();
         let Agreement { facts, stop, weight } =
-            agree(&header, self.facts.as_ref(), layout.slots(), present, &mut *self.comm)?;
+            agree(&header, self.facts.as_ref(), layout.slots(), present, &mut self.comm)?;
         let header_seconds = self.comm.now() - before;
         if weigh && weight != 1.0 && self.config.weighs_samples() {
             vector.iter_mut().for_each(|v| *v *= weight);
         }
         let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts };
-        joined.strategy.sync(vector, &cx, &mut *self.comm)?;
+        joined.strategy.sync(vector, &cx, &mut self.comm)?;
         if !self.config.remembers() {
             // A sign has no zero: what no rank had stays absent.
             let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);

@@ -5,7 +5,7 @@ use briquette::core::reduce::{Dense, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Due, SyncStrategy};
-use briquette::core::{Communicator, Traffic};
+use briquette::core::{Session, Traffic};
 
 /// Averages parameters after 1, 2, 4, 8, … steps, and from then on every `longest` steps.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl SyncStrategy for Doubling {
         if is_due { Due::Parameters } else { Due::Nothing }
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
+    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
         self.average.resize(local.len(), 0.0);
         let (key, slots, facts) = (cx.key.step(cx.facts.step), cx.slots, cx.facts);
         let round = Round { key, slots, facts, input: local, average: &mut self.average, sent: None };

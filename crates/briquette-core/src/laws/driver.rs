@@ -4,7 +4,7 @@ use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Reduces, Synchronizes};
-use crate::comm::{Communicator, Local};
+use crate::comm::{Local, Session};
 use crate::error::SyncError;
 use crate::reduce::{Facts, Previous, Reducer, Round};
 use crate::report::Report;
@@ -117,7 +117,7 @@ impl<C: Reduces + Clone> Setup<C> {
         })
     }
 
-    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
+    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Session, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
             Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
@@ -220,7 +220,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     }
 
     /// A rank that has gone `steps` steps.
-    pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut dyn Communicator) -> Self {
+    pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut Session) -> Self {
         let mut rank = Rank::new(setup, comm.rank());
         (0..steps).for_each(|_| drop(rank.step(comm).unwrap()));
         rank
@@ -249,7 +249,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where nothing is due
     /// no rank communicates. On an error nothing has changed.
-    pub fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
+    pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
         let mut vector = gradient(&self.setup.layout, self.rank, self.step);
         if let Some((index, value)) = self.poison {
             vector[index] = value;
@@ -284,7 +284,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Ok(Outcome { average: vector, sent: Vec::new(), state, factor, due: Some(due), reported, counted })
     }
 
-    fn agree(&self, vector: &[f32], comm: &mut dyn Communicator) -> Result<Facts, SyncError> {
+    fn agree(&self, vector: &[f32], comm: &mut Session) -> Result<Facts, SyncError> {
         let layout = &self.setup.layout;
         let bad = |i: usize| layout.slots().iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
         let header = Header {
@@ -302,7 +302,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Ok(agree(&header, before.as_ref(), layout.slots(), &mut present, comm)?.facts)
     }
 
-    fn sync(&mut self, vector: &mut [f32], facts: &Facts, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
+    fn sync(&mut self, vector: &mut [f32], facts: &Facts, comm: &mut Session) -> Result<Traffic, SyncError> {
         let before = vector.to_vec();
         let cx = Context { key: Key::new(5), slots: self.setup.layout.slots(), facts };
         let result = self.strategy.sync(vector, &cx, comm);
@@ -322,16 +322,16 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
 }
 
 /// Runs `body` on a thread a rank.
-pub fn each_rank<C: Communicator, T: Send>(world: Vec<C>, body: impl Fn(C, usize) -> T + Sync) -> Vec<T> {
+pub fn each_rank<T: Send>(world: Vec<Session>, body: impl Fn(Session, usize) -> T + Sync) -> Vec<T> {
     let nothing = world.iter().map(|_| ()).collect();
     each_pair(world, nothing, |comm, (), rank| body(comm, rank))
 }
 
 /// The same with something of its own for each rank.
-pub fn each_pair<C: Communicator, S: Send, T: Send>(
-    world: Vec<C>,
+pub fn each_pair<S: Send, T: Send>(
+    world: Vec<Session>,
     own: Vec<S>,
-    body: impl Fn(C, S, usize) -> T + Sync,
+    body: impl Fn(Session, S, usize) -> T + Sync,
 ) -> Vec<T> {
     let body = &body;
     std::thread::scope(|scope| {

@@ -15,7 +15,7 @@
 //!
 //! **On the wire.** An all-reduce of `1 + probes` f64 in front of the exchange.
 
-use crate::Communicator;
+use crate::Session;
 use crate::control::{Agreed, Controller, Outcome};
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, gain};
@@ -74,13 +74,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
     }
 
     /// Measures what the controller asks for; afterwards `sums` holds `‖x‖²` and the gains, agreed.
-    fn measure(
-        &mut self,
-        x: &[f32],
-        slots: &[crate::Slot],
-        key: Key,
-        comm: &mut dyn Communicator,
-    ) -> Result<(), ReduceError> {
+    fn measure(&mut self, x: &[f32], slots: &[crate::Slot], key: Key, comm: &mut Session) -> Result<(), ReduceError> {
         self.probes.clear();
         self.probes.extend_from_slice(self.controller.probes());
         self.sums.clear();
@@ -97,7 +91,7 @@ impl<R: Probing, K: Controller> Adaptive<R, K> {
         Ok(())
     }
 
-    fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         self.observe(round.facts);
         self.measure(round.input, round.slots, round.key, comm)?;
@@ -146,7 +140,7 @@ impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
 }
 
 impl<R: Probing, K: Controller> Reducer for Adaptive<R, K> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         // The controller has decided before the exchange can fail. Its state is a few numbers: take it back by loading.
         let mut before = State::default();
         before.put_part("controller", &self.controller);

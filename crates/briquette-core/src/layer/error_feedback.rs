@@ -49,7 +49,7 @@
 //! ```
 
 use super::{check_finite, fit, keep_unsent};
-use crate::Communicator;
+use crate::Session;
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Exchanged, Facts, Reducer, Round};
 use crate::report::Report;
@@ -110,7 +110,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 }
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.facts)?;
         let (len, first) = (round.input.len(), self.residual.is_empty());
         fit(&mut self.residual, len)?;

@@ -57,7 +57,7 @@
 //! ```
 
 use super::{check_finite, fit, keep_unsent};
-use crate::Communicator;
+use crate::Session;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
 use crate::reduce::{Exchanged, Reducer, Round};
@@ -171,7 +171,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
 }
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let (len, first) = (round.input.len(), self.velocity.is_empty());
         fit(&mut self.velocity, len)?;
         fit(&mut self.pending, len)?;

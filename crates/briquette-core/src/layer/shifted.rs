@@ -67,7 +67,7 @@ use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, Slot};
+use crate::{Session, Slot};
 
 /// Sends differences to a memory; see the [module](self).
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl<R: Reducer> Stateful for Shifted<R> {
 }
 
 impl<R: Reducer> Reducer for Shifted<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let (len, first) = (round.input.len(), self.memory.is_empty());
         fit(&mut self.memory, len)?;
         fit(&mut self.mean_memory, len)?;

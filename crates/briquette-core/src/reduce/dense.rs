@@ -8,7 +8,7 @@
 //! **Properties.** Exact to the rounding of `W` additions; `sent` is the input, so a residual above it is exactly 0.
 //!
 //! ```
-//! use briquette_core::comm::{Communicator, Local};
+//! use briquette_core::comm::{Session, Local};
 //! use briquette_core::{Key, Layout, reduce::{Dense, Facts, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
@@ -22,7 +22,7 @@ use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
 use crate::error::ReduceError;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor};
+use crate::{CompressionFactor, Session};
 
 /// The exact mean; see the [module](self).
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,7 +32,7 @@ impl Stateful for Dense {}
 impl Stateless for Dense {}
 
 impl Reducer for Dense {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { slots, input, average, sent, .. } = round;
         let weight = 1.0 / comm.world() as f32;
         average.copy_from_slice(input);

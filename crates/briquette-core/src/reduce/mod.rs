@@ -28,7 +28,7 @@ use crate::error::ReduceError;
 use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key, Slot, Traffic};
+use crate::{CompressionFactor, Key, Session, Slot, Traffic};
 
 /// What all ranks know and agree on when an exchange starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -145,17 +145,15 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// Runs `exchange`, after which the reducer makes no further call, and counts the bytes the transport moved meanwhile.
+    /// Runs `exchange` and counts the bytes that it moved.
     pub(crate) fn count(
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
         selection: Selection,
-        exchange: impl FnOnce(&mut dyn Communicator) -> Result<(), ReduceError>,
+        exchange: impl FnOnce(&mut Session) -> Result<(), ReduceError>,
     ) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         exchange(comm)?;
-        let traffic = comm.traffic() - before;
-        comm.finished();
-        Ok(Exchanged { traffic, selection })
+        Ok(Exchanged { traffic: comm.traffic() - before, selection })
     }
 }
 
@@ -190,7 +188,7 @@ pub trait Reducer: Stateful + Send {
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
     /// as all look at the same bits, and all memories are as they were. Whoever makes an average looks; layers need not.
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError>;
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
     /// Adds what this reducer knows of the last exchange; layers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
@@ -237,7 +235,7 @@ pub trait StatelessProbing: Stateless + Probing {}
 impl<R: Stateless + Probing + ?Sized> StatelessProbing for R {}
 
 impl<R: Reducer + ?Sized> Reducer for Box<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         (**self).reduce(round, comm)
     }
     fn report(&self, report: &mut Report) {

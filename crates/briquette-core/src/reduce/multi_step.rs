@@ -49,11 +49,10 @@
 //! ```
 
 use super::{Exchanged, Reducer, Round, Stateless, check_average};
-use crate::comm::Unfinished;
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Traffic};
+use crate::{CompressionFactor, Session, Traffic};
 
 /// Several rounds of a reducer on what is left; see the [module](self).
 #[derive(Debug)]
@@ -107,7 +106,7 @@ impl<R: Stateless> Stateful for MultiStep<R> {}
 impl<R: Stateless> Stateless for MultiStep<R> {}
 
 impl<R: Stateless> Reducer for MultiStep<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, facts, input, average, mut sent } = round;
         self.remaining.clear();
         self.remaining.extend_from_slice(input);
@@ -122,7 +121,7 @@ impl<R: Stateless> Reducer for MultiStep<R> {
             let key = if index == 0 { key } else { key.purpose("multi-step").bucket(index) };
             let (average_of, sent_of) = (&mut self.round_average[..], Some(&mut self.round_sent[..]));
             let part = Round { key, slots, facts, input: &self.remaining, average: average_of, sent: sent_of };
-            let exchanged = self.inner.reduce(part, &mut Unfinished(&mut *comm))?;
+            let exchanged = self.inner.reduce(part, comm)?;
             traffic += exchanged.traffic;
             selection.get_or_insert(exchanged.selection);
             add(self.weight, &self.round_average, average);

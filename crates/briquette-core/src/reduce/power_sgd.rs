@@ -48,7 +48,7 @@ use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, CompressionFactor, Key, Slot};
+use crate::{CompressionFactor, Key, Session, Slot};
 
 /// One matrix slot and its places in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
@@ -220,7 +220,7 @@ impl Stateful for PowerSgd {
 }
 
 impl Reducer for PowerSgd {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         self.prepare(&round)?;
         let weight = 1.0 / comm.world() as f32;
         let Round { slots, input, average, sent, .. } = round;

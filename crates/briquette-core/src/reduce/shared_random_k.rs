@@ -31,7 +31,7 @@ use crate::error::ReduceError;
 use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key, Slot};
+use crate::{CompressionFactor, Key, Session, Slot};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Probing for SharedRandomK {
 }
 
 impl Reducer for SharedRandomK {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, input, average, sent, .. } = round;
         let k = self.factor.keep(input.len());
         SharedRandomK::choose(key, input.len(), k, &mut self.indices);

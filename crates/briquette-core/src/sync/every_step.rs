@@ -5,7 +5,7 @@ use crate::error::{StateError, SyncError};
 use crate::reduce::{Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, Traffic};
+use crate::{Session, Traffic};
 
 /// Gradients, every step. Holds one vector: the average.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) fn reduce_in_place<R: Reducer>(
     average: &mut Vec<f32>,
     local: &mut [f32],
     cx: &Context<'_>,
-    comm: &mut dyn Communicator,
+    comm: &mut Session,
 ) -> Result<Traffic, SyncError> {
     average.resize(local.len(), 0.0);
     let round =
@@ -51,7 +51,7 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         Due::Gradients
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
+    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
         reduce_in_place(&mut self.reducer, &mut self.average, local, cx, comm)
     }
 

@@ -12,7 +12,7 @@ use crate::error::SyncError;
 use crate::reduce::Facts;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Key, Slot, Traffic};
+use crate::{Key, Session, Slot, Traffic};
 
 /// What a strategy wants at a step; the same answer on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub trait SyncStrategy: Stateful + Send {
     ///
     /// # Errors
     /// [`SyncError`]; `local` and this strategy's state are then as before.
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<Traffic, SyncError>;
+    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError>;
 
     /// What the last exchange did.
     fn report(&self, report: &mut Report);

@@ -27,7 +27,7 @@ use crate::layer::Metered;
 use crate::reduce::{Dense, Reducer};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Traffic};
+use crate::{Session, Traffic};
 
 /// Parameters, every `H` steps; see the [module](self).
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl SyncStrategy for Periodic {
         if (step + 1).is_multiple_of(self.every) { Due::Parameters } else { Due::Nothing }
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<Traffic, SyncError> {
+    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
         reduce_in_place(&mut self.reducer, &mut self.average, local, cx, comm)
     }
 

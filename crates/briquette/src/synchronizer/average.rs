@@ -1,7 +1,6 @@
 //! Exchanges outside of steps: averages for evaluating and saving, which training does not go on with, and at the end of a run;
 //! a few bytes at any time.
 
-use briquette_core::Communicator;
 use briquette_core::sync::Due;
 use burn::module::Module;
 
