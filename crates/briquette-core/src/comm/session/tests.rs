@@ -84,15 +84,15 @@ fn what_is_sent_leaves_at_the_end_of_every_collective() {
 fn seconds_inside_calls_are_counted_once_and_by_every_measurement_around_them() {
     // Four frames a gather in a world of three, whose frames leave before any is needed.
     let spent = run_ranks(Queued::world(3), |mut comm| {
-        let mut gather = |comm: &mut Session| {
+        let gather = |comm: &mut Session| {
             (1..3).try_for_each(|ahead| comm.send((comm.rank() + ahead) % 3, vec![]))?;
             comm.flush()?;
             (1..3).try_for_each(|behind| comm.recv((comm.rank() + 3 - behind) % 3).map(drop))
         };
         gather(&mut comm)?;
         let ((first, second), outer) = comm.spent_in(|comm| {
-            let first = comm.spent_in(&mut gather).1;
-            (first, comm.spent_in(&mut gather).1)
+            let first = comm.spent_in(gather).1;
+            (first, comm.spent_in(gather).1)
         });
         Ok::<_, CommError>([first, second, outer])
     });
