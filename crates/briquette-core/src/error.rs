@@ -2,7 +2,7 @@
 
 use crate::comm::Scope;
 
-/// A communicator could not finish an operation. The communicator is of no further use after one.
+/// A session could not finish an operation. It is of no further use after one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
@@ -20,7 +20,7 @@ pub enum CommError {
         /// What is known of the other side, where the transport knows anything.
         last_seen: Option<String>,
     },
-    /// Some rank called [`abort`](crate::Communicator::abort), panicked, or failed.
+    /// Some rank called [`abort`](crate::comm::Session::abort), panicked, or failed.
     #[error("rank {by} stopped the run during {during}: {reason}")]
     Aborted {
         /// The rank that stopped the run.

@@ -1,7 +1,7 @@
 //! What controllers need is measured and agreed, what they do not need costs nothing, and slots get the ratios decided for them.
 
 use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Compressor, Dense as Identity, Norm, Qsgd, RandomK, TopK};
 use briquette_core::control::{Agreed, Controller, Decision, Moments, Needs};
 use briquette_core::error::ReduceError;
@@ -73,7 +73,7 @@ fn vector(rank: usize) -> Vec<f32> {
 }
 
 /// One exchange: the average, the bytes, and the ratio reported.
-fn reduce(reducer: &mut dyn Reducer, comm: &mut Local) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
+fn reduce(reducer: &mut dyn Reducer, comm: &mut Session) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
     let (layout, input, facts) = (layout(), vector(comm.rank()), Facts::default());
     let (mut average, slots, before) = (vec![0.0; 48], layout.slots(), comm.traffic());
     let round = Round { key: Key::new(7), slots, facts: &facts, input: &input, average: &mut average, sent: None };
@@ -195,7 +195,7 @@ fn every_slot_is_compressed_as_decided_for_it_in_buckets_or_not() {
             let mut given = Given { gains: probed.clone(), decided: Some(decided.clone()), ..Given::default() };
             let make = |_| Gather::new(TopK::factor(factor(5.0)), Mean).grain(Grain::PerSlot);
             let mut adaptive = Adaptive::new(Bucketed::new(&layout(), min_values, make), &mut given).unwrap();
-            let (average, _, ratio) = reduce(&mut adaptive, &mut Local::world(1).remove(0)).unwrap();
+            let (average, _, ratio) = reduce(&mut adaptive, &mut Session::world(1).remove(0)).unwrap();
             assert_eq!(average, expected, "{probed:?}, buckets of {min_values}");
             assert!((ratio - 48.0 / 17.0).abs() < 1e-12, "{ratio}");
         }

@@ -54,7 +54,7 @@ use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Facts, Reducer, Round};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Communicator, Layout};
+use crate::{Layout, Session};
 
 /// Feeds back what was not sent; see the [module](self).
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 }
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.facts)?;
         let len = round.input.len();
         self.residual.fit(len)?;

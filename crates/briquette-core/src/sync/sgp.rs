@@ -48,7 +48,7 @@ use crate::math::all_finite;
 use crate::reduce::not_finite;
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Communicator, Frame, Layout, Traffic};
+use crate::{Frame, Layout, Session, Traffic};
 
 /// Mixes parameters with neighbours; see the [module](self).
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Sgp {
     }
 
     /// Sends shares of `x` and of the weight, and adds what comes; the weight then.
-    fn mix(&self, x: &mut [f32], step: u64, comm: &mut dyn Communicator) -> Result<f32, CommError> {
+    fn mix(&self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
         comm.scope().operation = "push to neighbours";
         let (rank, world) = (comm.rank(), comm.world());
         let peers = self.graph.peers(step, rank, world);
@@ -163,7 +163,7 @@ impl SyncStrategy for Sgp {
         &mut self,
         parameters: &mut [f32],
         cx: &Context<'_>,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         let step = cx.facts.step;
         let failed = |source| SyncError::Reduce { step, source };

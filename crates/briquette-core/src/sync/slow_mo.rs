@@ -59,7 +59,7 @@ use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
-use crate::{Communicator, Layout};
+use crate::{Layout, Session};
 
 /// Settings of [`SlowMo`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -178,7 +178,7 @@ impl<R: Reducer> SlowMo<R> {
     }
 
     /// The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
-    fn end_period(&mut self, shares: &[f32], cx: &Context<'_>, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn end_period(&mut self, shares: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (step, len) = (cx.facts.step, shares.len());
         let rate = cx.facts.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
         self.momentum.fit(len)?;
@@ -263,12 +263,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         self.base.iter_mut().for_each(|base| base.begin(parameters));
     }
 
-    fn after_backward(
-        &mut self,
-        gradient: &mut [f32],
-        cx: &Context<'_>,
-        comm: &mut dyn Communicator,
-    ) -> Result<(), SyncError> {
+    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         self.base.as_mut().map_or(Ok(()), |base| base.after_backward(gradient, cx, comm))
     }
 
@@ -276,7 +271,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         &mut self,
         parameters: &mut [f32],
         cx: &Context<'_>,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         let step = cx.facts.step;
         self.report = Report::default();

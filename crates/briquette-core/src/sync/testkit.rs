@@ -3,8 +3,7 @@
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Context, Momenta, SyncStrategy};
-use crate::Communicator;
-use crate::comm::{Local, run_ranks};
+use crate::comm::{Local, Session, run_ranks};
 use crate::error::CommError;
 use crate::reduce::Facts;
 use crate::{Key, Layout};
@@ -32,12 +31,12 @@ pub(super) fn train<S: SyncStrategy>(
 
 /// What each rank ends with, and the seconds its clock shows after the last step.
 fn run<S: SyncStrategy>(
-    world: Vec<Local>,
+    world: Vec<Session>,
     strategy: impl Fn() -> S + Sync,
     start: &[f32],
     (sgd, gradient): (Sgd, Gradient<'_>),
 ) -> Vec<(Vec<f32>, f64)> {
-    let each = |mut comm: Local| {
+    let each = |mut comm: Session| {
         let (mut strategy, layout) = (strategy(), Layout::flat(start.len()));
         let (mut x, mut velocity) = (start.to_vec(), vec![0.0; start.len()]);
         strategy.begin(&x);

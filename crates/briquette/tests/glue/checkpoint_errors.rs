@@ -5,14 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use briquette::core::Communicator;
-use briquette::core::comm::Local;
+use briquette::core::comm::{Local, Session};
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 
 use crate::common::*;
 
-fn alone() -> Local {
+fn alone() -> Session {
     Local::world(1).remove(0)
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, Error, WorldChange};
 use burn::grad_clipping::GradientClipping;

@@ -1,6 +1,5 @@
 //! Replicas stay equal to the bit, whatever travels.
 
-use briquette::core::Communicator;
 use briquette::core::config::representatives;
 use briquette::{DistributedOptimizer, Error};
 

@@ -95,7 +95,8 @@ fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
         }
         Ok(())
     });
-    let texts: Vec<String> = results.into_iter().map(|result| result.map_or_else(|e: Error| e.to_string(), |()| String::new())).collect();
+    let texts: Vec<String> =
+        results.into_iter().map(|result| result.map_or_else(|e: Error| e.to_string(), |()| String::new())).collect();
     assert!(texts[1].contains("step 2: rank 1 has a non-finite value"), "{}", texts[1]);
     for text in [&texts[0], &texts[2]] {
         assert!(text.contains("rank 1 stopped the run"), "{text}");

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::Communicator;
-use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig};
+use briquette::core::config::{Config, Exchange, Feedback};
+use briquette::core::reduce::PowerSgdConfig;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
 
