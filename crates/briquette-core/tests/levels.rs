@@ -195,7 +195,7 @@ fn every_slot_is_compressed_as_decided_for_it_in_buckets_or_not() {
             let mut given = Given { gains: probed.clone(), decided: Some(decided.clone()), ..Given::default() };
             let make = |_| Gather::new(TopK::factor(factor(5.0)), Mean).grain(Grain::PerSlot);
             let mut adaptive = Adaptive::new(Bucketed::new(&layout(), min_values, make), &mut given).unwrap();
-            let (average, _, ratio) = reduce(&mut adaptive, &mut Session::world(1).remove(0)).unwrap();
+            let (average, _, ratio) = reduce(&mut adaptive, &mut Local::world(1).remove(0)).unwrap();
             assert_eq!(average, expected, "{probed:?}, buckets of {min_values}");
             assert!((ratio - 48.0 / 17.0).abs() < 1e-12, "{ratio}");
         }
