@@ -31,7 +31,7 @@ pub use spec::{CompressorConfig, CompressorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::compress::TernGrad;
-use crate::control::{Constant, Controller, GraVacConfig, Schedule};
+use crate::control::{Adaqs, Constant, Controller, GraVacConfig, LGreco, Schedule};
 use crate::error::ConfigError;
 use crate::layer::Momentum;
 use crate::reduce::Sketch;
@@ -171,6 +171,10 @@ pub enum ControllerConfig {
     Schedule(WarmUp),
     /// GraVAC.
     Gravac(GraVacConfig),
+    /// AdaQS.
+    Adaqs(Adaqs),
+    /// L-GreCo.
+    LGreco(LGreco),
 }
 
 /// Settings of [`ControllerConfig::Constant`].
@@ -288,6 +292,8 @@ impl ControllerConfig {
             ControllerConfig::Constant(fixed) => Box::new(Constant(fixed.factor)),
             ControllerConfig::Schedule(WarmUp { from, to, steps }) => Box::new(Schedule::warm_up(*from, *to, *steps)?),
             ControllerConfig::Gravac(settings) => Box::new(settings.build(world)?),
+            ControllerConfig::Adaqs(settings) => Box::new(settings.build(world)?),
+            ControllerConfig::LGreco(settings) => Box::new(settings.build(world)?),
         }))
     }
 }

@@ -1,8 +1,8 @@
 //! One value per algorithm, behind exhaustive matches.
 
 use super::{
-    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm,
-    Rule, WarmUp,
+    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Described, Exchange, Feedback, Fixed, ReducerConfig,
+    Rhythm, Rule, WarmUp,
 };
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
@@ -57,9 +57,16 @@ impl Chain for ControllerConfig {
             Some(ControllerConfig::None) => Constant(Fixed { factor: factor(10.0) }),
             Some(Constant(_)) => Schedule(WarmUp { from: factor(2.0), to: factor(16.0), steps: 4 }),
             Some(Schedule(_)) => Gravac(gravac(0.75)),
-            Some(Gravac(_)) => return Option::None,
+            Some(Gravac(_)) => Adaqs(representative()),
+            Some(Adaqs(_)) => LGreco(representative()),
+            Some(LGreco(_)) => return Option::None,
         })
     }
+}
+
+/// The first that the laws are tried on.
+fn representative<T: Described>() -> T {
+    T::representatives().swap_remove(0)
 }
 
 /// Where the gain swings about `epsilon`: dense, safe and bold by turns, and bolder after a window.
@@ -119,6 +126,16 @@ fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback
     }
 }
 
+/// With a message for each slot where a ratio for each is decided.
+fn reducer_under(controller: &ControllerConfig, reducer: ReducerConfig) -> ReducerConfig {
+    match (controller, reducer) {
+        (ControllerConfig::LGreco(_), ReducerConfig::Gather { compressor, .. }) => {
+            ReducerConfig::Gather { compressor, per_slot: true }
+        }
+        (_, reducer) => reducer,
+    }
+}
+
 /// One configuration per algorithm, and the combinations whose parts touch.
 pub fn representatives() -> Vec<Config> {
     let mut exchanges = Vec::new();
@@ -150,12 +167,8 @@ pub fn representatives() -> Vec<Config> {
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
             let feedback = feedback_under(feedback, &controller);
-            add(Exchange {
-                reducer: compressed(feedback, ValueKind::F32),
-                feedback,
-                controller,
-                ..Exchange::default()
-            });
+            let reducer = reducer_under(&controller, compressed(feedback, ValueKind::F32));
+            add(Exchange { reducer, feedback, controller, dense_below: Some(0), ..Exchange::default() });
         }
         add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
         let bucket_values = Some(32);
@@ -176,6 +189,17 @@ pub fn representatives() -> Vec<Config> {
         for reducer in [ReducerConfig::SparseAllReduce { factor: factor(4.0) }, ReducerConfig::SketchedSgd(sketch)] {
             add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
         }
+    }
+    // Bits and ratios that change, for slots of different buckets, with and without a residual.
+    let bits = || ReducerConfig::gather(Qsgd::representative().into());
+    for (controller, reducer, feedback) in [
+        (ControllerConfig::Adaqs(representative()), bits(), Feedback::None),
+        (ControllerConfig::LGreco(representative()), bits(), Feedback::None),
+        (ControllerConfig::LGreco(representative()), top_k(ValueKind::Q8), Feedback::Error),
+        (ControllerConfig::LGreco(representative()), top_k(ValueKind::F32), momentum),
+    ] {
+        let (reducer, bucket_values) = (reducer_under(&controller, reducer), Some(32));
+        add(Exchange { reducer, feedback, controller, bucket_values, dense_below: Some(0), ..Exchange::default() });
     }
     // Random coordinates keep less: about 1/4 of the energy at 4x.
     let gravac = ControllerConfig::Gravac(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
@@ -260,6 +284,28 @@ mod tests {
         let error = built(None).map(drop).unwrap_err().to_string();
         assert!(error.contains("bucket values"), "{error}");
         assert!(built(Some(8)).is_ok());
+    }
+
+    #[test]
+    fn a_controller_needs_a_knob_and_for_each_slot_a_message_of_its_own() {
+        let layout = crate::Layout::new([("weight", vec![64]), ("bias", vec![8])]);
+        let built = |text: &str, controller| {
+            let reducer = toml::from_str(text).unwrap();
+            let exchange = Exchange { reducer, controller, dense_below: Some(0), ..Exchange::default() };
+            exchange.build_reducer(&layout, 2).map(drop).map_err(|error| error.to_string())
+        };
+        let [for_all, for_each] =
+            [ControllerConfig::Adaqs(representative()), ControllerConfig::LGreco(representative())];
+        let whole = "kind = 'gather'\ncompressor = 'topk:8x'";
+        let per_slot = format!("{whole}\nper_slot = true");
+        assert!(built(whole, for_each.clone()).unwrap_err().contains("per_slot = true"));
+        for (text, controller) in [(whole, &for_all), (&per_slot, &for_all), (&per_slot, &for_each)] {
+            assert_eq!(built(text, controller.clone()), Ok(()));
+        }
+        let sign = built("kind = 'gather'\ncompressor = 'sign'", for_all.clone()).unwrap_err();
+        assert!(sign.contains("compressor sign has none; use one of topk, threshold-topk"), "{sign}");
+        let power = built("kind = 'power-sgd'\nrank = 1", for_all).unwrap_err();
+        assert!(power.contains("reducer power-sgd has none; use gather"), "{power}");
     }
 
     #[test]
