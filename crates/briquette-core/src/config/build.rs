@@ -169,9 +169,9 @@ impl Exchange {
 
     /// Under a controller: the reducer needs a knob.
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
-        let mut buckets = self.buckets(&self.reducer, layout)?;
+        let mut reducer = self.fixed(layout)?;
         let why = match &self.reducer {
-            _ if buckets.knob().is_some() => return Ok(Box::new(Adaptive::new(buckets, controller)?)),
+            _ if reducer.knob().is_some() => return Ok(Box::new(Adaptive::new(reducer, controller)?)),
             ReducerConfig::Gather { compressor, .. } => {
                 let valid = CompressorConfig::tunable().join(", ");
                 format!("compressor {compressor} has none; use one of {valid}")
