@@ -46,7 +46,7 @@ impl Exchange {
         // Dense sends everything: there is no gain to measure.
         let metered: Box<dyn Reducer> = match self.reducer.get().traits().is_dense && self.rules.is_empty() {
             true => Box::new(Metered::seconds_only(reducer)),
-            false => Box::new(Metered::new(reducer)),
+            false => Box::new(Metered::new(reducer).under_memory(self.feedback.get().asks().remembers())),
         };
         self.feedback.get().wrap(metered, self, layout)
     }
