@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::core::CompressionFactor;
-use briquette::core::config::{ControllerConfig, WarmUp};
-use briquette::core::control::GraVacConfig;
+use briquette::core::config::ControllerConfig;
+use briquette::core::control::{GraVacConfig, ScheduleConfig};
 use serde::{Deserialize, Serialize};
 
 /// on or off.
@@ -125,7 +125,7 @@ impl ControllerSpec {
     pub fn config(&self, full: Option<CompressionFactor>, steps_per_epoch: u64) -> Result<ControllerConfig> {
         Ok(match self {
             ControllerSpec::Constant => ControllerConfig::None,
-            ControllerSpec::Gravac(options) => ControllerConfig::Gravac(gravac(options)?),
+            ControllerSpec::Gravac(options) => gravac(options)?.into(),
             ControllerSpec::Schedule(options) => {
                 let (mut from, mut epochs) = (CompressionFactor::new(4.0)?, 1.0);
                 for (key, value) in pairs(options)? {
@@ -139,7 +139,7 @@ impl ControllerSpec {
                     bail!("a schedule warms a sparsifier up: use --compressor topk:… or --reducer shared-random-k");
                 };
                 let steps = (epochs * steps_per_epoch as f64).round() as u64;
-                ControllerConfig::Schedule(WarmUp { from: if from < to { from } else { to }, to, steps })
+                ScheduleConfig { from: if from < to { from } else { to }, to, steps }.into()
             }
         })
     }

@@ -153,7 +153,7 @@ fn compare(arguments: &Arguments, compressor: &str, comm: &mut Session) -> Resul
             comm.barrier()?;
             let (key, slots, facts) = (Key::new(7).step(step), layout.slots(), Facts { step, ..Facts::default() });
             let begin = Instant::now();
-            reducer.reduce(Round { key, slots, facts: &facts, input: &input, average, sent: None }, comm)?;
+            reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent: None }, comm)?;
             times.push(begin.elapsed());
         }
         ensure!(kinds[0].average == kinds[1].average, "{compressor}: overlap changed the average of step {step}");

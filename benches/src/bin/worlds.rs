@@ -13,7 +13,7 @@ use briquette::core::compress::{Compressor, TopK};
 use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
 use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
-use briquette::core::reduce::{Facts, Round};
+use briquette::core::reduce::{Facts, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette::core::{CompressionFactor, Key, Layout, Message};
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
@@ -97,9 +97,9 @@ impl Setup {
         match kind {
             Kind::Dense => ReducerConfig::Dense,
             Kind::Gather => ReducerConfig::gather(TopK::factor(self.factor).into()),
-            Kind::SharedRandomK => ReducerConfig::SharedRandomK { factor: self.factor, scaled: false },
-            Kind::SparseAllReduce => ReducerConfig::SparseAllReduce { factor: self.factor },
-            Kind::PowerSgd => ReducerConfig::PowerSgd { rank: self.rank },
+            Kind::SharedRandomK => SharedRandomKConfig { factor: self.factor, scaled: false }.into(),
+            Kind::SparseAllReduce => SparseAllReduceConfig { factor: self.factor }.into(),
+            Kind::PowerSgd => PowerSgdConfig { rank: self.rank }.into(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Setup {
             let (mut average, slots, facts) = (vec![0.0; input.len()], self.layout.slots(), Facts::default());
             let round =
                 Round { key: Key::new(2), slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            Ok::<_, ReduceError>(reducer.reduce(round, &mut comm)?.traffic.sent)
+            Ok::<_, ReduceError>(reducer.exchange(round, &mut comm)?.traffic.sent)
         });
         Ok(sent.into_iter().collect::<Result<_, _>>()?)
     }

@@ -1,4 +1,7 @@
-//! The nominal compression ratio: dense size over compressed size.
+//! The nominal compression ratio: dense size over compressed size. It is the unit in which controllers decide, and the only
+//! place where it becomes the unit of a knob: values kept, or bits a value.
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 use crate::error::ConfigError;
 
@@ -11,8 +14,7 @@ use crate::error::ConfigError;
 /// assert!(CompressionFactor::new(0.5).is_err());
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize)]
 pub struct CompressionFactor(f64);
 
 impl CompressionFactor {
@@ -31,6 +33,14 @@ impl CompressionFactor {
         }
     }
 
+    /// For defaults.
+    ///
+    /// # Panics
+    /// When `factor` is none.
+    pub(crate) fn constant(factor: f64) -> Self {
+        CompressionFactor::new(factor).expect("a constant of at least 1")
+    }
+
     /// `1/share`; `what` is said to be kept.
     ///
     /// # Errors
@@ -42,9 +52,22 @@ impl CompressionFactor {
         CompressionFactor::new(1.0 / share)
     }
 
-    /// `32/bits`, for quantizers of at least one bit.
-    pub(crate) fn of_bits(bits: u8) -> Self {
-        CompressionFactor((32.0 / f64::from(bits)).max(1.0))
+    /// `32/bits`: how controllers name a number of bits a value, 1 to 32. [`bits`](Self::bits) gives them back.
+    ///
+    /// ```
+    /// use briquette_core::CompressionFactor;
+    /// assert_eq!(CompressionFactor::of_bits(5).get(), 6.4);
+    /// assert_eq!(CompressionFactor::of_bits(5).bits(2..=8), 5);
+    /// assert_eq!(CompressionFactor::new(100.0)?.bits(2..=8), 2);
+    /// # Ok::<(), briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn of_bits(bits: u8) -> Self {
+        CompressionFactor(32.0 / f64::from(bits.clamp(1, 32)))
+    }
+
+    /// Bits a value that a quantizer writes: `32/factor` rounded, within `range`.
+    pub fn bits(self, range: std::ops::RangeInclusive<u8>) -> u8 {
+        (32.0 / self.0).round().clamp(f64::from(*range.start()), f64::from(*range.end())) as u8
     }
 
     /// The number.
@@ -60,6 +83,35 @@ impl CompressionFactor {
     /// How many of `len` values a sparsifier keeps: `len / factor` rounded, at least 1.
     pub fn keep(self, len: usize) -> usize {
         ((len as f64 / self.0).round() as usize).clamp(1.min(len), len)
+    }
+}
+
+/// From a number, or a text such as `10x`.
+impl<'de> Deserialize<'de> for CompressionFactor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrText;
+
+        impl Visitor<'_> for NumberOrText {
+            type Value = CompressionFactor;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number such as 10, or a text such as `10x`")
+            }
+            fn visit_f64<E: Error>(self, factor: f64) -> Result<CompressionFactor, E> {
+                CompressionFactor::new(factor).map_err(E::custom)
+            }
+            fn visit_i64<E: Error>(self, factor: i64) -> Result<CompressionFactor, E> {
+                self.visit_f64(factor as f64)
+            }
+            fn visit_u64<E: Error>(self, factor: u64) -> Result<CompressionFactor, E> {
+                self.visit_f64(factor as f64)
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<CompressionFactor, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(NumberOrText)
     }
 }
 

@@ -59,7 +59,7 @@
 //!         let facts = Facts { step, ..Facts::default() };
 //!         let key = Key::new(42).step(step);
 //!         let (input, slots) = (&gradient, layout.slots());
-//!         reducer.reduce(Round { key, slots, facts: &facts, input, average, sent: None }, &mut comm)?;
+//!         reducer.exchange(Round { key, slots, facts: &facts, input, average, sent: None }, &mut comm)?;
 //!     }
 //!     Ok::<_, ReduceError>((averages, reducer.residual().to_vec(), comm.traffic().sent))
 //! });

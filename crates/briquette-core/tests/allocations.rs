@@ -13,11 +13,13 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use briquette_core::comm::{Local, Session, run_ranks};
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig, Rhythm};
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
+use briquette_core::layer::DianaConfig;
 use briquette_core::layer::Momentum;
 use briquette_core::reduce::Sketch;
+use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette_core::sync::{Context, Header, agree};
 use briquette_core::{CompressionFactor, Key, Layout};
 
@@ -105,8 +107,14 @@ fn run(config: &Config, world: usize) -> Memory {
             refill(&mut vector, &mut random);
             let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
             let agreed = agree(&header, facts.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
-            let context = Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts };
-            strategy.sync(&mut vector, &context, &mut comm)?;
+            let context =
+                Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts, ranks: &agreed.ranks };
+            if strategy.plan(step).gradients {
+                strategy.after_backward(&mut vector, &context, &mut comm)?;
+            } else {
+                strategy.after_step(&mut vector, &context, &mut comm)?;
+            }
+            strategy.commit();
             facts = Some(agreed.facts);
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;
@@ -141,7 +149,7 @@ impl From<SyncError> for Failed {
 }
 
 fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
-    Config::EveryStep(Exchange { reducer, feedback, ..Exchange::default() })
+    Config::every_step(Exchange { reducer, feedback, ..Exchange::default() })
 }
 
 fn gather(compressor: &str) -> ReducerConfig {
@@ -174,25 +182,25 @@ fn table() -> Vec<Row> {
     let factor = |x| CompressionFactor::new(x).expect("at least 1");
     let gravac = GraVacConfig { min: factor(20.0), max: factor(200.0), window: 2, ..GraVacConfig::default() };
     let adaptive = |feedback| {
-        Config::EveryStep(Exchange {
+        Config::every_step(Exchange {
             reducer: gather("topk:20x:q8"),
             feedback,
-            controller: ControllerConfig::Gravac(gravac.clone()),
+            controller: ControllerConfig::from(gravac.clone()),
             ..Exchange::default()
         })
     };
-    let random = ReducerConfig::SharedRandomK { factor: factor(100.0), scaled: false };
-    let sparse = ReducerConfig::SparseAllReduce { factor: factor(100.0) };
+    let random = SharedRandomKConfig { factor: factor(100.0), scaled: false }.into();
+    let sparse = SparseAllReduceConfig { factor: factor(100.0) }.into();
     // One row: hashing is slow without optimisation.
-    let sketch = Sketch { rows: 1, width: 50.0, ..Sketch::default() };
+    let sketch = Sketch { factor: factor(1000.0), rows: 1, width: 50.0, ..Sketch::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
-    let per_slot = ReducerConfig::Gather { compressor: "topk:0.01".parse().expect("a compressor"), per_slot: true };
+    let per_slot = ReducerConfig::gather_per_slot("topk:0.01".parse().expect("a compressor"));
     let bucketed = |reducer| {
         let bucket_values = Some(1 << 10);
-        Config::EveryStep(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
+        Config::every_step(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
     };
     vec![
-        row("local SGD", Config::Periodic(Rhythm { every: 1 }), 1.0, 0.001, true),
+        row("local SGD", Config::local_sgd(1), 1.0, 0.001, true),
         row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),
         row("scaled sign, error feedback", exchange(gather("sign"), Feedback::Error), 4.0, 0.033, false),
         row("top-k per slot, error feedback", exchange(per_slot, Feedback::Error), 4.0, 0.02, false),
@@ -214,10 +222,10 @@ fn table() -> Vec<Row> {
         row("GraVAC, error feedback", adaptive(Feedback::Error), 4.0, 0.1, true),
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
         row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),
-        row("PowerSGD", exchange(ReducerConfig::PowerSgd { rank: 2 }, Feedback::Error), 4.0, 0.01, false),
-        row("DIANA, QSGD", exchange(gather("qsgd:4"), Feedback::Diana { alpha: None }), 5.0, 0.13, false),
+        row("PowerSGD", exchange(PowerSgdConfig { rank: 2 }.into(), Feedback::Error), 4.0, 0.01, false),
+        row("DIANA, QSGD", exchange(gather("qsgd:4"), DianaConfig { alpha: None }.into()), 5.0, 0.13, false),
         row("EF21, top-k", exchange(gather("topk:0.01"), Feedback::Ef21), 5.0, 0.02, false),
-        row("sketched SGD", exchange(ReducerConfig::SketchedSgd(sketch), Feedback::Error), 4.0, 0.03, true),
+        row("sketched SGD", exchange(sketch.into(), Feedback::Error), 4.0, 0.03, true),
         row("sparse all-reduce", exchange(sparse, Feedback::Error), 4.0, 0.04, false),
         row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
     ]

@@ -5,9 +5,7 @@
 
 use briquette_core::comm::Local;
 use briquette_core::compress::{Class, Compressor};
-use briquette_core::config::{
-    AggregatorConfig, CompressorConfig, Config, Exchange, Feedback, ReducerConfig, representatives,
-};
+use briquette_core::config::{AggregatorConfig, CompressorConfig, Config, Exchange, exchanges, representatives};
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{Facts, Gather, Grain, Reducer, Round};
 use briquette_core::state::{State, Value};
@@ -42,21 +40,10 @@ fn table() -> Vec<(&'static str, Vec<f32>)> {
     ]
 }
 
-fn exchanges() -> Vec<Exchange> {
-    let every_step = |config| match config {
-        Config::EveryStep(exchange) => Some(exchange),
-        Config::Periodic(_) => None,
-    };
-    representatives().into_iter().filter_map(every_step).collect()
-}
-
 /// Every compressor of a representative, and every default.
 fn compressors() -> Vec<CompressorConfig> {
-    let of = |exchange: Exchange| match exchange.reducer {
-        ReducerConfig::Gather { compressor, per_slot: false } => Some(compressor),
-        _ => None,
-    };
-    let mut all: Vec<CompressorConfig> = exchanges().into_iter().filter_map(of).collect();
+    let of = |exchange: &Exchange| exchange.reducer.get().compressor();
+    let mut all: Vec<CompressorConfig> = exchanges().iter().filter_map(of).collect();
     all.extend(CompressorConfig::defaults());
     all
 }
@@ -112,7 +99,7 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
             );
             let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
             let before = saved(&*reducer);
-            let outcome = reducer.reduce(round, &mut comm).map(|_| average);
+            let outcome = reducer.exchange(round, &mut comm).map(|_| average);
             let (state, failed) = (saved(&*reducer), outcome.is_err());
             assert!(
                 !failed || state == before,
@@ -189,7 +176,7 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
 /// A strategy's header refuses such vectors for all (law 10); a layer with a memory does not rely on it.
 #[test]
 fn no_memory_takes_in_what_is_not_finite() {
-    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback != Feedback::None) {
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().asks().remembers()) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![0.5; 100];
             x[70] = bad;
@@ -228,7 +215,7 @@ fn a_message_shorter_than_the_vector_is_refused_under_every_aggregator() {
     for aggregator in AggregatorConfig::all() {
         for (grain, liar) in [(Grain::Whole, 0), (Grain::PerSlot, 0), (Grain::Whole, 4)] {
             let ranks = Local::run(5, |mut comm| {
-                let mut gather = Gather::new(Short(comm.rank() == liar), aggregator.build()).grain(grain);
+                let mut gather = Gather::new(Short(comm.rank() == liar), aggregator.get().build()).grain(grain);
                 let layout = Layout::new([("a", vec![3]), ("b", vec![4])]);
                 let (input, mut average, facts) = ([comm.rank() as f32; 7], [0.0; 7], Facts::default());
                 let (key, slots) = (Key::new(1), layout.slots());

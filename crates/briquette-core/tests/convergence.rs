@@ -23,7 +23,8 @@ fn descend<R: Reducer>(
         for step in 0..steps {
             let (facts, key) = (Facts { step, ..Facts::default() }, Key::new(1).step(step));
             let (slots, input) = (layout.slots(), &gradient(comm.rank(), step, &x)[..]);
-            reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, &mut comm)?;
+            reducer
+                .exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, &mut comm)?;
             x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * g);
             path.push(x.clone());
         }

@@ -77,7 +77,7 @@ fn fed(epsilon: f64, world: usize) -> Fed {
     let policy = Policy::Geometric { ratio: 2.0 };
     let (min, max, smoothing) = (factor(2.0), factor(4.0), Some(1.0));
     let config = GraVacConfig { min, max, policy, epsilon, smoothing, ..GraVacConfig::default() };
-    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()))
+    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()).unwrap())
 }
 
 /// One exchange: the average, what this rank sent, and the factor.
@@ -89,7 +89,7 @@ fn exchange(
 ) -> Result<(Vec<f32>, Vec<f32>, f64), ReduceError> {
     let layout = Layout::flat(input.len());
     let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
-    reducer.reduce(
+    reducer.exchange(
         Round {
             key: Key::new(0).step(step),
             slots: layout.slots(),
@@ -151,8 +151,10 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
         let mut controller =
             GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
         let facts = Facts::default();
-        let mut decide =
-            |gain| controller.decide(&Agreed { facts: &facts, norm2: 1.0, gains: &[gain; 2] }).factor.get();
+        let mut decide = |gain| {
+            let agreed = Agreed { norm2: 1.0, gains: &[gain; 2], ..Agreed::new(&facts, &[]) };
+            controller.decide(&agreed).factor().expect("one for the whole vector").get()
+        };
         assert_eq!(gains.map(&mut decide), factors, "{gains:?}");
     }
 }
@@ -173,8 +175,9 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
         for step in 0..steps {
             let mut gradient = pull(comm.rank(), step, &parameters);
             let facts = Facts { step, ..Facts::default() };
-            let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts };
-            strategy.sync(&mut gradient, &context, &mut comm).expect("nothing fails here");
+            let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+            strategy.after_backward(&mut gradient, &context, &mut comm).expect("nothing fails here");
+            strategy.commit();
             parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.1 * g);
         }
         Ok::<_, ReduceError>(parameters)
@@ -191,8 +194,8 @@ fn golden_3_above_1_epsilon_is_plain_sgd_to_the_bit() {
     {
         let config = |epsilon| {
             let reducer = ReducerConfig::gather(values.parse().unwrap());
-            let controller = ControllerConfig::Gravac(gravac(epsilon));
-            Config::EveryStep(Exchange { reducer, feedback, controller, ..Exchange::default() })
+            let controller = ControllerConfig::from(gravac(epsilon));
+            Config::every_step(Exchange { reducer, feedback, controller, ..Exchange::default() })
         };
         for world in [1, 2, 3] {
             let bits = |runs: Vec<Vec<f32>>| runs.concat().iter().map(|v| v.to_bits()).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use briquette_core::error::ReduceError;
 use briquette_core::layer::{ErrorFeedback, Momentum, MomentumCorrection, Shifted};
 use briquette_core::reduce::{
     Dense, Exchanged, Facts, Gather, MultiStep, PowerSgd, Reducer, Round, Selection, SharedRandomK, Sketch,
-    SketchedSgd, SparseAllReduce, Stateless,
+    SketchedSgd, SparseAllReduce,
 };
 use briquette_core::state::{State, Stateful};
 use briquette_core::{CompressionFactor, Key, Layout, Session, Traffic};
@@ -28,7 +28,7 @@ fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Resul
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
     let facts = Facts { learning_rate: Some(0.5), ..Facts::default() };
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -98,7 +98,7 @@ fn what_sums_on_the_way_says_overflow_on_every_rank() {
     let sketch = |factor| SketchedSgd::new(Sketch { factor, candidates: 1, ..Sketch::default() }).unwrap();
     let makes: [(&str, Make<'_>); 6] = [
         ("dense", &|| Box::new(Dense)),
-        ("multi-step", &|| Box::new(MultiStep::contractive(Dense, 2).unwrap())),
+        ("multi-step", &|| Box::new(MultiStep::contractive(vec![Dense, Dense]).unwrap())),
         ("power-sgd", &|| Box::new(PowerSgd::new(1).unwrap())),
         ("shared random-k", &|| Box::new(SharedRandomK::new(all))),
         ("sketched", &|| Box::new(sketch(factor))),
@@ -129,7 +129,6 @@ fn what_rounds_to_infinity_is_the_same_on_every_rank() {
 struct Says([f32; 4]);
 
 impl Stateful for Says {}
-impl Stateless for Says {}
 
 impl Reducer for Says {
     fn reduce(&mut self, round: Round<'_>, _comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -174,7 +173,11 @@ fn what_cannot_stay_behind_is_an_error_and_no_memory_has_it() {
 
 #[test]
 fn the_sum_of_finite_rounds_may_overflow() {
-    let rounds = |rounds| move || Box::new(MultiStep::contractive(Says([1.0, 0.0, 0.0, HALF]), rounds).unwrap()) as _;
+    let rounds = |rounds| {
+        move || {
+            Box::new(MultiStep::contractive((0..rounds).map(|_| Says([1.0, 0.0, 0.0, HALF])).collect()).unwrap()) as _
+        }
+    };
     assert_eq!(outcomes(2, [0.0; 4], rounds(2)), vec![Ok(vec![2.0, 0.0, 0.0, MAX]); 2]);
     assert_eq!(outcomes(2, [0.0; 4], rounds(3)), vec![Err(overflow()); 2]);
 }

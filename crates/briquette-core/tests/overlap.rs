@@ -9,7 +9,7 @@ use briquette_core::comm::{Call, Faulty, Frame, Local, Scope, Session, Transport
 use briquette_core::compress::TopK;
 use briquette_core::error::{CommError, ReduceError};
 use briquette_core::layer::Bucketed;
-use briquette_core::reduce::{Dense, Exchanged, Facts, Gather, Reducer, Round, Selection, Stateless};
+use briquette_core::reduce::{Dense, Exchanged, Facts, Gather, Reducer, Round, Selection};
 use briquette_core::state::Stateful;
 use briquette_core::{Key, Layout, Traffic};
 
@@ -24,7 +24,7 @@ fn layout() -> Layout {
 fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, facts, mut average) = (layout(), Facts::default(), vec![0.0; input.len()]);
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -44,7 +44,6 @@ enum Phase {
 struct Phases<F>(usize, F);
 
 impl<F: FnMut(usize, Phase) + Send> Stateful for Phases<F> {}
-impl<F: FnMut(usize, Phase) + Send> Stateless for Phases<F> {}
 
 impl<F: FnMut(usize, Phase) + Send> Reducer for Phases<F> {
     fn reduce(&mut self, _round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {

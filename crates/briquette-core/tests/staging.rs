@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
 use briquette_core::compress::{Class, Compressor, RandomK, TopK, Tunable};
-use briquette_core::control::{Agreed, Controller, Decision};
+use briquette_core::control::{Agreed, Controller, Decision, Needs};
 use briquette_core::layer::{Adaptive, Bucketed};
-use briquette_core::reduce::{Facts, Gather, Grain, Probing, Reducer, Round};
+use briquette_core::reduce::{Energies, Facts, Gather, Grain, Knob, Levels, Probe, Reducer, Round};
 use briquette_core::state::Stateful;
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 
@@ -67,11 +67,8 @@ impl<C: Compressor> Compressor for Counting<C> {
     fn selects(&self) -> bool {
         self.inner.selects()
     }
-}
-
-impl<C: Tunable> Tunable for Counting<C> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.inner.tune(factor);
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        self.inner.knob()
     }
 }
 
@@ -85,12 +82,12 @@ struct Told([CompressionFactor; 2], CompressionFactor);
 impl Stateful for Told {}
 
 impl Controller for Told {
-    fn probes(&self) -> &[CompressionFactor] {
-        &self.0
+    fn needs(&self) -> Needs<'_> {
+        Needs { gains: &self.0, ..Needs::default() }
     }
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         assert!(agreed.gains.len() == 2 && agreed.gains[0] > agreed.gains[1], "{agreed:?}");
-        Decision { factor: self.1, reason: None }
+        Decision::all(self.1, None)
     }
 }
 
@@ -113,7 +110,7 @@ fn send(reducer: &mut dyn Reducer, step: u64) -> Vec<f32> {
     let (mut average, mut sent) = (vec![0.0; 48], vec![0.0; 48]);
     let (key, slots) = (Key::new(7).step(step), layout.slots());
     let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: Some(&mut sent) };
-    reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
+    reducer.exchange(round, &mut Local::world(1).remove(0)).unwrap();
     assert_eq!(average, sent);
     sent
 }
@@ -128,7 +125,7 @@ fn decoded(compressor: &mut impl Compressor, x: &[f32], key: Key) -> Vec<f32> {
 #[test]
 fn top_k_is_compressed_once_refined_once_and_never_again() {
     let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
-    let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(4.0));
+    let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(4.0)).unwrap();
     for step in 0..3 {
         let sent = send(&mut reducer, step);
         assert_eq!(calls.take(), [1, 1], "step {step}");
@@ -141,7 +138,7 @@ fn whatever_factor_is_chosen_nothing_more_is_compressed() {
     for (chosen, kept) in [(2.0, 24), (4.0, 12), (1.0, 48)] {
         for refines in [true, false] {
             let (counting, calls) = Counting::new(TopK::factor(factor(8.0)), refines);
-            let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen));
+            let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen)).unwrap();
             for step in 0..3 {
                 let sent = send(&mut reducer, step);
                 // Who cannot refine starts over for every probe, but not to send.
@@ -158,11 +155,12 @@ fn whatever_factor_is_chosen_nothing_more_is_compressed() {
 fn slots_and_buckets_stage_each_their_own() {
     for chosen in [2.0, 4.0] {
         let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
-        let mut per_slot = Adaptive::new(Gather::new(counting, Mean).grain(Grain::PerSlot), told(chosen));
+        let gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
+        let mut per_slot = Adaptive::new(gather, told(chosen)).unwrap();
         let (mut parts, counts): (Vec<_>, Vec<_>) =
             (0..3).map(|_| Counting::new(TopK::factor(factor(2.0)), true)).unzip();
         let bucketed = Bucketed::new(&layout(), 16, |_| Gather::new(parts.remove(0), Mean));
-        let mut bucketed = Adaptive::new(bucketed, told(chosen));
+        let mut bucketed = Adaptive::new(bucketed, told(chosen)).unwrap();
         for step in 0..3 {
             let expected: Vec<f32> = layout()
                 .slots()
@@ -177,6 +175,13 @@ fn slots_and_buckets_stage_each_their_own() {
     }
 }
 
+static TWO: std::sync::LazyLock<[CompressionFactor; 2]> = std::sync::LazyLock::new(|| [factor(2.0), factor(4.0)]);
+
+/// At 2x and 4x.
+fn probe_of<'a>(layout: &'a Layout, input: &'a [f32], key: Key) -> Probe<'a> {
+    Probe { input, slots: layout.slots(), key, rank: 0, factors: &*TWO, per_slot: false }
+}
+
 #[test]
 fn the_message_sent_is_the_very_one_that_was_probed() {
     // It draws anew at every call: a second compression would choose other coordinates. Whose energy was told is sent.
@@ -184,12 +189,12 @@ fn the_message_sent_is_the_very_one_that_was_probed() {
     let mut gather = Gather::new(counting, Mean);
     for (step, chosen) in [(0, 0), (1, 1), (2, 0)] {
         let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
-        let mut energies = Default::default();
-        gather.probe(&x, layout.slots(), key, &[factor(2.0), factor(4.0)], 0, &mut energies);
-        gather.tune(factor([2.0, 4.0][chosen]));
+        let mut energies = Energies::new();
+        gather.probe(&probe_of(&layout, &x, key), &mut energies);
+        gather.set(Levels::All(factor([2.0, 4.0][chosen])));
         let sent = send(&mut gather, step);
         let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
-        assert_eq!(energy, energies.kept[chosen], "step {step}");
+        assert_eq!(energy, energies.kept(0)[chosen], "step {step}");
         assert_eq!(calls.take(), [2, 0]);
         // What was staged is used up: the same exchange once more compresses, and draws anew.
         assert_ne!(send(&mut gather, step), sent);
@@ -204,15 +209,35 @@ fn what_was_probed_for_another_key_or_factor_is_not_sent() {
     let probe = |gather: &mut Gather<_, _>, step| {
         let layout = layout();
         let key = Key::new(7).step(step);
-        gather.probe(&vector(step), layout.slots(), key, &[factor(2.0), factor(4.0)], 0, &mut Default::default());
+        gather.probe(&probe_of(&layout, &vector(step), key), &mut Energies::new());
         assert_eq!(calls.take(), [1, 1]);
     };
     probe(&mut gather, 0);
-    gather.tune(factor(4.0));
+    gather.set(Levels::All(factor(4.0)));
     assert_eq!(send(&mut gather, 1), decoded(&mut TopK::factor(factor(4.0)), &vector(1), Key::new(0)));
     assert_eq!(calls.take(), [1, 0]);
     probe(&mut gather, 2);
-    gather.tune(factor(3.0));
+    gather.set(Levels::All(factor(3.0)));
     assert_eq!(send(&mut gather, 2), decoded(&mut TopK::factor(factor(3.0)), &vector(2), Key::new(0)));
     assert_eq!(calls.take(), [1, 0]);
+}
+
+#[test]
+fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
+    // It draws anew at every call, so what is sent tells which message it was.
+    let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
+    let mut gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
+    for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {
+        let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
+        let mut energies = Energies::new();
+        gather.probe(&Probe { per_slot: true, ..probe_of(&layout, &x, key) }, &mut energies);
+        gather.set(Levels::PerSlot(&chosen.map(|index| TWO[index])));
+        assert_eq!(calls.take(), [6, 0]);
+        let sent = send(&mut gather, step);
+        assert_eq!(calls.take(), [0, 0]);
+        for (row, (slot, index)) in layout.slots().iter().zip(chosen).enumerate() {
+            let energy: f64 = sent[slot.range()].iter().map(|v| f64::from(*v).powi(2)).sum();
+            assert_eq!(energy, energies.kept(row)[index], "step {step}, slot {row}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ fn steps(exchange: &Exchange, comm: &mut Session) -> Result<(Vec<u32>, State, Tr
         let input: Vec<f32> = (0..layout.len()).map(value).collect();
         let (key, slots, facts) = (Key::new(3).step(step), layout.slots(), Facts { step, ..Facts::default() });
         let (average, sent) = (&mut average[..], &mut sent[..]);
-        reducer.reduce(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
+        reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
         bits.extend(average.iter().chain(sent.iter()).map(|v| v.to_bits()));
     }
     reducer.save(&mut state);
@@ -40,7 +40,7 @@ fn run(ranks: usize, exchange: impl Fn(usize) -> Exchange + Sync) -> Vec<(Vec<u3
 #[test]
 fn buckets_that_overlap_give_the_same_bits_as_buckets_one_after_another() {
     let gather = |compressor: &str| ReducerConfig::gather(compressor.parse().unwrap());
-    let sparse = ReducerConfig::SparseAllReduce { factor: "8".parse().unwrap() };
+    let sparse: ReducerConfig = "sparse-all-reduce:8x".parse().unwrap();
     for ranks in [2, 3] {
         for reducer in [ReducerConfig::Dense, gather("topk:8x:q8"), gather("qsgd:4"), sparse.clone()] {
             let feedback = if matches!(reducer, ReducerConfig::Dense) { Feedback::None } else { Feedback::Error };

@@ -24,7 +24,7 @@ mod state;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use briquette_core::state::State;
+use briquette_core::state::{OnResize, State};
 use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
@@ -46,10 +46,9 @@ pub enum WorldChange {
     /// Another size is an error.
     #[default]
     Refuse,
-    /// Residuals, and the velocities of momentum correction, start at zero: what they held is lost.
+    /// What each rank keeps of its own (residuals, velocities, memories) starts as in a new run: what it held is lost.
     DropResiduals,
-    /// Every rank starts with the mean of the saved residuals (and velocities). Updates are means over ranks, so nothing is
-    /// lost.
+    /// Every rank starts with the mean over ranks of what they kept. Updates are means over ranks, so nothing is lost.
     SpreadResiduals,
 }
 
@@ -100,7 +99,7 @@ impl Synchronizer {
         self.check_metadata(&bytes, &path, saved == world)?;
         let mut state = read_state(&file).map_err(|e| fail(&path, e))?;
         if saved != world {
-            spread(&mut state, checkpoint, change)?;
+            self.resize(&mut state, checkpoint, change)?;
         }
         let mut blobs = file::read_blobs(&file);
         if saved != world {
@@ -128,30 +127,32 @@ impl Synchronizer {
             }
         }
     }
-}
 
-/// Residuals of a world of another size: zero, or the mean over the ranks that saved. Memories too, and their mean, so that
-/// the one stays the mean of the others.
-fn spread(state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
-    let world = checkpoint.world();
-    let mut others = Vec::new();
-    for rank in (0..world).filter(|_| change == WorldChange::SpreadResiduals) {
-        let path = checkpoint.path().join(file_name(rank));
-        let bytes = checkpoint.read(rank)?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(&path, e))?;
-        others.push(read_state(&file).map_err(|e| fail(&path, e))?);
-    }
-    for suffix in ["residual", "velocity", "memory"] {
-        state.for_each_f32s(suffix, |name, values| {
-            let mut sums = vec![0.0_f64; values.len()];
-            for other in &others {
-                let theirs = other.f32s(name, Some(sums.len())).unwrap_or_default();
-                sums.iter_mut().zip(theirs).for_each(|(sum, v)| *sum += f64::from(*v));
+    /// What ranks keep of their own, in a world of another size: dropped, or the mean over the ranks that saved. Which vectors
+    /// those are, the strategy that resumes knows.
+    fn resize(&self, state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
+        let mut own = State::default();
+        own.put_part("strategy", &*self.config.build(self.layout()?, self.world())?);
+        let mut saved = Vec::new();
+        for rank in (0..checkpoint.world()).filter(|_| change == WorldChange::SpreadResiduals) {
+            let path = checkpoint.path().join(file_name(rank));
+            let bytes = checkpoint.read(rank)?;
+            let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(&path, e))?;
+            saved.push(read_state(&file).map_err(|e| fail(&path, e))?);
+        }
+        state.for_each_own(&own, |name, resize, values| match (resize, &saved[..]) {
+            (OnResize::Drop, _) | (_, []) => values.clear(),
+            (OnResize::Spread, saved) => {
+                let mut sums = vec![0.0_f64; values.len()];
+                for other in saved {
+                    let theirs = other.f32s(name, Some(sums.len())).unwrap_or_default();
+                    sums.iter_mut().zip(theirs).for_each(|(sum, v)| *sum += f64::from(*v));
+                }
+                values.iter_mut().zip(sums).for_each(|(v, sum)| *v = (sum / saved.len() as f64) as f32);
             }
-            values.iter_mut().zip(sums).for_each(|(v, sum)| *v = (sum / world as f64) as f32);
         });
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]

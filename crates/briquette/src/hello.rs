@@ -1,5 +1,6 @@
 //! What ranks compare when they join, and a run with the checkpoint it goes on from.
 
+use briquette_core::config::Config;
 use briquette_core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_w
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
     let fields = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("configuration", config),
+        (CONFIGURATION, config),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
         ("layout", layout(&inventory.layout)),
@@ -68,6 +69,7 @@ impl Identity {
     ) -> Option<Difference> {
         let mut theirs: Settings =
             saved.clone().into_iter().filter(|(field, _)| !FILE.contains(&field.as_str())).collect();
+        theirs.iter_mut().filter(|(field, _)| field == CONFIGURATION).for_each(|(_, text)| *text = as_today(text));
         let older = !saved.contains_key(ROUNDING);
         if older {
             theirs.extend(self.run.iter().filter(|(field, _)| !saved.contains_key(field)).cloned());
@@ -86,10 +88,17 @@ impl Identity {
     }
 }
 
+/// A configuration's text as this version writes it: older ones had other forms. What is none stays as it is.
+fn as_today(text: &str) -> String {
+    let config = serde_json::from_str::<Config>(text);
+    config.and_then(|config| serde_json::to_string(&config)).unwrap_or_else(|_| text.to_owned())
+}
+
 /// Entries of a file that are no settings.
 pub(crate) const FILE: [&str; 4] = [RANK, WORLD, ROUNDING, OPTIMIZER];
 pub(crate) const RANK: &str = "rank";
 pub(crate) const WORLD: &str = "world";
+const CONFIGURATION: &str = "configuration";
 const ROUNDING: &str = "rounding";
 const OPTIMIZER: &str = "optimizer";
 
@@ -162,6 +171,8 @@ pub(crate) fn compare(comm: &mut Session, mine: &Identity, slots: &Layout) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use briquette_core::comm::Local;
 
     use super::*;
@@ -179,6 +190,31 @@ mod tests {
         assert_eq!(mixed(["a", "a", "a"]), [false; 3]);
         assert_eq!(mixed(["a", "a", "b"]), [true; 3]);
         assert_eq!(mixed(["b", "a", "a"]), [true; 3]);
+    }
+
+    #[test]
+    fn a_checkpoint_of_an_older_version_is_of_the_same_run() {
+        let saved = |config: &str| -> HashMap<String, String> {
+            let entries = [(CONFIGURATION, config), (ROUNDING, ""), (RANK, "0")];
+            entries.map(|(field, value)| (field.to_owned(), value.to_owned())).into_iter().collect()
+        };
+        let old = r#"{"strategy":"every-step","reducer":{"kind":"gather","compressor":"topk:100x","per_slot":false},
+            "feedback":"error","controller":{"kind":"none"},"bucket_values":null,"overlap":false,"rules":[],
+            "dense_below":null,"threads":null}"#;
+        let run = |config: &Config| {
+            let run = vec![(CONFIGURATION.to_owned(), serde_json::to_string(config).unwrap())];
+            Identity { run, ..Identity::default() }
+        };
+        let difference =
+            |config: &Config, saved: &HashMap<_, _>| run(config).difference_to_saved(saved, &Layout::flat(1));
+        assert_eq!(difference(&Config::top_k(0.01).unwrap(), &saved(old)), None);
+        let other = difference(&Config::top_k(0.1).unwrap(), &saved(old)).unwrap();
+        assert_eq!(
+            (other.field.as_str(), other.ours.as_str(), other.theirs.as_str()),
+            ("configuration.reducer", "gather:topk:10x", "gather:topk:100x")
+        );
+        assert_eq!(difference(&Config::local_sgd(5), &saved(r#"{"strategy":"periodic","every":5}"#)), None);
+        assert!(difference(&Config::dense(), &saved("an algorithm of my own")).is_some());
     }
 
     #[test]

@@ -44,7 +44,7 @@
 //! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
 //! | no idea which compression ratio | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
-//! | hardly any network | Local SGD: `Config::Periodic`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | hardly any network | Local SGD: `Config::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
 //! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |

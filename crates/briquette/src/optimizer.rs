@@ -1,11 +1,12 @@
 //! The optimizer a Burn user already has, on many ranks.
 
 use briquette_core::Session;
+use briquette_core::sync::Momenta;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 
-use crate::checkpoint::{Pending, SaveReport};
+use crate::checkpoint::{Pending, SaveReport, by_the_default_device};
 use crate::error::{Error, StepError};
 use crate::probe::Probe;
 use crate::step_report::StepReport;
@@ -166,7 +167,22 @@ impl DistributedOptimizer {
     /// # Errors
     /// As for [`step`](Self::step); [`Error::Order`] without `sync_gradients` before it.
     pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
-        self.sync.sync_parameters(module).map_err(keeping)
+        let module = self.sync.sync_parameters(module).map_err(keeping)?;
+        match self.sync.momenta() {
+            Momenta::Keep => Ok(module),
+            Momenta::Reset => {
+                match by_the_default_device(|| self.inner.clone().load_record(OptimizerRecord::default())) {
+                    Ok(fresh) => {
+                        self.inner = fresh;
+                        Ok(module)
+                    }
+                    Err(error) => {
+                        self.sync.comm.abort(&error.to_string());
+                        Err(keeping((module, error)))
+                    }
+                }
+            }
+        }
     }
 
     /// See [`Synchronizer::average_parameters`].

@@ -66,11 +66,6 @@ pub trait BuildStrategy: Send {
     fn weighs_samples(&self) -> bool {
         true
     }
-
-    /// Whether replicas differ between exchanges, and become equal when their parameters are averaged.
-    fn averages_parameters(&self) -> bool {
-        false
-    }
 }
 
 impl BuildStrategy for Config {
@@ -86,9 +81,6 @@ impl BuildStrategy for Config {
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
     }
-    fn averages_parameters(&self) -> bool {
-        matches!(self, Config::Periodic(_))
-    }
 }
 
 /// Builds strategies with a function of the module's layout and the number of ranks. `settings` is what must be equal on every
@@ -101,7 +93,7 @@ where
     S: SyncStrategy + 'static,
     F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
 {
-    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true, averages_parameters: false }
+    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true }
 }
 
 /// See [`custom`].
@@ -110,17 +102,9 @@ pub struct Custom<F> {
     build: F,
     weighs_samples: bool,
     remembers: bool,
-    averages_parameters: bool,
 }
 
 impl<F> Custom<F> {
-    /// The strategy exchanges parameters: replicas differ in between.
-    #[must_use]
-    pub fn averages_parameters(mut self) -> Self {
-        self.averages_parameters = true;
-        self
-    }
-
     /// Nothing that was not sent is remembered: a slot without a gradient on any rank stays as it is, whatever a compressor
     /// makes of zeros.
     #[must_use]
@@ -159,8 +143,5 @@ where
     }
     fn weighs_samples(&self) -> bool {
         self.weighs_samples
-    }
-    fn averages_parameters(&self) -> bool {
-        self.averages_parameters
     }
 }

@@ -8,7 +8,7 @@ mod told;
 use briquette_core::comm::{Scope, Session, all_reduce_traffic};
 use briquette_core::reduce::{Facts, Previous};
 use briquette_core::report::{ExchangeSeconds, Report};
-use briquette_core::sync::{Agreement, Context, Due, Header, StopFlags, SyncStrategy, agree};
+use briquette_core::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, StopFlags, SyncStrategy, agree};
 use briquette_core::{Key, Layout, Traffic};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -47,6 +47,7 @@ pub struct Synchronizer {
     /// Between `sync_gradients` and `sync_parameters`.
     open: bool,
     report: StepReport,
+    momenta: Momenta,
 }
 
 /// What joining establishes.
@@ -102,6 +103,7 @@ impl Synchronizer {
             start: Start::default(),
             open: false,
             report: StepReport::default(),
+            momenta: Momenta::Keep,
         }
     }
 
@@ -155,6 +157,12 @@ impl Synchronizer {
         &self.report
     }
 
+    /// What the last step leaves of the inner optimizer's momenta. [`DistributedOptimizer`](crate::DistributedOptimizer) resets
+    /// its own.
+    pub fn momenta(&self) -> Momenta {
+        self.momenta
+    }
+
     /// The session, for exchanges of the training loop's own; every rank must make the same ones.
     pub fn communicator(&mut self) -> &mut Session {
         &mut self.comm
@@ -165,17 +173,17 @@ impl Synchronizer {
         Error::Mismatch { this: self.rank(), rank, field, ours, theirs }
     }
 
-    /// What is due at this step.
+    /// What is done at this step.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
-    pub fn due(&self) -> Result<Due, Error> {
-        self.joined.as_ref().map(|j| j.strategy.due(self.step)).ok_or(Error::NotJoined { rank: self.rank() })
+    pub fn plan(&self) -> Result<Plan, Error> {
+        self.joined.as_ref().map(|j| j.strategy.plan(self.step)).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Turns this rank's gradients into the average of all ranks' where gradients are due at this step; otherwise they
+    /// Turns this rank's gradients into what all ranks agree on where gradients are exchanged at this step; otherwise they
     /// stay this rank's, with the local weight decay. Step the optimizer with the result, then call
-    /// [`sync_parameters`](Self::sync_parameters), whatever is due: it ends the step. A rank without data passes empty
+    /// [`sync_parameters`](Self::sync_parameters) at every step: it ends the step. A rank without data passes empty
     /// gradients and records 0 samples.
     ///
     /// # Errors
@@ -183,11 +191,11 @@ impl Synchronizer {
     /// and the world may go on with the next batch. [`Error::Order`] when the step before was not ended. After any other
     /// error the communicator is of no further use.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
-        let due = self.due()?;
+        let plan = self.plan()?;
         if self.open {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
-        let grads = if due == Due::Gradients {
+        let grads = if plan.gradients {
             let settled = flat::settle(module);
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
@@ -217,7 +225,7 @@ impl Synchronizer {
         gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
         let read_seconds = self.comm.now() - begin;
         let Gradients { flat, present, .. } = gradients;
-        self.exchange(flat, present, true)?;
+        self.exchange(flat, present, Moment::AfterBackward)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
         let restored = gradients.restore(module, layout);
@@ -225,8 +233,9 @@ impl Synchronizer {
         restored
     }
 
-    /// The header, then the strategy's exchange of `vector`.
-    fn exchange(&mut self, vector: &mut [f32], present: &mut [bool], weigh: bool) -> Result<(), Error> {
+    /// The header where ranks agree on one, then the strategy's part with `vector`.
+    fn exchange(&mut self, vector: &mut [f32], present: &mut [bool], moment: Moment) -> Result<(), Error> {
+        let plan = self.plan()?;
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let layout = &joined.inventory.layout;
         let header = Header {
@@ -235,27 +244,47 @@ impl Synchronizer {
             stop: self.wish,
             samples: self.loss.samples.unwrap_or(1),
             loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
-            // Ranks that average parameters may each have a rate of their own.
-            learning_rate: self.learning_rate.filter(|_| weigh),
+            learning_rate: self.learning_rate.filter(|_| plan.same_rate),
             compute_seconds: self.start.compute_seconds,
             previous: self.previous,
         };
         let before = self.comm.now();
-        let Agreement { facts, stop, weight } =
-            agree(&header, self.facts.as_ref(), layout.slots(), present, &mut self.comm)?;
+        let agreement = match plan.agrees {
+            Agrees::World => agree(&header, self.facts.as_ref(), layout.slots(), present, &mut self.comm),
+            Agrees::Nobody => header.alone(self.comm.rank(), layout.slots()),
+        };
+        // Where no rank has agreed on anything, none of the others knows.
+        let alone = agreement.as_ref().err().filter(|_| plan.agrees == Agrees::Nobody);
+        alone.into_iter().for_each(|error| self.comm.abort(&error.to_string()));
+        let Agreement { mut facts, ranks, stop, weight } = agreement?;
+        facts.learning_rate = facts.learning_rate.or(self.learning_rate);
         let header_seconds = self.comm.now() - before;
-        if weigh && weight != 1.0 && self.config.weighs_samples() {
-            vector.iter_mut().for_each(|v| *v *= weight);
+        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts, ranks: &ranks };
+        let strategy = &mut joined.strategy;
+        let acted = match moment {
+            Moment::AfterBackward => {
+                if weight != 1.0 && self.config.weighs_samples() {
+                    vector.iter_mut().for_each(|v| *v *= weight);
+                }
+                strategy.after_backward(vector, &cx, &mut self.comm).map(|()| Momenta::Keep)
+            }
+            Moment::AfterStep => strategy.after_step(vector, &cx, &mut self.comm),
+        };
+        if acted.is_err() {
+            strategy.discard();
         }
-        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts };
-        joined.strategy.sync(vector, &cx, &mut self.comm)?;
-        if !self.config.remembers() {
+        self.momenta = acted?;
+        if moment == Moment::AfterBackward && !self.config.remembers() {
             // A sign has no zero: what no rank had stays absent.
             let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
             absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));
         }
+        if moment == Moment::AfterStep || !plan.parameters {
+            strategy.commit();
+            strategy.after_commit(&cx, &mut self.comm);
+        }
         let mut exchange = Report::default();
-        joined.strategy.report(&mut exchange);
+        strategy.report(&mut exchange);
         self.facts = Some(facts);
         self.agreed_stop = stop;
         self.report = StepReport {
@@ -271,25 +300,27 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// Ends the step: averages parameters where they are due. Call it after the inner optimizer's step, at every step.
+    /// Ends the step: exchanges parameters where that is done at this step. Call it after the inner optimizer's step, at every
+    /// step. Where the strategy resets momenta ([`momenta`](Self::momenta)), begin the optimizer's anew afterwards.
     ///
     /// # Errors
     /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] when that was not called before.
     pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
-        let due = match self.due() {
-            Ok(due) => due,
+        let plan = match self.plan() {
+            Ok(plan) => plan,
             Err(error) => return Err((module, error)),
         };
         if !std::mem::take(&mut self.open) {
             return Err((module, self.order("sync_parameters", "sync_gradients")));
         }
-        let module = match due {
-            Due::Parameters => self.exchange_parameters(module)?,
-            Due::Gradients => self.rebroadcast(module)?,
-            Due::Nothing => {
-                self.skip_exchange();
-                module
-            }
+        self.momenta = Momenta::Keep;
+        let module = if plan.parameters {
+            self.exchange_parameters(module)?
+        } else if plan.gradients {
+            self.rebroadcast(module)?
+        } else {
+            self.skip_exchange();
+            module
         };
         self.step += 1;
         self.computing();
@@ -344,7 +375,7 @@ impl Synchronizer {
         flat::read_values(module, Part::Trainable, values)?;
         let read_seconds = self.comm.now() - begin;
         let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
-        self.exchange(values, &mut present, false)?;
+        self.exchange(values, &mut present, Moment::AfterStep)?;
         Ok(read_seconds)
     }
 
@@ -387,6 +418,13 @@ impl Synchronizer {
         self.comm.set_clock(seconds);
         self.last_end = self.comm.now();
     }
+}
+
+/// Where in a step a strategy acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    AfterBackward,
+    AfterStep,
 }
 
 /// The books when an exchange begins.

@@ -13,7 +13,7 @@ fn main() -> Result<(), String> {
     let strategy = || {
         custom(format!("top-k, while it helps: windows of {window}, up to {limit}x"), move |_, _| {
             let gather = Gather::new(TopK::fraction(0.1)?, Mean);
-            let adaptive = Adaptive::new(gather, WhileItHelps::new(window, limit));
+            let adaptive = Adaptive::new(gather, WhileItHelps::new(window, limit))?;
             Ok(EveryStep::new(ErrorFeedback::new(Metered::new(adaptive))))
         })
     };

@@ -42,11 +42,7 @@ impl Stateful for WhileItHelps {
 }
 
 impl Controller for WhileItHelps {
-    fn probes(&self) -> &[CompressionFactor] {
-        &[]
-    }
-
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         self.sum += agreed.facts.loss.unwrap_or(0.0);
         self.count += 1;
         let mut reason = None;
@@ -57,6 +53,6 @@ impl Controller for WhileItHelps {
             reason = Some(format!("mean loss {mean:.4} after {:.4}: ratio {}", self.before, self.ratio));
             (self.before, self.sum, self.count) = (mean, 0.0, 0);
         }
-        Decision { factor: CompressionFactor::new(self.ratio).expect("at least 1"), reason }
+        Decision::all(CompressionFactor::new(self.ratio).expect("at least 1"), reason)
     }
 }

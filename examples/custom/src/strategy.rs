@@ -4,7 +4,7 @@ use briquette::core::error::SyncError;
 use briquette::core::reduce::{Dense, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
-use briquette::core::sync::{Context, Due, SyncStrategy};
+use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
 use briquette::core::{Session, Traffic};
 
 /// Averages parameters after 1, 2, 4, 8, … steps, and from then on every `longest` steps.
@@ -13,12 +13,13 @@ pub struct Doubling {
     longest: u64,
     reducer: Dense,
     average: Vec<f32>,
+    traffic: Traffic,
 }
 
 impl Doubling {
     /// Periods double up to `longest` steps.
     pub fn new(longest: u64) -> Self {
-        Doubling { longest: longest.max(1), reducer: Dense, average: Vec::new() }
+        Doubling { longest: longest.max(1), reducer: Dense, average: Vec::new(), traffic: Traffic::default() }
     }
 }
 
@@ -26,24 +27,30 @@ impl Doubling {
 impl Stateful for Doubling {}
 
 impl SyncStrategy for Doubling {
-    fn due(&self, step: u64) -> Due {
+    fn plan(&self, step: u64) -> Plan {
         let done = step + 1;
         let is_due = if done < self.longest { done.is_power_of_two() } else { done.is_multiple_of(self.longest) };
-        if is_due { Due::Parameters } else { Due::Nothing }
+        if is_due { Plan::PARAMETERS } else { Plan::ALONE }
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
-        self.average.resize(local.len(), 0.0);
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        self.average.resize(parameters.len(), 0.0);
         let (key, slots, facts) = (cx.key.step(cx.facts.step), cx.slots, cx.facts);
-        let round = Round { key, slots, facts, input: local, average: &mut self.average, sent: None };
+        let round = Round { key, slots, facts, input: parameters, average: &mut self.average, sent: None };
         let failed = |source| SyncError::Reduce { step: cx.facts.step, source };
-        let exchanged = self.reducer.reduce(round, comm).map_err(failed)?;
+        self.traffic = self.reducer.reduce(round, comm).map_err(failed)?.traffic;
         // Only now: an error leaves parameters as they were.
-        local.copy_from_slice(&self.average);
-        Ok(exchanged.traffic)
+        parameters.copy_from_slice(&self.average);
+        Ok(Momenta::Keep)
     }
 
     fn report(&self, report: &mut Report) {
         self.reducer.report(report);
+        report.traffic = Some(self.traffic);
     }
 }

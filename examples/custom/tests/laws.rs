@@ -18,7 +18,7 @@ fn the_compressor_keeps_the_laws() {
 #[test]
 fn the_controller_keeps_the_laws() {
     let adaptive =
-        |_: &Layout, _| Ok(Adaptive::new(Gather::new(TopK::fraction(0.1)?, Mean), WhileItHelps::new(2, 16.0)));
+        |_: &Layout, _| Adaptive::new(Gather::new(TopK::fraction(0.1)?, Mean), WhileItHelps::new(2, 16.0));
     laws::reducer(&laws::OwnReducer::new("while it helps", &adaptive));
 }
 

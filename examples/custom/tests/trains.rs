@@ -18,12 +18,12 @@ fn compressor() -> impl BuildStrategy {
 fn controller() -> impl BuildStrategy {
     custom("while it helps", |_, _| {
         let gather = Gather::new(TopK::fraction(0.1)?, Mean);
-        Ok(EveryStep::new(ErrorFeedback::new(Metered::new(Adaptive::new(gather, WhileItHelps::new(10, 32.0))))))
+        Ok(EveryStep::new(ErrorFeedback::new(Metered::new(Adaptive::new(gather, WhileItHelps::new(10, 32.0))?))))
     })
 }
 
 fn strategy() -> impl BuildStrategy {
-    custom("doubling", |_, _| Ok(Doubling::new(16))).averages_parameters()
+    custom("doubling", |_, _| Ok(Doubling::new(16)))
 }
 
 fn check<B: BuildStrategy + 'static>(make: impl Fn() -> B + Sync) -> Vec<Outcome> {
@@ -66,7 +66,7 @@ fn a_controller_from_outside_decides_from_the_loss() {
 fn a_strategy_from_outside_averages_when_it_says() {
     check(strategy);
     let due: Vec<u64> =
-        (0..70).filter(|step| Doubling::new(16).due(*step) != briquette::core::sync::Due::Nothing).collect();
+        (0..70).filter(|step| Doubling::new(16).plan(*step).exchanges()).collect();
     assert_eq!(due, [0, 1, 3, 7, 15, 31, 47, 63]);
 }
 

@@ -2,9 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use briquette::core::compress::Compressor;
-use briquette::core::config::{
-    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Rhythm,
-};
+use briquette::core::config::{AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback};
 use briquette::core::layer::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
@@ -110,11 +108,10 @@ impl Settings {
             bail!("--data would be ignored under --dataset generated: leave it away");
         }
         let mut config = self.config(1)?;
-        if let Config::EveryStep(exchange) = &mut config {
-            exchange.check_feedback()?;
+        if !local {
             // Layers are known when the model is there: whether a rule matches one is checked then.
-            exchange.rules.clear();
-            exchange.dense_below = Some(0);
+            config.exchange.rules.clear();
+            config.exchange.dense_below = Some(0);
         }
         config.build(&Layout::flat(1000), self.ranks)?;
         Ok(())
@@ -144,7 +141,7 @@ impl Settings {
     pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
         let Some(spec) = self.reducer else {
             let every = self.local_steps.context("neither --reducer nor --local-steps")?;
-            return Ok(Config::Periodic(Rhythm { every }));
+            return Ok(Config::local_sgd(every));
         };
         let per_slot = self.per_slot == Some(Toggle::On);
         let reducer = spec.config(self.compressor()?, per_slot)?;
@@ -159,12 +156,12 @@ impl Settings {
         let feedback = match self.momentum_correction {
             Toggle::On => {
                 let momentum = self.momentum.context("--momentum-correction on needs --momentum")? as f32;
-                Feedback::Momentum(Momentum { momentum, ..Momentum::default() })
+                Momentum { momentum, ..Momentum::default() }.into()
             }
             Toggle::Off => self.feedback.map_or(Feedback::None, Feedback::from),
         };
         let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
-        Ok(Config::EveryStep(Exchange {
+        Ok(Config::every_step(Exchange {
             reducer,
             aggregator: self.aggregator.unwrap_or_default(),
             feedback,

@@ -6,7 +6,11 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use briquette::core::CompressionFactor;
 use briquette::core::config::{CompressorConfig, Feedback, ReducerConfig, Rule};
-use briquette::core::reduce::Sketch;
+use briquette::core::layer::DianaConfig;
+use briquette::core::reduce::{
+    GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
+    TernaryAllReduceConfig,
+};
 use serde::{Deserialize, Serialize};
 
 /// How gradients are combined.
@@ -49,17 +53,17 @@ impl ReducerSpec {
     pub fn config(self, compressor: Option<CompressorConfig>, per_slot: bool) -> Result<ReducerConfig> {
         let gather = || {
             let compressor = compressor.with_context(|| format!("--reducer {self} needs a --compressor"))?;
-            Ok::<_, anyhow::Error>(ReducerConfig::Gather { compressor, per_slot })
+            Ok::<_, anyhow::Error>(GatherConfig { compressor, per_slot }.into())
         };
         Ok(match self {
             ReducerSpec::Gather => gather()?,
             ReducerSpec::Dense => ReducerConfig::Dense,
-            ReducerSpec::PowerSgd(rank) => ReducerConfig::PowerSgd { rank },
-            ReducerSpec::SharedRandomK(factor) => ReducerConfig::SharedRandomK { factor, scaled: false },
-            ReducerSpec::SparseAllReduce(factor) => ReducerConfig::SparseAllReduce { factor },
-            ReducerSpec::SketchedSgd(factor) => ReducerConfig::SketchedSgd(Sketch { factor, ..Sketch::default() }),
-            ReducerSpec::TernaryAllReduce(clip) => ReducerConfig::TernaryAllReduce { clip },
-            ReducerSpec::MultiStep(rounds) => ReducerConfig::MultiStep { rounds, inner: Box::new(gather()?) },
+            ReducerSpec::PowerSgd(rank) => PowerSgdConfig { rank }.into(),
+            ReducerSpec::SharedRandomK(factor) => SharedRandomKConfig { factor, scaled: false }.into(),
+            ReducerSpec::SparseAllReduce(factor) => SparseAllReduceConfig { factor }.into(),
+            ReducerSpec::SketchedSgd(factor) => Sketch { factor, ..Sketch::default() }.into(),
+            ReducerSpec::TernaryAllReduce(clip) => TernaryAllReduceConfig { clip }.into(),
+            ReducerSpec::MultiStep(rounds) => MultiStepConfig { rounds, inner: Box::new(gather()?) }.into(),
         })
     }
 }
@@ -132,7 +136,7 @@ impl From<FeedbackSpec> for Feedback {
         match spec {
             FeedbackSpec::Error => Feedback::Error,
             FeedbackSpec::ErrorInside => Feedback::ErrorInside,
-            FeedbackSpec::Diana(alpha) => Feedback::Diana { alpha },
+            FeedbackSpec::Diana(alpha) => DianaConfig { alpha }.into(),
             FeedbackSpec::Ef21 => Feedback::Ef21,
             FeedbackSpec::None => Feedback::None,
         }

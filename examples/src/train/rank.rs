@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow};
 use briquette::core::error::SyncError;
-use briquette::core::sync::{Due, StopFlags};
+use briquette::core::sync::StopFlags;
 use briquette::{DistributedOptimizer, Error, StepError};
 use briquette_datasets::EpochPlan;
 use burn::optim::GradientsParams;
@@ -126,7 +126,7 @@ impl<T: Task> Rank<'_, T> {
     /// A gradient that is refused is refused on every rank, before anything changed: what was trained can be saved.
     fn keep(&mut self, source: Error) -> anyhow::Error {
         let refused = matches!(source, Error::Sync(SyncError::NonFinite { .. }));
-        let unchanged = self.optim.synchronizer().due().is_ok_and(|due| due == Due::Gradients);
+        let unchanged = self.optim.synchronizer().plan().is_ok_and(|plan| plan.gradients);
         let error = anyhow::Error::from(source);
         if !(refused && unchanged) {
             return error;

@@ -136,8 +136,8 @@ impl Aggregator for Krum {
 
 impl Described for Krum {
     const NAME: &'static str = "krum";
-    const HELP: &'static str =
-        "BYZANTINE[,keep=M]: the M contributions nearest to their neighbours (2·BYZANTINE + 3 ranks)";
+    const SETTINGS: &'static str = "BYZANTINE[,keep=M]";
+    const HELP: &'static str = "the M contributions nearest to their neighbours (2·BYZANTINE + 3 ranks)";
 
     fn check(&self) -> Result<(), ConfigError> {
         match self.keep {

@@ -77,8 +77,8 @@ impl Aggregator for TrimmedMean {
 
 impl Described for TrimmedMean {
     const NAME: &'static str = "trimmed-mean";
-    const HELP: &'static str =
-        "TRIM: in every coordinate the mean without the TRIM largest and smallest (2·TRIM + 1 ranks)";
+    const SETTINGS: &'static str = "TRIM";
+    const HELP: &'static str = "in every coordinate the mean without the TRIM largest and smallest (2·TRIM + 1 ranks)";
 
     fn representatives() -> Vec<Self> {
         vec![TrimmedMean::default(), TrimmedMean { trim: 2 }]

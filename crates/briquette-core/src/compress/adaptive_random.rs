@@ -103,11 +103,17 @@ impl std::fmt::Display for AdaptiveRandom {
 
 impl Spec for AdaptiveRandom {
     const SYNTAX: &'static str = "adaptive-random";
+    const HELP: &'static str = "one value, drawn by magnitude";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         Ok((name == "adaptive-random").then_some(AdaptiveRandom))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

@@ -72,6 +72,9 @@ impl Tunable for BiasedRandom {
 }
 
 impl Compressor for BiasedRandom {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -115,23 +118,25 @@ impl std::fmt::Display for BiasedRandom {
 
 impl Spec for BiasedRandom {
     const SYNTAX: &'static str = "biased-random[:PROBABILITY|FACTORx]";
+    const HELP: &'static str = "each value with this probability (0.1)";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "biased-random" {
             return Ok(None);
         }
-        let factor = knobs.share("probability of biased random sparsification", 0.1)?;
+        let factor = knobs.share("factor", "probability of biased random sparsification", 0.1)?;
         Ok(Some(BiasedRandom { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {
         BiasedRandom::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

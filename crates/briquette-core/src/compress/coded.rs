@@ -101,11 +101,9 @@ impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
     fn selects(&self) -> bool {
         self.sparsifier.selects()
     }
-}
 
-impl<S: Tunable, C> Tunable for Coded<S, C> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.sparsifier.tune(factor);
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        self.sparsifier.knob()
     }
 }
 
@@ -154,7 +152,7 @@ mod tests {
         let mut coded = Coded::new(TopK::fraction(0.1).unwrap(), Natural);
         let (mut coarse, mut refined, mut fresh) = (Message::default(), Message::default(), Message::default());
         coded.compress_into(&x, key, &mut coarse);
-        coded.tune(CompressionFactor::new(50.0).unwrap());
+        coded.knob().unwrap().tune(CompressionFactor::new(50.0).unwrap());
         coded.refine_into(&x, &coarse, key, &mut refined);
         coded.compress_into(&x, key, &mut fresh);
         assert_eq!(refined, fresh);

@@ -50,10 +50,17 @@ impl std::fmt::Display for Dense {
 
 impl Spec for Dense {
     const SYNTAX: &'static str = "dense";
+    const HELP: &'static str = "every value in f32";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         Ok((name == "dense").then_some(Dense))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

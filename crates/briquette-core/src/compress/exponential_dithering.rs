@@ -92,12 +92,15 @@ impl ExponentialDithering {
 impl Tunable for ExponentialDithering {
     /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
     fn tune(&mut self, factor: CompressionFactor) {
-        let bits = (32.0 / factor.get()).round().clamp(2.0, 8.0) as u8;
+        let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;
     }
 }
 
 impl Compressor for ExponentialDithering {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::of_bits(self.grid().bits())
     }
@@ -121,26 +124,29 @@ impl std::fmt::Display for ExponentialDithering {
 }
 
 impl Spec for ExponentialDithering {
-    const SYNTAX: &'static str = "dither[:BASE[:LEVELS[:BUCKET[:max|l2|l1]]]]";
+    const SYNTAX: &'static str = "dither[:BASE,levels=N,bucket=N,norm=max|l2|l1]";
+    const HELP: &'static str = "levels (7) that shrink by the base (2), in buckets (512)";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "dither" {
             return Ok(None);
         }
-        let base = knobs.number("base of exponential dithering", 2.0)?;
-        let levels = knobs.number("levels of exponential dithering", 7)?;
-        let bucket = knobs.number("bucket of exponential dithering", 512)?;
-        let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
+        let base = knobs.number("base", "base of exponential dithering", 2.0)?;
+        let levels = knobs.number("levels", "levels of exponential dithering", 7)?;
+        let bucket = knobs.number("bucket", "bucket of exponential dithering", 512)?;
+        let norm = knobs.word("norm", "norm", &[("max", Norm::Max), ("l2", Norm::L2), ("l1", Norm::L1)])?;
         ExponentialDithering::new(base, levels, bucket, norm).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {
         ExponentialDithering { base: 2.0, levels: 7, bucket: 64, norm: Norm::L2 }
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -115,7 +115,10 @@ impl std::fmt::Display for Half {
 
 impl Spec for Half {
     const SYNTAX: &'static str = "f16, bf16";
+    const HELP: &'static str = "every value in 16 bits";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         Ok(match name {
@@ -123,6 +126,10 @@ impl Spec for Half {
             "bf16" => Some(Half::new(HalfKind::Bf16)),
             _ => None,
         })
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -93,15 +93,21 @@ impl std::fmt::Display for HardThreshold {
 
 impl Spec for HardThreshold {
     const SYNTAX: &'static str = "hard-threshold:LAMBDA";
+    const HELP: &'static str = "every value of at least this magnitude";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "hard-threshold" {
             return Ok(None);
         }
         // There is no sensible default: 0 is refused, with what the knob must be.
-        HardThreshold::new(knobs.number("threshold of magnitudes", 0.0)?).map(Some)
+        HardThreshold::new(knobs.number("threshold", "threshold of magnitudes", 0.0)?).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {

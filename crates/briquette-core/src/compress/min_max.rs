@@ -131,13 +131,20 @@ impl std::fmt::Display for MinMax {
 
 impl Spec for MinMax {
     const SYNTAX: &'static str = "minmax[:BLOCK]";
+    const HELP: &'static str = "8 bits between the ends of each block (256)";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "minmax" {
             return Ok(None);
         }
-        MinMax::blocks(knobs.number("block of 8-bit values", 256)?).map(Some)
+        MinMax::blocks(knobs.number("block", "block of 8-bit values", 256)?).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

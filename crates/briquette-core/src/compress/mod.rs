@@ -141,18 +141,29 @@ pub trait Compressor: Send {
     fn selects(&self) -> bool {
         false
     }
+
+    /// Its knob, where it has one that a [controller](crate::control::Controller) may turn.
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        None
+    }
 }
 
 /// How a compressor is written in settings; with it and one line in [`config`](crate::config) it has laws, flags and TOML.
 pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
-    /// What may be written, for help and errors: `qsgd[:BITS[:BUCKET[:l2|max]]]`.
+    /// What may be written, for help and errors: `topk[:FRACTION|FACTORx,values=f32|f16|q8]`.
     const SYNTAX: &'static str;
+
+    /// What it does, in one line.
+    const HELP: &'static str;
 
     /// Whether what it loses must be fed back.
     const NEEDS_FEEDBACK: bool;
 
     /// Whether its messages are sparse, so that another compressor may write their values (`topk:0.01+natural`).
-    const SPARSE: bool = false;
+    const SPARSE: bool;
+
+    /// Whether it looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
+    const SEARCHES: bool;
 
     /// The compressor that `name` and its knobs say; `None` when the name is another's.
     ///
@@ -168,44 +179,86 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
         Self::NEEDS_FEEDBACK
     }
 
-    /// Whether feeding back what it loses would make residuals grow without bound.
-    fn refuses_feedback(&self) -> bool {
-        false
-    }
-
-    /// The knob, when controllers can turn one.
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        None
-    }
+    /// Whether the values that it sends are the vector's own bits.
+    fn is_exact(&self) -> bool;
 }
 
-/// The parts of a compressor's text after its name.
+/// The settings in a compressor's text: `first:second,key=value`, each asked for in order, by its key.
 #[derive(Debug)]
-pub struct Knobs<'a>(pub(crate) std::str::Split<'a, char>);
+pub struct Knobs<'a> {
+    places: std::vec::IntoIter<&'a str>,
+    keyed: Vec<(String, &'a str)>,
+    asked: Vec<&'static str>,
+}
 
 impl<'a> Knobs<'a> {
-    /// The next part as it is.
-    pub fn text(&mut self) -> Option<&'a str> {
-        self.0.next()
+    /// The settings that stand behind the name.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] for what is neither a value at its place nor `key=value`.
+    pub(crate) fn new(settings: &'a str) -> Result<Self, ConfigError> {
+        let mut entries = crate::text::entries(settings)?;
+        let by_place = entries.first().filter(|(key, _)| key.is_none()).map(|(_, places)| *places);
+        let places: Vec<&str> = by_place.into_iter().flat_map(|places| places.split(':')).collect();
+        let keyed =
+            entries.drain(places.len().min(1)..).map(|(key, value)| (key.unwrap_or_default().replace('-', "_"), value));
+        Ok(Knobs { keyed: keyed.collect(), places: places.into_iter(), asked: Vec::new() })
     }
 
-    /// The next part as a number; `default` when the text ends before it.
+    /// The setting with this key, as it is.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] where it is given twice.
+    pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
+        self.asked.push(key);
+        let keyed = self.keyed.iter().position(|(given, _)| given == key).map(|place| self.keyed.remove(place).1);
+        match (self.places.next(), keyed) {
+            (Some(_), Some(_)) => Err(ConfigError::Conflict(format!("`{key}` is given twice"))),
+            (place, keyed) => Ok(place.or(keyed)),
+        }
+    }
+
+    /// That all that was given was asked for.
+    pub(crate) fn finish(mut self) -> Result<(), ConfigError> {
+        let valid = self.asked.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        match (self.places.next(), self.keyed.first()) {
+            (Some(extra), _) => Err(ConfigError::Conflict(format!("`{extra}` is one part too many"))),
+            (None, Some((key, _))) => Err(ConfigError::Conflict(match &self.asked[..] {
+                [] => format!("it has no settings, got `{key}`"),
+                asked if asked.contains(&key.as_str()) => format!("`{key}` is given twice"),
+                _ => format!("unknown field `{key}`, expected one of {valid}"),
+            })),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The setting with this key as a number; `default` where it is absent.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names `what`.
-    pub fn number<T: std::str::FromStr>(&mut self, what: &'static str, default: T) -> Result<T, ConfigError> {
-        match self.0.next() {
+    pub fn number<T: std::str::FromStr>(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        default: T,
+    ) -> Result<T, ConfigError> {
+        match self.text(key)? {
             None => Ok(default),
             Some(text) => text.parse().map_err(|_| ConfigError::range(what, "a number", text)),
         }
     }
 
-    /// The next part as a share such as `0.01` or a factor such as `100x`; `default` is a share.
+    /// The setting with this key as a share such as `0.01` or a factor such as `100x`; `default` is a share.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names `what`.
-    pub fn share(&mut self, what: &'static str, default: f64) -> Result<CompressionFactor, ConfigError> {
-        match self.0.next() {
+    pub fn share(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        default: f64,
+    ) -> Result<CompressionFactor, ConfigError> {
+        match self.text(key)? {
             None => CompressionFactor::of_share(what, default),
             Some(text) if text.ends_with('x') => text.parse(),
             Some(text) => {
@@ -215,12 +268,17 @@ impl<'a> Knobs<'a> {
         }
     }
 
-    /// The next part as one of some words; the first when the text ends before it.
+    /// The setting with this key as one of some words; the first where it is absent.
     ///
     /// # Errors
     /// [`ConfigError::Unknown`] lists the words.
-    pub fn word<T: Copy>(&mut self, what: &'static str, words: &[(&str, T)]) -> Result<T, ConfigError> {
-        let Some(text) = self.0.next() else { return Ok(words[0].1) };
+    pub fn word<T: Copy>(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<T, ConfigError> {
+        let Some(text) = self.text(key)? else { return Ok(words[0].1) };
         words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| ConfigError::Unknown {
             what,
             got: text.to_owned(),
@@ -229,15 +287,11 @@ impl<'a> Knobs<'a> {
     }
 }
 
-/// Has a knob that controllers may turn.
+/// The knob of a compressor, whatever its own unit: [`CompressionFactor`] converts to values kept and to bits.
 pub trait Tunable {
     /// Sets the nominal compression factor from the next call on, to the nearest value the knob has.
     fn tune(&mut self, factor: CompressionFactor);
 }
-
-/// A compressor with a knob, as one object.
-pub trait TunableCompressor: Compressor + Tunable {}
-impl<T: Compressor + Tunable + ?Sized> TunableCompressor for T {}
 
 impl<C: Compressor + ?Sized> Compressor for Box<C> {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -255,11 +309,8 @@ impl<C: Compressor + ?Sized> Compressor for Box<C> {
     fn selects(&self) -> bool {
         (**self).selects()
     }
-}
-
-impl<T: Tunable + ?Sized> Tunable for Box<T> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        (**self).tune(factor);
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        (**self).knob()
     }
 }
 

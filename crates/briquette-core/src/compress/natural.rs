@@ -108,10 +108,17 @@ impl std::fmt::Display for Natural {
 
 impl Spec for Natural {
     const SYNTAX: &'static str = "natural";
+    const HELP: &'static str = "9 bits: sign and exponent";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         Ok((name == "natural").then_some(Natural))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -118,16 +118,23 @@ impl std::fmt::Display for OneBit {
 
 impl Spec for OneBit {
     const SYNTAX: &'static str = "one-bit[:BUCKET]";
+    const HELP: &'static str = "one bit a value and the means of both halves, of all or of buckets";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "one-bit" {
             return Ok(None);
         }
-        match knobs.number("bucket of one-bit SGD", usize::MAX)? {
+        match knobs.number("bucket", "bucket of one-bit SGD", usize::MAX)? {
             usize::MAX => Ok(Some(OneBit::new())),
             bucket => OneBit::bucketed(bucket).map(Some),
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -64,10 +64,17 @@ impl std::fmt::Display for PlainSign {
 
 impl Spec for PlainSign {
     const SYNTAX: &'static str = "plain-sign";
+    const HELP: &'static str = "one bit a value";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         Ok((name == "plain-sign").then_some(PlainSign))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -122,12 +122,15 @@ impl Qsgd {
 impl Tunable for Qsgd {
     /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
     fn tune(&mut self, factor: CompressionFactor) {
-        let bits = (32.0 / factor.get()).round().clamp(2.0, 8.0) as u8;
+        let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;
     }
 }
 
 impl Compressor for Qsgd {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::of_bits(self.grid().bits())
     }
@@ -167,31 +170,34 @@ impl std::fmt::Display for Qsgd {
 }
 
 impl Spec for Qsgd {
-    const SYNTAX: &'static str = "qsgd[:BITS or sLEVELS[:BUCKET[:max|l2[:fixed|elias]]]]";
+    const SYNTAX: &'static str = "qsgd[:BITS|sLEVELS,bucket=N,norm=max|l2,coding=fixed|elias]";
+    const HELP: &'static str = "so many bits (4) or levels a value, in buckets (512) with a norm each";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "qsgd" {
             return Ok(None);
         }
-        let first = knobs.text().unwrap_or("4");
+        let first = knobs.text("bits")?.unwrap_or("4");
         let number = |text: &str| text.parse().map_err(|_| ConfigError::range("bits of QSGD", "a number", text));
-        let bucket = knobs.number("bucket of QSGD", Qsgd::DEFAULT_BUCKET)?;
-        let norm = knobs.word("norm", &[("max", Norm::Max), ("l2", Norm::L2)])?;
+        let bucket = knobs.number("bucket", "bucket of QSGD", Qsgd::DEFAULT_BUCKET)?;
+        let norm = knobs.word("norm", "norm", &[("max", Norm::Max), ("l2", Norm::L2)])?;
         let qsgd = match first.strip_prefix('s') {
             Some(levels) => Qsgd::with_levels(number(levels)?, bucket, norm)?,
             None => Qsgd::new(number(first)?, bucket, norm)?,
         };
-        let coding = knobs.word("coding", &[("fixed", Coding::Fixed), ("elias", Coding::Elias)])?;
+        let coding = knobs.word("coding", "coding", &[("fixed", Coding::Fixed), ("elias", Coding::Elias)])?;
         Ok(Some(Qsgd { coding, ..qsgd }))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {
         Qsgd { levels: 7, bucket: 64, norm: Norm::L2, coding: Coding::Fixed }
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -86,6 +86,9 @@ impl Tunable for RandomK {
 }
 
 impl Compressor for RandomK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -184,33 +187,35 @@ impl std::fmt::Display for RandomK {
 }
 
 impl Spec for RandomK {
-    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[:unscaled|scaled]]";
+    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx,scaled=true]";
+    const HELP: &'static str = "random values (0.01); scaled, without bias";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "randk" {
             return Ok(None);
         }
-        let factor = knobs.share("fraction of values kept by random-k", 0.01)?;
-        let scaled = knobs.word("scaling of random-k", &[("unscaled", false), ("scaled", true)])?;
+        let factor = knobs.share("factor", "fraction of values kept by random-k", 0.01)?;
+        let scaled = knobs.word(
+            "scaled",
+            "scaling of random-k",
+            &[("unscaled", false), ("scaled", true), ("false", false), ("true", true)],
+        )?;
         Ok(Some(RandomK { factor, scaled }))
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.scaled
     }
 
     fn representative() -> Self {
         RandomK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
     }
 
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
-    }
-
     fn needs_feedback(&self) -> bool {
         !self.scaled
-    }
-
-    fn refuses_feedback(&self) -> bool {
-        self.scaled
     }
 }
 

@@ -110,6 +110,9 @@ impl Tunable for Redsync {
 }
 
 impl Compressor for Redsync {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -142,22 +145,24 @@ impl std::fmt::Display for Redsync {
 
 impl Spec for Redsync {
     const SYNTAX: &'static str = "redsync[:FRACTION|FACTORx]";
+    const HELP: &'static str = "the largest values (0.01) or up to twice as many, by bisection of a threshold";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "redsync" {
             return Ok(None);
         }
-        knobs.share("fraction of values kept by redsync", 0.01).map(|factor| Some(Redsync { factor }))
+        knobs.share("factor", "fraction of values kept by redsync", 0.01).map(|factor| Some(Redsync { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {
         Redsync::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -136,16 +136,23 @@ impl std::fmt::Display for Rounding {
 }
 
 impl Spec for Rounding {
-    const SYNTAX: &'static str = "round[:BASE[:nearest|random]]";
+    const SYNTAX: &'static str = "round[:BASE,mode=nearest|random]";
+    const HELP: &'static str = "to a power of the base (2)";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "round" {
             return Ok(None);
         }
-        let nearest = Rounding::nearest(knobs.number("base of rounding", 2.0)?)?;
-        let random = knobs.word("way of rounding", &[("nearest", false), ("random", true)])?;
+        let nearest = Rounding::nearest(knobs.number("base", "base of rounding", 2.0)?)?;
+        let random = knobs.word("mode", "way of rounding", &[("nearest", false), ("random", true)])?;
         Ok(Some(Rounding { random, ..nearest }))
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

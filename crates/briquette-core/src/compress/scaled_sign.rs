@@ -110,16 +110,23 @@ impl std::fmt::Display for ScaledSign {
 
 impl Spec for ScaledSign {
     const SYNTAX: &'static str = "sign[:BUCKET]";
+    const HELP: &'static str = "one bit a value and one magnitude, of all or of buckets";
     const NEEDS_FEEDBACK: bool = true;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "sign" {
             return Ok(None);
         }
-        match knobs.number("bucket of scaled signs", usize::MAX)? {
+        match knobs.number("bucket", "bucket of scaled signs", usize::MAX)? {
             usize::MAX => Ok(Some(ScaledSign::new())),
             bucket => ScaledSign::bucketed(bucket).map(Some),
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

@@ -129,6 +129,9 @@ impl Tunable for Sidco {
 }
 
 impl Compressor for Sidco {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -161,22 +164,24 @@ impl std::fmt::Display for Sidco {
 
 impl Spec for Sidco {
     const SYNTAX: &'static str = "sidco[:FRACTION|FACTORx]";
+    const HELP: &'static str = "about the largest values (0.01), by a fitted threshold";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "sidco" {
             return Ok(None);
         }
-        knobs.share("fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+        knobs.share("factor", "fraction of values kept by sidco", 0.01).map(|factor| Some(Sidco { factor }))
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {
         Sidco::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

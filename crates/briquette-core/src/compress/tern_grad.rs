@@ -138,14 +138,17 @@ impl std::fmt::Display for TernGrad {
 }
 
 impl Spec for TernGrad {
-    const SYNTAX: &'static str = "terngrad[:CLIP or none]";
+    const SYNTAX: &'static str = "terngrad[:CLIP|none]";
+    const HELP: &'static str = "minus one, zero or one times a scale; clipped at so many standard deviations (2.5)";
     const NEEDS_FEEDBACK: bool = false;
+    const SPARSE: bool = false;
+    const SEARCHES: bool = false;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "terngrad" {
             return Ok(None);
         }
-        match knobs.text() {
+        match knobs.text("clip")? {
             None => Ok(Some(TernGrad::new())),
             Some("none") => Ok(Some(TernGrad::unclipped())),
             Some(text) => {
@@ -154,6 +157,10 @@ impl Spec for TernGrad {
                 TernGrad::clipped(clip).map(Some)
             }
         }
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn representative() -> Self {

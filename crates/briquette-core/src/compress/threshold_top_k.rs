@@ -115,6 +115,9 @@ impl Tunable for ThresholdTopK {
 }
 
 impl Compressor for ThresholdTopK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -184,25 +187,27 @@ impl std::fmt::Display for ThresholdTopK {
 }
 
 impl Spec for ThresholdTopK {
-    const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx[:SAMPLE]]";
+    const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx,sample=SHARE]";
+    const HELP: &'static str = "about the largest values (0.01), by a threshold from a sample: faster";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "threshold-topk" {
             return Ok(None);
         }
-        let factor = knobs.share("fraction of values kept by threshold top-k", 0.01)?;
-        let sample = knobs.number("sample of threshold top-k", Self::DEFAULT_SAMPLE)?;
+        let factor = knobs.share("factor", "fraction of values kept by threshold top-k", 0.01)?;
+        let sample = knobs.number("sample", "sample of threshold top-k", Self::DEFAULT_SAMPLE)?;
         ThresholdTopK::factor(factor).with_sample(sample).map(Some)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn representative() -> Self {
         ThresholdTopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

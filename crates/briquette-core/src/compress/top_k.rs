@@ -96,6 +96,9 @@ impl Tunable for TopK {
 }
 
 impl Compressor for TopK {
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        Some(self)
+    }
     fn nominal(&self) -> CompressionFactor {
         self.factor
     }
@@ -183,25 +186,27 @@ impl std::fmt::Display for TopK {
 }
 
 impl Spec for TopK {
-    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx[:f32|f16|q8]]";
+    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx,values=f32|f16|q8]";
+    const HELP: &'static str = "the largest values (0.01), each of them in 32, 16 or 8 bits";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;
+    const SEARCHES: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "topk" {
             return Ok(None);
         }
-        let top_k = TopK::factor(knobs.share("fraction of values kept by top-k", 0.01)?);
+        let top_k = TopK::factor(knobs.share("factor", "fraction of values kept by top-k", 0.01)?);
         let kinds = [("f32", ValueKind::F32), ("f16", ValueKind::F16), ("q8", ValueKind::Q8)];
-        Ok(Some(top_k.with_values(knobs.word("value type", &kinds)?)))
+        Ok(Some(top_k.with_values(knobs.word("values", "value type", &kinds)?)))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.values == ValueKind::F32
     }
 
     fn representative() -> Self {
         TopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        Some(self)
     }
 }
 

@@ -1,81 +1,16 @@
 //! What an exchange does to each rank's vector, as a class, and what the memories of DIANA and EF21 ask of it.
 
-use super::{ControllerConfig, Exchange, Feedback, ReducerConfig};
+use super::{Asks, ControllerConfig, Exchange, ReducerConfig};
 use crate::Layout;
-use crate::compress::{Class, Compressor, TernGrad};
+use crate::compress::Class;
 use crate::error::ConfigError;
 
-impl ReducerConfig {
-    /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
-    pub(super) fn class(&self, len: usize) -> Option<Class> {
-        match self {
-            ReducerConfig::Dense => Some(Class::Unbiased { omega: 0.0 }),
-            ReducerConfig::Gather { compressor, .. } => {
-                let compressor = compressor.build();
-                probes(len).map(|x| compressor.class(&x)).reduce(worse)
-            }
-            ReducerConfig::SharedRandomK { factor, scaled } => {
-                let share = factor.keep(len.max(1)) as f64 / len.max(1) as f64;
-                Some(if *scaled {
-                    Class::Unbiased { omega: 1.0 / share - 1.0 }
-                } else {
-                    Class::MeanContractive { delta: share }
-                })
-            }
-            // Another rank's values may set the scale.
-            ReducerConfig::TernaryAllReduce { .. } => None,
-            // What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-            ReducerConfig::PowerSgd { .. } | ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => {
-                None
-            }
-            ReducerConfig::MultiStep { rounds, inner } => {
-                let power = |error: f64| error.powf(*rounds as f64);
-                Some(match inner.class(len)? {
-                    Class::Contractive { delta } => Class::Contractive { delta: 1.0 - power(1.0 - delta) },
-                    Class::MeanContractive { delta } => Class::MeanContractive { delta: 1.0 - power(1.0 - delta) },
-                    Class::Biased { omega } => Class::Biased { omega: power(omega) },
-                    Class::Unbiased { omega } => {
-                        let left = power(omega / (1.0 + omega));
-                        Class::Unbiased { omega: left / (1.0 - left) }
-                    }
-                })
-            }
-        }
-    }
-
-    /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
-    fn amplification(&self, len: usize) -> Option<f64> {
-        // What grows beyond this length has exceeded the vector long before: longer probes would only take memory.
-        let len = len.min(1 << 20);
-        match self {
-            // At least what its quantizer does with a scale of its own.
-            ReducerConfig::TernaryAllReduce { .. } => {
-                probes(len).map(|x| TernGrad::new().class(&x).error()).reduce(f64::max)
-            }
-            _ => match self.class(len)? {
-                Class::Unbiased { omega } | Class::Biased { omega } => Some(omega),
-                Class::Contractive { .. } | Class::MeanContractive { .. } => None,
-            },
-        }
-    }
-
-    pub(super) fn per_slot(&self) -> bool {
-        match self {
-            ReducerConfig::Gather { per_slot, .. } => *per_slot,
-            ReducerConfig::MultiStep { inner, .. } => inner.per_slot(),
-            ReducerConfig::Dense
-            | ReducerConfig::SharedRandomK { .. }
-            | ReducerConfig::PowerSgd { .. }
-            | ReducerConfig::SparseAllReduce { .. }
-            | ReducerConfig::SketchedSgd(_)
-            | ReducerConfig::TernaryAllReduce { .. } => false,
-        }
-    }
-}
+/// What grows beyond this length has exceeded the vector long before: longer probes would only take memory.
+const LONGEST_PROBE: usize = 1 << 20;
 
 /// Vectors for constants that depend on the vector: all equal, and one large value among small ones, near the worst for
 /// whatever scales by the largest.
-fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
+pub(crate) fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
     let small = 1.0 / (len.max(1) as f32).sqrt();
     [1.0, small].into_iter().map(move |rest| {
         let mut x = vec![rest; len];
@@ -90,7 +25,7 @@ fn is_identity(class: Class) -> bool {
 }
 
 /// The one that promises less.
-fn worse(a: Class, b: Class) -> Class {
+pub(crate) fn worse(a: Class, b: Class) -> Class {
     use Class::{Biased, Contractive, MeanContractive, Unbiased};
     match (a, b) {
         (Unbiased { omega: a }, Unbiased { omega: b }) => Unbiased { omega: a.max(b) },
@@ -107,15 +42,15 @@ fn worse(a: Class, b: Class) -> Class {
 
 impl Exchange {
     /// The class of `reducer` on this exchange's parts: the worst one's.
-    pub(super) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+    pub(crate) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
         let lengths = self.lengths(reducer, layout)?;
-        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.class(len)).collect();
+        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.get().class(len)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
     /// The lengths of the vectors that `reducer` compresses, each once.
     fn lengths(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Vec<usize>, ConfigError> {
-        let mut lengths: Vec<usize> = match reducer.per_slot() {
+        let mut lengths: Vec<usize> = match reducer.get().traits().is_per_slot {
             true => layout.slots().iter().map(crate::Slot::len).collect(),
             false => self.bucketed(layout, |_| crate::reduce::Dense)?.ranges().map(|r| r.len()).collect(),
         };
@@ -124,11 +59,17 @@ impl Exchange {
         Ok(lengths)
     }
 
-    /// A residual is fed back whole: what a compressor adds to it in error must be less than what it takes.
-    pub(super) fn check_residual_stays_bounded(&self, layout: &Layout) -> Result<(), ConfigError> {
-        if !matches!(self.feedback, Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_)) {
-            return Ok(());
+    /// That what is compressed errs as the memory asks. (DIANA asks where it finds its step.)
+    pub(super) fn check_memory(&self, layout: &Layout) -> Result<(), ConfigError> {
+        match self.feedback.get().asks() {
+            Asks::Nothing | Asks::Unbiased => Ok(()),
+            Asks::Bounded => self.check_residual_stays_bounded(layout),
+            Asks::Contractive => self.check_contracts(layout),
         }
+    }
+
+    /// A residual is fed back whole: what a compressor adds to it in error must be less than what it takes.
+    fn check_residual_stays_bounded(&self, layout: &Layout) -> Result<(), ConfigError> {
         let (main, others) = self.groups(layout)?;
         // No controller turns what a rule has.
         for (group, is_turned) in [(main, self.controller != ControllerConfig::None)]
@@ -137,7 +78,8 @@ impl Exchange {
             .filter(|(group, _)| !group.members.is_empty())
         {
             let lengths = self.lengths(group.reducer, &group.layout)?;
-            let omega = lengths.into_iter().filter_map(|len| group.reducer.amplification(len)).reduce(f64::max);
+            let amplified = |len: usize| group.reducer.get().amplification(len.min(LONGEST_PROBE));
+            let omega = lengths.into_iter().filter_map(amplified).reduce(f64::max);
             if is_turned && omega.is_some_and(|omega| omega > 0.0) {
                 return Err(ConfigError::Conflict(format!(
                     "under a controller {} may get so few levels that its error exceeds the vector's energy, and a residual of it \
@@ -146,10 +88,8 @@ impl Exchange {
                 )));
             }
             if let Some(omega) = omega.filter(|omega| *omega >= 1.0) {
-                let name = match group.reducer {
-                    ReducerConfig::Gather { compressor, .. } => compressor.to_string(),
-                    other => other.name().to_owned(),
-                };
+                let compressor = group.reducer.get().compressor();
+                let name = compressor.map_or_else(|| group.reducer.name().to_owned(), |c| c.to_string());
                 return Err(ConfigError::Conflict(format!(
                     "{name} is not contractive: its error may be {omega:.2} times the energy of what it compresses, and from 1 \
                      on a residual grows without bound. Use feedback none, or diana with an unbiased compressor, or more levels"
@@ -169,7 +109,7 @@ impl Exchange {
     }
 
     /// DIANA's step of the memory, checked against the compressor.
-    pub(super) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
+    pub(crate) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
         let name = self.reducer.name();
         let omega = match self.worst_class(layout)? {
             Some(Class::Unbiased { omega }) => omega,
@@ -201,7 +141,7 @@ impl Exchange {
     }
 
     /// EF21 needs every rank's compressor to contract.
-    pub(super) fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
+    fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
         let name = self.reducer.name();
         match self.worst_class(layout)? {
             Some(Class::Contractive { .. } | Class::MeanContractive { .. }) => Ok(()),
@@ -225,12 +165,12 @@ impl Exchange {
 mod tests {
     use super::super::{Config, Feedback};
     use super::*;
-    use crate::config::Fixed;
+    use crate::control::ConstantConfig;
+    use crate::layer::DianaConfig;
 
     fn exchange(reducer: &str, feedback: Feedback) -> Exchange {
         let reducer: Config = toml::from_str(&format!("strategy = 'every-step'\nreducer = {{ {reducer} }}")).unwrap();
-        let Config::EveryStep(exchange) = reducer else { unreachable!() };
-        Exchange { feedback, dense_below: Some(0), ..exchange }
+        Exchange { feedback, dense_below: Some(0), ..reducer.exchange }
     }
 
     #[test]
@@ -252,7 +192,7 @@ mod tests {
 
     #[test]
     fn memories_refuse_compressors_they_cannot_work_with() {
-        let diana = |alpha| Feedback::Diana { alpha };
+        let diana = |alpha| Feedback::from(DianaConfig { alpha });
         let qsgd = "kind = 'gather', compressor = 'qsgd:2:512:l2'";
         let (top_k, power) = ("kind = 'gather', compressor = 'topk:0.1'", "kind = 'power-sgd', rank = 1");
         for (reducer, feedback, says) in [
@@ -263,9 +203,10 @@ mod tests {
             (qsgd, diana(Some(f32::NAN)), "above 0"),
             (qsgd, Feedback::Ef21, "use feedback diana"),
             (power, Feedback::Ef21, "use feedback error"),
-            ("kind = 'shared-random-k', factor = 10.0, scaled = true", Feedback::Ef21, "not contractive"),
+            ("kind = 'shared-random-k', factor = 10.0, scaled = true", Feedback::Ef21, "use feedback diana"),
         ] {
-            let error = exchange(reducer, feedback).build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
+            let error =
+                exchange(reducer, feedback).build_reducer(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
             assert!(error.contains(says), "{reducer}, {feedback:?}: {error}");
         }
         let momentum = Feedback::Momentum(crate::layer::Momentum::default());
@@ -280,36 +221,36 @@ mod tests {
             ("kind = 'ternary-all-reduce', clip = 2.5", ""),
         ] {
             for feedback in [Feedback::Error, Feedback::ErrorInside, momentum] {
-                let built = exchange(reducer, feedback).build(&Layout::flat(1000), 2);
+                let built = exchange(reducer, feedback).build_reducer(&Layout::flat(1000), 2);
                 let error = built.map(drop).expect_err(reducer).to_string();
                 assert!(error.contains("not contractive") && error.contains(omega), "{reducer}, {feedback:?}: {error}");
             }
         }
         // One below a rule is refused as well; what contracts is not.
         let ruled = format!("strategy = 'every-step'\nrules = [{{ slots = '*', reducer = {{ {qsgd} }} }}]");
-        let Config::EveryStep(ruled) = toml::from_str(&ruled).unwrap() else { unreachable!() };
-        let ruled = Exchange { feedback: Feedback::Error, dense_below: Some(0), ..ruled };
-        assert!(ruled.build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string().contains("not contractive"));
+        let ruled: Config = toml::from_str(&ruled).unwrap();
+        let ruled = Exchange { feedback: Feedback::Error, dense_below: Some(0), ..ruled.exchange };
+        assert!(
+            ruled.build_reducer(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string().contains("not contractive")
+        );
         for reducer in
             [top_k, power, "kind = 'gather', compressor = 'qsgd:8'", "kind = 'gather', compressor = 'natural'"]
         {
-            exchange(reducer, Feedback::Error).build(&Layout::flat(1000), 2).map(drop).unwrap();
+            exchange(reducer, Feedback::Error).build_reducer(&Layout::flat(1000), 2).map(drop).unwrap();
         }
         // A controller turns the main reducer, and not a rule's.
         let factor = crate::CompressionFactor::new(8.0).unwrap();
-        let turned = |reducer| Exchange {
-            controller: ControllerConfig::Constant(Fixed { factor }),
-            ..exchange(reducer, Feedback::Error)
-        };
+        let turned =
+            |reducer| Exchange { controller: ConstantConfig { factor }.into(), ..exchange(reducer, Feedback::Error) };
         let (q8, layout) =
             ("kind = 'gather', compressor = 'qsgd:8'", Layout::new([("w", vec![900]), ("b", vec![100])]));
-        let error = turned(q8).build(&layout, 2).map(drop).unwrap_err().to_string();
+        let error = turned(q8).build_reducer(&layout, 2).map(drop).unwrap_err().to_string();
         assert!(error.contains("under a controller"), "{error}");
         let rule = crate::config::Rule::compressor("b", "qsgd:8".parse().unwrap()).unwrap();
-        Exchange { rules: vec![rule], ..turned(top_k) }.build(&layout, 2).map(drop).unwrap();
-        let controller = ControllerConfig::Constant(Fixed { factor: crate::CompressionFactor::new(8.0).unwrap() });
+        Exchange { rules: vec![rule], ..turned(top_k) }.build_reducer(&layout, 2).map(drop).unwrap();
+        let controller = ConstantConfig { factor }.into();
         let adaptive = Exchange { controller, ..exchange(qsgd, diana(None)) };
-        let error = adaptive.build(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
+        let error = adaptive.build_reducer(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
         assert!(error.contains("set alpha"), "{error}");
     }
 }

@@ -1,7 +1,11 @@
-//! One list per family of algorithms, and what an algorithm states for it.
+//! What an algorithm states for its family's list, and what the list makes of it.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
 
@@ -9,8 +13,12 @@ use crate::error::ConfigError;
 pub trait Described: Serialize + DeserializeOwned + Default {
     /// What its text begins with.
     const NAME: &'static str;
-    /// Its settings and what it does, in one line.
+    /// What may follow the name and a colon, for help.
+    const SETTINGS: &'static str = "";
+    /// What it does, in one line.
     const HELP: &'static str;
+    /// A name that it had before, which is still read.
+    const OLD_NAME: &'static str = Self::NAME;
 
     /// That every setting is in its range, whatever it is used in.
     ///
@@ -26,50 +34,115 @@ pub trait Described: Serialize + DeserializeOwned + Default {
     }
 }
 
-/// The only place that names all algorithms of a family: makes an enum of their settings that is read from text and from TOML
-/// (a text, or a table whose `kind` is the name), and lends what is inside as the family's trait.
+/// Makes an enum of the settings of a family's algorithms. `Name(Settings)` has settings, `Name = Settings` is of a unit struct and
+/// has none. The enum is read from a text, or from a table whose `kind` is the name; it is written as a text, and lends what is
+/// inside as the family's trait. The name of the variant in kebab case is that of [`Described::NAME`].
 macro_rules! family {
-    ($(#[$doc:meta])* $family:ident, $what:literal, dyn $trait:path { $($name:ident),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+    ($(#[$meta:meta])* $family:ident = $default:ident, $what:literal, dyn $trait:path {
+        $($name:ident $(= $unit:ident)? $(($settings:ident))?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize)]
         #[serde(into = "String")]
         pub enum $family {
-            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
+            $(#[doc = concat!("See [`", $(stringify!($unit),)? $(stringify!($settings),)? "`].")] $name $(($settings))?),*
         }
 
         impl $family {
             /// The representatives of all, for the laws.
             pub fn all() -> Vec<$family> {
-                let mut all = Vec::new();
-                $(all.extend(<$name as $crate::config::Described>::representatives().into_iter().map($family::$name));)*
+                let mut all: Vec<$family> = Vec::new();
+                $(
+                    let these = <$($unit)? $($settings)? as $crate::config::Described>::representatives();
+                    all.extend(these.into_iter().map(<$family>::from));
+                )*
                 all
             }
 
-            /// Name and help of each.
-            pub fn help() -> Vec<(&'static str, &'static str)> {
-                vec![$((<$name as $crate::config::Described>::NAME, <$name as $crate::config::Described>::HELP)),*]
+            /// What may be written, and what it does, for each.
+            pub fn help() -> Vec<(String, &'static str)> {
+                vec![$($crate::config::family::help::<$($unit)? $($settings)?>()),*]
             }
 
-            /// The algorithm.
+            /// What its text begins with.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($family::$name { .. } => <$($unit)? $($settings)? as $crate::config::Described>::NAME),*
+                }
+            }
+
+            /// What the settings declare, and build.
             pub fn get(&self) -> &dyn $trait {
-                match self { $($family::$name(it) => it),* }
+                match self {
+                    $($($family::$name => &$unit,)? $($family::$name(it) => { let it: &$settings = it; it })?)*
+                }
+            }
+        }
+
+        $(
+            $(impl From<$unit> for $family {
+                fn from(_: $unit) -> Self {
+                    $family::$name
+                }
+            })?
+            $(impl From<$settings> for $family {
+                fn from(settings: $settings) -> Self {
+                    $family::$name(settings)
+                }
+            })?
+        )*
+
+        impl Default for $family {
+            fn default() -> Self {
+                $family::$default
+            }
+        }
+
+        impl $crate::config::family::Family for $family {
+            const WHAT: &'static str = $what;
+
+            fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, $crate::error::ConfigError> {
+                $(
+                    if $crate::config::family::is_called::<$($unit)? $($settings)?>(name) {
+                        let settings: $($unit)? $($settings)? = $crate::text::read($what, text, settings)?;
+                        return $crate::config::family::checked(settings).map(Some);
+                    }
+                )*
+                Ok(None)
             }
 
-            /// The algorithm, as an object of its own.
-            pub fn build(&self) -> Box<dyn $trait> {
-                match self { $($family::$name(it) => Box::new(it.clone())),* }
+            fn from_table<'de, A: serde::de::MapAccess<'de>>(table: A) -> Result<Self, A::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(tag = "kind", rename_all = "kebab-case")]
+                enum Table { $($name($($unit)? $($settings)?)),* }
+                match $crate::config::family::read(table)? {
+                    $(Table::$name(settings) => $crate::config::family::checked(settings)),*
+                }
+                .map_err(serde::de::Error::custom)
             }
 
-            fn checked(self) -> Result<Self, $crate::error::ConfigError> {
-                match &self { $($family::$name(it) => $crate::config::Described::check(it)?),* }
-                Ok(self)
+            fn from_named<'de, A: serde::de::MapAccess<'de>>(named: A) -> Result<Self, A::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(rename_all = "kebab-case")]
+                enum Named { $($name($($unit)? $($settings)?)),* }
+                match $crate::config::family::read(named)? {
+                    $(Named::$name(settings) => $crate::config::family::checked(settings)),*
+                }
+                .map_err(serde::de::Error::custom)
+            }
+
+            fn names() -> Vec<&'static str> {
+                vec![$(<$($unit)? $($settings)? as $crate::config::Described>::NAME),*]
             }
         }
 
         impl std::fmt::Display for $family {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self {
-                    $($family::$name(it) => $crate::text::write(f, <$name as $crate::config::Described>::NAME, it)),*
+                    $(
+                        $($family::$name => $crate::text::write(f, self.name(), &$unit),)?
+                        $($family::$name(it) => { let it: &$settings = it; $crate::text::write(f, self.name(), it) })?
+                    )*
                 }
             }
         }
@@ -78,12 +151,7 @@ macro_rules! family {
             type Err = $crate::error::ConfigError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-                $(if name == <$name as $crate::config::Described>::NAME {
-                    return $family::$name($crate::text::read($what, text, settings)?).checked();
-                })*
-                let valid = $family::help().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-                Err($crate::error::ConfigError::Unknown { what: $what, got: text.to_owned(), valid })
+                $crate::config::family::from_text(text)
             }
         }
 
@@ -95,69 +163,99 @@ macro_rules! family {
 
         impl<'de> serde::Deserialize<'de> for $family {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                #[derive(serde::Deserialize)]
-                #[serde(tag = "kind", rename_all = "kebab-case")]
-                enum Table { $($name($name)),* }
-
-                struct TextOrTable;
-
-                impl<'de> serde::de::Visitor<'de> for TextOrTable {
-                    type Value = $family;
-
-                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                        f.write_str(concat!("the text of an ", $what, ", or a table with its kind"))
-                    }
-                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$family, E> {
-                        text.parse().map_err(E::custom)
-                    }
-                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$family, A::Error> {
-                        let table = serde::de::value::MapAccessDeserializer::new(map);
-                        let value = match serde::Deserialize::deserialize(table)? {
-                            $(Table::$name(it) => $family::$name(it)),*
-                        };
-                        value.checked().map_err(serde::de::Error::custom)
-                    }
-                }
-
-                deserializer.deserialize_any(TextOrTable)
+                deserializer.deserialize_any($crate::config::family::TextOrTable(std::marker::PhantomData))
             }
         }
     };
 }
-use crate::aggregate::{Aggregator, Krum, Mean, TrimmedMean};
+pub(super) use family;
 
-family! {
-    /// How contributions become one vector.
-    ///
-    /// ```
-    /// use briquette_core::aggregate::Krum;
-    /// use briquette_core::config::AggregatorConfig;
-    /// assert_eq!("krum:1,keep=2".parse(), Ok(AggregatorConfig::Krum(Krum { byzantine: 1, keep: 2 })));
-    /// let error = "krum:1,kep=2".parse::<AggregatorConfig>().unwrap_err().to_string();
-    /// assert!(error.contains("unknown field `kep`, expected `byzantine` or `keep`"), "{error}");
-    /// ```
-    AggregatorConfig, "aggregator", dyn Aggregator {
-        Mean,
-        Krum,
-        TrimmedMean,
+/// What the list of a family makes for reading its texts and tables.
+pub(super) trait Family: Sized {
+    const WHAT: &'static str;
+
+    /// From a text and its two parts; `None` for a name that is not of this family.
+    fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, ConfigError>;
+
+    /// From a table that has a `kind` among its keys.
+    fn from_table<'de, A: MapAccess<'de>>(table: A) -> Result<Self, A::Error>;
+
+    /// From a table whose only key is the name, and whose value are the settings.
+    fn from_named<'de, A: MapAccess<'de>>(named: A) -> Result<Self, A::Error>;
+
+    fn names() -> Vec<&'static str>;
+}
+
+/// # Errors
+/// [`ConfigError`] names the text, and what of it is wrong.
+pub(super) fn from_text<F: Family>(text: &str) -> Result<F, ConfigError> {
+    let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+    let unknown = || ConfigError::Unknown { what: F::WHAT, got: text.to_owned(), valid: F::names().join(", ") };
+    F::from_parts(text, name, settings)?.ok_or_else(unknown)
+}
+
+pub(super) fn help<S: Described>() -> (String, &'static str) {
+    let settings = if S::SETTINGS.is_empty() { String::new() } else { format!("[:{}]", S::SETTINGS) };
+    (format!("{}{settings}", S::NAME), S::HELP)
+}
+
+pub(super) fn is_called<S: Described>(name: &str) -> bool {
+    [S::NAME, S::OLD_NAME].contains(&name)
+}
+
+pub(super) fn checked<S: Described, F: From<S>>(settings: S) -> Result<F, ConfigError> {
+    settings.check()?;
+    Ok(settings.into())
+}
+
+pub(super) fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: A) -> Result<T, A::Error> {
+    T::deserialize(MapAccessDeserializer::new(map))
+}
+
+pub(super) struct TextOrTable<F>(pub(super) PhantomData<F>);
+
+impl<'de, F: Family> Visitor<'de> for TextOrTable<F> {
+    type Value = F;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the text of a {what}, or a table with the kind of {what}", what = F::WHAT)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<F, E> {
+        from_text(text).map_err(E::custom)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<F, A::Error> {
+        let first: Option<String> = map.next_key()?;
+        let is_name = first.as_deref().is_some_and(|key| F::names().contains(&key));
+        let map = Again { first, map };
+        if is_name { F::from_named(map) } else { F::from_table(map) }
     }
 }
 
-impl AggregatorConfig {
-    pub(super) fn is_mean(&self) -> bool {
-        self.get().is_mean()
-    }
+/// A map whose first key was taken.
+struct Again<A> {
+    first: Option<String>,
+    map: A,
 }
 
-impl Default for AggregatorConfig {
-    fn default() -> Self {
-        AggregatorConfig::Mean(Mean)
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        match self.first.take() {
+            Some(first) => seed.deserialize(first.into_deserializer()).map(Some),
+            None => self.map.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, StrategyConfig};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Holder {
@@ -178,25 +276,75 @@ mod tests {
             assert_eq!(read(&format!("'{text}'")), Holder { aggregator: config });
             assert_eq!(read(table), Holder { aggregator: config });
         }
-        for config in AggregatorConfig::all() {
-            assert_eq!(config.to_string().parse(), Ok(config));
-            // The name of the text is that of the table.
-            let name = config.to_string().split(':').next().unwrap().to_owned();
-            let table = toml::from_str::<Holder>(&format!("aggregator = {{ kind = '{name}' }}"));
-            assert!(table.is_ok_and(|table| table.aggregator.to_string().starts_with(&name)), "{name}");
+    }
+
+    /// Every algorithm of a family: its text comes back, and its name is that of its table and of its variant.
+    fn check_list<F>(all: Vec<F>, help: Vec<(String, &str)>)
+    where
+        F: Family + Clone + PartialEq + std::fmt::Debug + std::fmt::Display + serde::de::DeserializeOwned,
+    {
+        assert_eq!(F::names().len(), help.len());
+        for (name, (syntax, help)) in F::names().into_iter().zip(&help) {
+            assert!(syntax.starts_with(name) && !help.is_empty(), "{name}");
+            let of_table: F = serde_json::from_value(serde_json::json!({ "kind": name })).expect(name);
+            assert_eq!(from_text::<F>(name).as_ref(), Ok(&of_table));
+            assert_eq!(of_table.to_string().split(':').next(), Some(name));
+            let tried = |config: &F| config.to_string().split(':').next() == Some(name);
+            assert!(all.iter().any(tried), "the laws try {name}");
+            let error = from_text::<F>(&format!("{name}:no-such-key=1")).unwrap_err().to_string();
+            assert!(error.contains("no_such_key") || error.contains("no settings"), "{error}");
+        }
+        for config in all {
+            assert_eq!(from_text(&config.to_string()), Ok(config));
         }
     }
 
     #[test]
+    fn every_algorithm_of_every_family_has_a_text_a_table_help_and_a_representative() {
+        check_list(StrategyConfig::all(), StrategyConfig::help());
+        check_list(ReducerConfig::all(), ReducerConfig::help());
+        check_list(AggregatorConfig::all(), AggregatorConfig::help());
+        check_list(Feedback::all(), Feedback::help());
+        check_list(ControllerConfig::all(), ControllerConfig::help());
+    }
+
+    #[test]
+    fn texts_within_texts_stand_in_parentheses_where_they_have_commas() {
+        let reducer: ReducerConfig = "multi-step:3,inner=(gather:(topk:0.1,values=q8),per-slot=on)".parse().unwrap();
+        assert_eq!(reducer.to_string(), "multi-step:3,inner=(gather:topk:10x:q8,per-slot=true)");
+        assert_eq!(reducer.to_string().parse(), Ok(reducer));
+    }
+
+    #[test]
     fn what_cannot_be_says_what_can() {
-        for (text, words) in [
-            ("median", &["unknown aggregator `median`", "mean, krum, trimmed-mean"][..]),
-            ("mean:1", &["`mean:1`", "1"]),
-            ("krum:one", &["`krum:one`", "`byzantine`", "`one`", "whole number"]),
-            ("krum:1,keep=0", &["keep of krum", "at least 1"]),
+        fn error<F: Family>(text: &str) -> String {
+            from_text::<F>(text).err().expect(text).to_string()
+        }
+        for (error, words) in [
+            (error::<AggregatorConfig>("median"), &["unknown aggregator `median`", "mean, krum, trimmed-mean"][..]),
+            (error::<AggregatorConfig>("mean:1"), &["`mean:1`", "no settings, got `1`"]),
+            (error::<AggregatorConfig>("krum:one"), &["`krum:one`", "`byzantine`", "`one`", "whole number"]),
+            (error::<AggregatorConfig>("krum:1,keep=0"), &["keep of krum", "at least 1"]),
+            (error::<ReducerConfig>("ring"), &["unknown reducer `ring`", "dense, gather, shared-random-k"]),
+            (error::<ReducerConfig>("power-sgd:0"), &["PowerSGD rank", "at least 1", "got 0"]),
+            (error::<ReducerConfig>("power-sgd:2,rnk=1"), &["unknown field `rnk`", "`rank`"]),
+            (error::<ReducerConfig>("multi-step:0"), &["rounds", "at least 1"]),
+            (error::<ReducerConfig>("sketched-sgd:8x,rows=4"), &["rows of a sketch", "odd", "got 4"]),
+            (error::<ReducerConfig>("ternary-all-reduce:-1"), &["clip", "-1"]),
+            (error::<ReducerConfig>("gather:topk:2"), &["`compressor`", "at most 1", "got 2"]),
+            (error::<ReducerConfig>("gather:(topk:0.1,vals=q8)"), &["field `vals`", "`factor`, `values`"]),
+            (error::<ReducerConfig>("shared-random-k:half"), &["`factor`", "10x", "got half"]),
+            (error::<Feedback>("memory"), &["unknown feedback `memory`", "error, error-inside"]),
+            (error::<Feedback>("diana:1.5"), &["alpha of diana", "at most 1", "got 1.5"]),
+            (error::<Feedback>("momentum:0.9,clip=0"), &["clip", "positive", "got 0"]),
+            (error::<ControllerConfig>("gravac:epsilom=1"), &["unknown field `epsilom`", "`epsilon`"]),
+            (error::<ControllerConfig>("gravac:window=0"), &["gravac window", "at least 1", "got 0"]),
+            (error::<ControllerConfig>("gravac:policy=fast"), &["`policy`", "exponential, geometric"]),
+            (error::<ControllerConfig>("schedule:8x,to=4x"), &["from 8x to 4x"]),
+            (error::<StrategyConfig>("sometimes"), &["unknown strategy `sometimes`", "every-step, local-sgd"]),
+            (error::<StrategyConfig>("local-sgd:0"), &["steps between averages", "at least 1", "got 0"]),
         ] {
-            let error = text.parse::<AggregatorConfig>().unwrap_err().to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+            assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
         }
         for table in ["{ kind = 'krum', keep = 0 }", "{ kind = 'krum', kep = 1 }", "{ kind = 'median' }", "3"] {
             assert!(toml::from_str::<Holder>(&format!("aggregator = {table}")).is_err(), "{table}");

@@ -1,128 +1,63 @@
-//! One value per algorithm, behind exhaustive matches.
+//! What the laws are tried on: one value per algorithm, from the lists, and combinations.
 
 use super::{
-    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback, Fixed, ReducerConfig, Rhythm,
-    Rule, WarmUp,
+    AggregatorConfig, Asks, CompressorConfig, Config, ControllerConfig, Described, Exchange, Feedback,
+    FeedbackSettings, ReducerConfig, Rule, StrategyConfig,
 };
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::GraVacConfig;
-use crate::layer::Momentum;
-use crate::reduce::Sketch;
-
-/// Each chain starts at `None` and goes to the next variant until it ends: a new variant that is not linked in does not
-/// compile.
-trait Chain: Sized {
-    fn next(current: Option<&Self>) -> Option<Self>;
-
-    fn all() -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
-        while let Some(next) = Self::next(all.last()) {
-            all.push(next);
-        }
-        all
-    }
-}
+use crate::layer::{DianaConfig, Momentum};
+use crate::reduce::{
+    GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
+    TernaryAllReduceConfig,
+};
 
 fn factor(value: f64) -> CompressionFactor {
-    CompressionFactor::new(value).expect("a constant of at least 1")
+    CompressionFactor::constant(value)
 }
 
-impl Chain for ReducerConfig {
-    fn next(current: Option<&Self>) -> Option<Self> {
-        use ReducerConfig::*;
-        Some(match current {
-            None => Dense,
-            Some(Dense) => Gather { compressor: DenseCompressor.into(), per_slot: false },
-            Some(Gather { .. }) => SharedRandomK { factor: factor(8.0), scaled: false },
-            Some(SharedRandomK { .. }) => PowerSgd { rank: 2 },
-            Some(PowerSgd { .. }) => {
-                MultiStep { rounds: 3, inner: Box::new(ReducerConfig::gather(ScaledSign::representative().into())) }
-            }
-            Some(MultiStep { .. }) => SparseAllReduce { factor: factor(8.0) },
-            Some(SparseAllReduce { .. }) => {
-                SketchedSgd(Sketch { factor: factor(8.0), rows: 3, width: 1.0, candidates: 2 })
-            }
-            Some(SketchedSgd(_)) => TernaryAllReduce { clip: 2.5 },
-            Some(TernaryAllReduce { .. }) => return None,
-        })
-    }
-}
-
-impl Chain for ControllerConfig {
-    fn next(current: Option<&Self>) -> Option<Self> {
-        use ControllerConfig::*;
-        Some(match current {
-            Option::None => ControllerConfig::None,
-            Some(ControllerConfig::None) => Constant(Fixed { factor: factor(10.0) }),
-            Some(Constant(_)) => Schedule(WarmUp { from: factor(2.0), to: factor(16.0), steps: 4 }),
-            Some(Schedule(_)) => Gravac(gravac(0.75)),
-            Some(Gravac(_)) => return Option::None,
-        })
-    }
-}
-
-/// Where the gain swings about `epsilon`: dense, safe and bold by turns, and bolder after a window.
-fn gravac(epsilon: f64) -> GraVacConfig {
-    let (min, max, smoothing) = (factor(4.0), factor(16.0), Some(0.9));
-    GraVacConfig { min, max, epsilon, smoothing, window: 4, ..GraVacConfig::default() }
-}
-
-impl Chain for Feedback {
-    fn next(current: Option<&Self>) -> Option<Self> {
-        Some(match current {
-            None => Feedback::None,
-            Some(Feedback::None) => Feedback::Error,
-            Some(Feedback::Error) => Feedback::ErrorInside,
-            Some(Feedback::ErrorInside) => Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() }),
-            Some(Feedback::Momentum(_)) => Feedback::Diana { alpha: None },
-            Some(Feedback::Diana { .. }) => Feedback::Ef21,
-            Some(Feedback::Ef21) => return None,
-        })
-    }
-}
-
-/// Whether a reducer with this feedback is worth a representative: compressors that lose energy want feedback.
+/// What feedback a reducer is tried with: what loses energy wants one.
 fn feedback_of(reducer: &ReducerConfig) -> Feedback {
-    match reducer {
-        ReducerConfig::Dense | ReducerConfig::TernaryAllReduce { .. } => Feedback::None,
-        ReducerConfig::PowerSgd { .. }
-        | ReducerConfig::SharedRandomK { .. }
-        | ReducerConfig::SparseAllReduce { .. }
-        | ReducerConfig::SketchedSgd(_) => Feedback::Error,
-        ReducerConfig::Gather { compressor, .. } if compressor.needs_feedback() => Feedback::Error,
-        ReducerConfig::Gather { .. } => Feedback::None,
-        ReducerConfig::MultiStep { inner, .. } => feedback_of(inner),
-    }
+    if reducer.get().traits().needs_feedback { Feedback::Error } else { Feedback::None }
 }
 
 fn top_k(values: ValueKind) -> ReducerConfig {
     ReducerConfig::gather(TopK::factor(factor(8.0)).with_values(values).into())
 }
 
-/// A compressor that a feedback can work with: DIANA wants an unbiased one.
+/// A compressor that a feedback can work with: some want an unbiased one.
 fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
-    match feedback {
-        Feedback::Diana { .. } => ReducerConfig::gather(Qsgd::representative().into()),
-        Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) | Feedback::Ef21 => {
-            top_k(values)
-        }
+    match feedback.get().asks() {
+        Asks::Unbiased => ReducerConfig::gather(Qsgd::representative().into()),
+        Asks::Nothing | Asks::Bounded | Asks::Contractive => top_k(values),
     }
 }
 
-/// Where the factor changes, DIANA's step is a setting.
+/// Where the ratio changes, some feedback needs a setting.
 fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback {
-    match (feedback, controller) {
-        (Feedback::Diana { .. }, ControllerConfig::None) => feedback,
-        (Feedback::Diana { .. }, _) => Feedback::Diana { alpha: Some(0.1) },
-        _ => feedback,
-    }
+    let changed = Some(feedback.get()).filter(|_| *controller != ControllerConfig::None);
+    changed.and_then(FeedbackSettings::under_controller).unwrap_or(feedback)
 }
 
-/// One configuration per algorithm, and the combinations whose parts touch.
+/// GraVAC as it is tried, with another `epsilon`.
+fn gravac(epsilon: f64) -> GraVacConfig {
+    GraVacConfig { epsilon, ..GraVacConfig::representatives().remove(0) }
+}
+
+/// Every strategy with what it is tried with.
 pub fn representatives() -> Vec<Config> {
+    let with = |strategy: StrategyConfig| {
+        let exchanges = strategy.get().exchanges();
+        exchanges.into_iter().map(move |exchange| Config { strategy: strategy.clone(), exchange })
+    };
+    StrategyConfig::all().into_iter().flat_map(with).collect()
+}
+
+/// One exchange per algorithm, and the combinations whose parts touch: what the laws try at every step.
+pub fn exchanges() -> Vec<Exchange> {
     let mut exchanges = Vec::new();
-    let diana = Feedback::Diana { alpha: None };
+    let diana = Feedback::from(DianaConfig::default());
     let mut add = |exchange: Exchange| exchanges.push(exchange);
     for reducer in ReducerConfig::all() {
         let feedback = feedback_of(&reducer);
@@ -130,7 +65,7 @@ pub fn representatives() -> Vec<Config> {
     }
     for compressor in CompressorConfig::all() {
         for per_slot in [false, true] {
-            let reducer = ReducerConfig::Gather { compressor, per_slot };
+            let reducer = ReducerConfig::from(GatherConfig { compressor, per_slot });
             let feedback = feedback_of(&reducer);
             add(Exchange { reducer, feedback, dense_below: Some(0), ..Exchange::default() });
         }
@@ -140,7 +75,7 @@ pub fn representatives() -> Vec<Config> {
     }
     for aggregator in AggregatorConfig::all() {
         let dense = ReducerConfig::gather(DenseCompressor.into());
-        let sign = ReducerConfig::Gather { compressor: ScaledSign::representative().into(), per_slot: true };
+        let sign = ReducerConfig::gather_per_slot(ScaledSign::representative().into());
         for (reducer, feedback) in [(dense, Feedback::None), (sign, Feedback::Error)] {
             add(Exchange { reducer, aggregator, feedback, ..Exchange::default() });
         }
@@ -167,22 +102,22 @@ pub fn representatives() -> Vec<Config> {
         (compressed(diana, ValueKind::F32), Feedback::None),
         (compressed(diana, ValueKind::F32), diana),
     ] {
-        let reducer = ReducerConfig::MultiStep { rounds: 2, inner: Box::new(inner) };
+        let reducer = MultiStepConfig { rounds: 2, inner: Box::new(inner) }.into();
         add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
     }
     let momentum = Feedback::Momentum(Momentum { clip: Some(3.0), ..Momentum::default() });
     for feedback in [Feedback::None, Feedback::Error, momentum] {
         let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() };
-        for reducer in [ReducerConfig::SparseAllReduce { factor: factor(4.0) }, ReducerConfig::SketchedSgd(sketch)] {
+        for reducer in [SparseAllReduceConfig { factor: factor(4.0) }.into(), ReducerConfig::from(sketch)] {
             add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
         }
     }
     // Random coordinates keep less: about 1/4 of the energy at 4x.
-    let gravac = ControllerConfig::Gravac(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
-    let shared = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: false };
+    let gravac = ControllerConfig::from(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
+    let shared = SharedRandomKConfig { factor: factor(8.0), scaled: false }.into();
     let (controller, bucket_values) = (gravac, Some(32));
     add(Exchange { reducer: shared, feedback: Feedback::Error, controller, bucket_values, ..Exchange::default() });
-    let scaled = ReducerConfig::SharedRandomK { factor: factor(8.0), scaled: true };
+    let scaled = ReducerConfig::from(SharedRandomKConfig { factor: factor(8.0), scaled: true });
     for feedback in [Feedback::None, diana] {
         add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
     }
@@ -197,13 +132,14 @@ pub fn representatives() -> Vec<Config> {
         ruled(compressed(feedback, ValueKind::F32), weights, feedback);
         ruled(ReducerConfig::Dense, compressed(feedback, ValueKind::F32), feedback);
     }
-    ruled(ReducerConfig::PowerSgd { rank: 2 }, top_k(ValueKind::F32), Feedback::Error);
-    let controller = ControllerConfig::Gravac(self::gravac(0.75));
+    ruled(PowerSgdConfig { rank: 2 }.into(), top_k(ValueKind::F32), Feedback::Error);
+    ruled(top_k(ValueKind::F32), PowerSgdConfig { rank: 1 }.into(), Feedback::Error);
+    let controller = ControllerConfig::from(self::gravac(0.75));
     let (reducer, rules) = (top_k(ValueKind::F32), rules("*bias", top_k(ValueKind::F32)));
     exchanges.push(Exchange { reducer, feedback: momentum, controller, rules, ..Exchange::default() });
     for (clip, bucket_values) in [(f32::INFINITY, None), (2.5, Some(32))] {
         exchanges.push(Exchange {
-            reducer: ReducerConfig::TernaryAllReduce { clip },
+            reducer: TernaryAllReduceConfig { clip }.into(),
             bucket_values,
             ..Exchange::default()
         });
@@ -212,19 +148,24 @@ pub fn representatives() -> Vec<Config> {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
         exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
     }
+    // A memory a bucket, and one a round.
+    let low_rank = ReducerConfig::from(PowerSgdConfig { rank: 1 });
+    let rounds = MultiStepConfig { rounds: 2, inner: Box::new(low_rank.clone()) }.into();
+    for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
+        let (feedback, bucket_values) = (Feedback::Error, Some(32));
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
+    }
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
-    let sketch = ReducerConfig::SketchedSgd(Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() });
+    let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();
     let gathered = compressed(diana, ValueKind::F32);
     for (reducer, feedback) in [(top_k(ValueKind::Q8), Feedback::Error), (sketch, momentum), (gathered, diana)] {
         let bucket_values = Some(32);
         exchanges.push(Exchange { reducer, feedback, bucket_values, overlap: true, ..Exchange::default() });
     }
-    let (reducer, controller) = (top_k(ValueKind::F32), ControllerConfig::Gravac(self::gravac(0.75)));
+    let (reducer, controller) = (top_k(ValueKind::F32), ControllerConfig::from(self::gravac(0.75)));
     let (feedback, bucket_values) = (Feedback::Error, Some(32));
     exchanges.push(Exchange { reducer, feedback, controller, bucket_values, overlap: true, ..Exchange::default() });
-    let mut all: Vec<Config> = exchanges.into_iter().map(Config::EveryStep).collect();
-    all.extend([1, 5].map(|every| Config::Periodic(Rhythm { every })));
-    all
+    exchanges
 }
 
 #[cfg(test)]
@@ -243,7 +184,7 @@ mod tests {
     fn scaled_random_k_builds_without_a_residual_only() {
         let layout = crate::Layout::new([("weight", vec![64])]);
         for feedback in Feedback::all() {
-            let diana = matches!(feedback, Feedback::Diana { .. });
+            let diana = feedback.get().asks() == Asks::Unbiased;
             for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && feedback != Feedback::None)] {
                 let reducer = ReducerConfig::gather(text.parse().unwrap());
                 let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);

@@ -30,16 +30,16 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(compressor) => compressor),* }
             }
 
-            fn knob(&mut self) -> Option<&mut dyn Tunable> {
-                match self { $(CompressorKind::$name(compressor) => compressor.knob()),* }
-            }
-
             fn needs_feedback(&self) -> bool {
                 match self { $(CompressorKind::$name(compressor) => compressor.needs_feedback()),* }
             }
 
-            fn refuses_feedback(&self) -> bool {
-                match self { $(CompressorKind::$name(compressor) => compressor.refuses_feedback()),* }
+            fn is_exact(&self) -> bool {
+                match self { $(CompressorKind::$name(compressor) => compressor.is_exact()),* }
+            }
+
+            fn searches(&self) -> bool {
+                match self { $(CompressorKind::$name(_) => $name::SEARCHES),* }
             }
 
             /// Whether it chooses coordinates.
@@ -54,7 +54,10 @@ macro_rules! compressors {
                 Ok(None)
             }
 
-            const SYNTAX: &'static [&'static str] = &[$($name::SYNTAX),*];
+            /// What may be written, and what it does, for each.
+            pub fn help() -> Vec<(String, &'static str)> {
+                vec![$(($name::SYNTAX.to_owned(), $name::HELP)),*]
+            }
         }
 
         impl fmt::Display for CompressorKind {
@@ -110,41 +113,22 @@ impl Compressor for CompressorKind {
     fn selects(&self) -> bool {
         self.get().selects()
     }
-}
-
-impl Tunable for CompressorKind {
-    /// Does nothing where there is no knob: [`CompressorConfig::build_tunable`] refuses those.
-    fn tune(&mut self, factor: CompressionFactor) {
-        if let Some(knob) = self.knob() {
-            knob.tune(factor);
-        }
+    fn knob(&mut self) -> Option<&mut dyn Tunable> {
+        self.get_mut().knob()
     }
 }
 
-/// What a message is. Written as text, in TOML too.
+/// What a message is. Written as text, in TOML too: a [compressor](crate::compress)'s name, a colon, its settings by their places
+/// or as `key=value`. Behind a sparsifier and a `+`, another compressor writes the values that it keeps.
 ///
 /// | text | meaning |
 /// |---|---|
-/// | `dense` | every value in f32 |
-/// | `f16`, `bf16` | every value in 16 bits |
-/// | `topk:0.01`, `topk:100x` | the largest 1 %; `:f16` or `:q8` at the end sets how kept values travel |
-/// | `threshold-topk:0.01` | about the largest 1 %, faster; `:0.02` at the end sets the share sampled |
-/// | `redsync:0.01` | the largest 1 % to 2 %, by bisection of a threshold |
-/// | `sidco:0.01` | the largest 1 % or so, by a fitted threshold |
-/// | `hard-threshold:0.001` | every magnitude of at least 0.001 |
-/// | `randk:0.01` | a random 1 %; `:scaled` makes it unbiased |
-/// | `biased-random:0.1` | each value with probability 0.1 |
-/// | `adaptive-random` | one value, drawn by magnitude |
-/// | `minmax` | 8 bits between the ends of each block; `:256` the block |
-/// | `natural` | 9 bits: sign and exponent |
-/// | `qsgd:4` | 4 bits a value (or `qsgd:s5`: 5 levels); `:512` the bucket, then `:max` or `:l2` the norm, `:elias` codes |
-/// | `dither:2:7` | levels that shrink by 2, 7 of them; then bucket and norm |
-/// | `round:2` | to the nearest power of 2; `:random` to one at random |
-/// | `terngrad` | −s, 0 or s; `:2.5` where to clip, `:none` |
-/// | `one-bit` | one bit a value and the means of both halves; `:512` the bucket |
-/// | `sign` | one bit a value and one magnitude; `:512` the bucket |
-/// | `plain-sign` | one bit a value |
-/// | `topk:0.01+natural` | the kept values of a sparsifier, written by another compressor |
+/// | `topk:0.01`, `topk:100x` | the largest 1 % |
+/// | `topk:0.01,values=q8`, `topk:0.01:q8` | the same with 8 bits a value |
+/// | `qsgd:4,norm=l2`, `qsgd:4:512:l2` | 4 bits a value, scaled by the Euclidean norm of buckets of 512 |
+/// | `topk:0.01+natural` | the kept values in 9 bits |
+///
+/// [`CompressorKind::help`] lists all.
 ///
 /// ```
 /// use briquette_core::config::CompressorConfig;
@@ -152,6 +136,8 @@ impl Tunable for CompressorKind {
 /// assert_eq!(spec.to_string(), "topk:20x+dither:2:7:512:max");
 /// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
 /// assert!(error.contains("valid are: dense; f16, bf16; topk"), "{error}");
+/// let error = "topk:0.1,value=q8".parse::<CompressorConfig>().unwrap_err().to_string();
+/// assert!(error.contains("field `value`, expected one of `factor`, `values`"), "{error}");
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -208,23 +194,10 @@ impl CompressorConfig {
         }
     }
 
-    /// The compressor with its knob.
-    ///
-    /// # Errors
-    /// [`ConfigError::Conflict`] when it has none.
-    pub fn build_tunable(&self) -> Result<Box<dyn TunableCompressor>, ConfigError> {
-        if { self.compressor }.knob().is_none() {
-            let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
-            let names: Vec<String> = with.map(|kind| name_of(&kind)).collect();
-            return Err(ConfigError::Conflict(format!(
-                "a controller turns the compression factor, but compressor {self} has none; use one of {}",
-                names.join(", ")
-            )));
-        }
-        Ok(match self.values {
-            None => Box::new(self.compressor),
-            Some(values) => Box::new(Coded::new(self.compressor, values)),
-        })
+    /// The names of the compressors with a knob.
+    pub(super) fn tunable() -> Vec<String> {
+        let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
+        with.map(|kind| name_of(&kind)).collect()
     }
 
     /// Whether what it loses must be fed back.
@@ -232,9 +205,14 @@ impl CompressorConfig {
         self.compressor.needs_feedback()
     }
 
-    /// Whether feeding back what it loses would make residuals grow without bound.
-    pub fn refuses_feedback(&self) -> bool {
-        self.compressor.refuses_feedback()
+    /// Whether the values that it sends are the vector's own bits.
+    pub fn is_exact(&self) -> bool {
+        self.values.is_none() && self.compressor.is_exact()
+    }
+
+    /// Whether it looks for the largest values, which on long vectors begins with a sample.
+    pub fn searches(&self) -> bool {
+        self.compressor.searches()
     }
 }
 
@@ -255,17 +233,15 @@ impl FromStr for CompressorKind {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let mut parts = text.split(':');
-        let name = parts.next().unwrap_or_default();
-        let mut knobs = Knobs(parts);
+        let within = |error| ConfigError::Conflict(format!("compressor `{text}`: {error}"));
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let mut knobs = Knobs::new(settings).map_err(within)?;
         let Some(kind) = CompressorKind::parse(name, &mut knobs)? else {
-            let valid = CompressorKind::SYNTAX.join("; ");
+            let valid = CompressorKind::help().into_iter().map(|(syntax, _)| syntax).collect::<Vec<_>>().join("; ");
             return Err(ConfigError::Unknown { what: "compressor", got: text.to_owned(), valid });
         };
-        match knobs.text() {
-            None => Ok(kind),
-            Some(extra) => Err(ConfigError::Conflict(format!("compressor `{text}`: `{extra}` is one part too many"))),
-        }
+        knobs.finish().map_err(within)?;
+        Ok(kind)
     }
 }
 
@@ -325,6 +301,24 @@ mod tests {
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
+        for (keyed, placed) in [
+            ("topk:7x,values=f16", "topk:7x:f16"),
+            ("topk:values=q8,factor=0.1", "topk:10x:q8"),
+            ("qsgd:4,norm=l2", "qsgd:4:512:l2"),
+            ("qsgd:4:64,coding=elias", "qsgd:4:64:max:elias"),
+            ("qsgd:bits=s5,bucket=512,norm=l2", "qsgd:s5:512:l2"),
+            ("dither:3,levels=15,bucket=64,norm=l1", "dither:3:15:64:l1"),
+            ("round:2,mode=random", "round:2:random"),
+            ("terngrad:clip=none", "terngrad:none"),
+            ("threshold-topk:7x,sample=0.02", "threshold-topk:7x:0.02"),
+            ("hard-threshold:threshold=0.001", "hard-threshold:0.001"),
+            ("randk:10x,scaled=true", "randk:10x:scaled"),
+            ("minmax:block=20", "minmax:20"),
+            ("sign:bucket=64", "sign:64"),
+            ("topk:100x,values=f32+minmax:block=64", "topk:100x+minmax:64"),
+        ] {
+            assert_eq!(keyed.parse::<CompressorConfig>().unwrap().to_string(), placed, "{keyed}");
+        }
         assert_eq!("topk:0.01".parse::<CompressorConfig>().unwrap().to_string(), "topk:100x");
     }
 
@@ -355,6 +349,12 @@ mod tests {
             ("topk:0.1:q8+natural", "written twice"),
             ("qsgd:s0", "1 to 127"),
             ("terngrad:much", "a number or none"),
+            ("topk:0.1,value=q8", "field `value`, expected one of `factor`, `values`"),
+            ("topk:0.1:q8,values=q8", "`values` is given twice"),
+            ("topk:values=q8,values=f16", "`values` is given twice"),
+            ("topk:0.1,q8", "`q8` is not KEY=VALUE"),
+            ("natural:kind=9", "no settings, got `kind`"),
+            ("topk:(0.1", "parenthesis"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

@@ -11,14 +11,15 @@
 //! ```
 //! use briquette_core::CompressionFactor;
 //! use briquette_core::control::{Agreed, Constant, Controller};
-//! let mut controller = Constant(CompressionFactor::new(10.0)?);
-//! let agreed = Agreed { facts: &Default::default(), norm2: 0.0, gains: &[] };
-//! assert_eq!(controller.decide(&agreed).factor.get(), 10.0);
+//! let (ten, facts) = (CompressionFactor::new(10.0)?, Default::default());
+//! assert_eq!(Constant(ten).decide(&Agreed::new(&facts, &[])).factor(), Some(ten));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
+use crate::error::ConfigError;
 use crate::state::Stateful;
 
 /// The same factor at every step; see the [module](self).
@@ -31,30 +32,52 @@ pub struct Constant(
 impl Stateful for Constant {}
 
 impl Controller for Constant {
-    fn probes(&self) -> &[CompressionFactor] {
-        &[]
+    fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision<'_> {
+        Decision::all(self.0, None)
     }
+}
 
-    fn decide(&mut self, _agreed: &Agreed<'_>) -> Decision {
-        Decision { factor: self.0, reason: None }
+/// Settings of [`Constant`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConstantConfig {
+    /// What every step sends.
+    pub factor: CompressionFactor,
+}
+
+impl Default for ConstantConfig {
+    fn default() -> Self {
+        ConstantConfig { factor: CompressionFactor::constant(10.0) }
+    }
+}
+
+impl Described for ConstantConfig {
+    const NAME: &'static str = "constant";
+    const SETTINGS: &'static str = "FACTORx";
+    const HELP: &'static str = "one ratio, always (10x)";
+}
+
+impl ControllerSettings for ConstantConfig {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(Constant(self.factor))))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Outcome;
+    use crate::control::Needs;
     use crate::reduce::Facts;
 
     #[test]
-    fn constant_never_moves_and_asks_for_nothing() {
+    fn constant_never_moves_and_needs_nothing() {
         let mut boxed: Box<dyn Controller> = Box::new(Constant(CompressionFactor::new(32.0).unwrap()));
         for step in 0..5 {
             let facts = Facts { step, ..Facts::default() };
-            assert!(boxed.probes().is_empty());
-            let decision = boxed.decide(&Agreed { facts: &facts, norm2: 0.0, gains: &[] });
-            assert_eq!(decision, Decision { factor: CompressionFactor::new(32.0).unwrap(), reason: None });
-            boxed.observe(&Outcome::default());
+            boxed.observe(&facts);
+            assert_eq!(boxed.needs(), Needs::default());
+            let decision = boxed.decide(&Agreed::new(&facts, &[]));
+            assert_eq!(decision, Decision::all(CompressionFactor::new(32.0).unwrap(), None));
         }
     }
 }

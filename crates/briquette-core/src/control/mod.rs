@@ -1,84 +1,142 @@
 //! How much to compress, decided from what all ranks agree on.
 //!
-//! A [`Controller`] sees only agreed numbers ([`Agreed`], [`Outcome`]), so every rank's copy decides alike. It never
-//! communicates: [`Adaptive`](crate::layer::Adaptive) measures, agrees, and asks.
+//! A [`Controller`] states what it [needs](Needs) and sees only agreed numbers ([`Agreed`]), so every rank's copy decides alike.
+//! It never communicates: [`Adaptive`](crate::layer::Adaptive) measures and agrees.
 
 pub mod constant;
 pub mod gravac;
+pub mod no_controller;
 pub mod schedule;
 
-pub use constant::Constant;
+pub use constant::{Constant, ConstantConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
-pub use schedule::Schedule;
+pub use no_controller::NoController;
+pub use schedule::{Schedule, ScheduleConfig};
 
-use crate::reduce::Facts;
+use crate::CompressionFactor;
+use crate::Slot;
+use crate::reduce::{Energies, Facts, Levels};
 use crate::state::Stateful;
-use crate::{CompressionFactor, Traffic};
 
-/// What is known before an exchange, equal on all ranks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Agreed<'a> {
-    /// Step, loss, compute time, samples.
-    pub facts: &'a Facts,
-    /// `Σ_ranks ‖x‖²` of the vectors to be sent; 0 when no probe was asked for.
-    pub norm2: f64,
-    /// The gain of each factor in [`Controller::probes`], over all ranks, in that order.
-    pub gains: &'a [f64],
+/// What a controller needs measured of this step's vector; by default nothing. What is needed is agreed in one all-reduce of as
+/// many `f64` as there are numbers; what the step header carries ([`Facts`]: losses, samples, seconds and bytes of the exchange
+/// before) is agreed anyway and costs nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Needs<'a> {
+    /// The gain of each of these factors, from the smallest to the largest. Each is a compression; the message of the factor
+    /// that is chosen is the message sent.
+    pub gains: &'a [CompressionFactor],
+    /// The energies of each slot instead of those of the whole vector. With `gains` this needs a reducer that compresses each
+    /// slot by itself: see [`Controller::per_slot`].
+    pub slots: bool,
+    /// `‖x‖²`.
+    pub norm: bool,
+    /// Mean and standard deviation of the vector's values.
+    pub moments: bool,
 }
 
-/// What came of an exchange, equal on all ranks; told before the next decision.
+/// What is known when a controller decides, equal on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Agreed<'a> {
+    /// Step, loss, samples, compute seconds, and the exchange before.
+    pub facts: &'a Facts,
+    /// The tensors that the decision is about.
+    pub slots: &'a [Slot],
+    /// `Σ_ranks ‖x‖²`; 0 unless anything is needed.
+    pub norm2: f64,
+    /// Mean of the values of all ranks' vectors, and their standard deviation; zeros unless needed.
+    pub moments: Moments,
+    /// The gain of each factor in [`Needs::gains`], over all ranks, in that order.
+    pub gains: &'a [f64],
+    /// What these come from, summed over ranks: a row for each slot where slots are needed.
+    pub energies: &'a Energies,
+}
+
+impl<'a> Agreed<'a> {
+    /// Where nothing was needed.
+    pub fn new(facts: &'a Facts, slots: &'a [Slot]) -> Self {
+        const NONE: &Energies = &Energies::new();
+        Agreed { facts, slots, norm2: 0.0, moments: Moments::default(), gains: &[], energies: NONE }
+    }
+}
+
+/// The first moments of values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
-    /// The step it belongs to.
-    pub step: u64,
-    /// The factor that was sent.
-    pub factor: f64,
-    /// Samples behind the step, all ranks together.
-    pub samples: u64,
-    /// The slowest rank's compute seconds.
-    pub compute_seconds: f64,
-    /// Seconds in probing, encoding and decoding, the mean over ranks.
-    pub compress_seconds: f64,
-    /// Seconds in communication, the mean over ranks.
-    pub exchange_seconds: f64,
-    /// Bytes, all ranks together.
-    pub traffic: Traffic,
+pub struct Moments {
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation, of the values themselves (not of a larger population).
+    pub deviation: f64,
+}
+
+impl Moments {
+    /// Of `count` values with this sum and sum of squares.
+    pub fn of(count: f64, sum: f64, norm2: f64) -> Self {
+        if count == 0.0 {
+            return Moments::default();
+        }
+        let mean = sum / count;
+        Moments { mean, deviation: (norm2 / count - mean * mean).max(0.0).sqrt() }
+    }
 }
 
 /// What to send now.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    /// 1 means dense.
-    pub factor: CompressionFactor,
+pub struct Decision<'a> {
+    /// Dense where every factor is 1.
+    pub levels: Levels<'a>,
     /// In words, when it differs from the last one.
     pub reason: Option<String>,
 }
 
-/// Agreed observations in, compression factor out.
+impl Decision<'_> {
+    /// One factor for the whole vector.
+    pub fn all(factor: CompressionFactor, reason: Option<String>) -> Self {
+        Decision { levels: Levels::All(factor), reason }
+    }
+
+    /// The factor of the whole vector, where it was decided as one.
+    pub fn factor(&self) -> Option<CompressionFactor> {
+        match self.levels {
+            Levels::All(factor) => Some(factor),
+            Levels::Own | Levels::PerSlot(_) => None,
+        }
+    }
+}
+
+/// Agreed observations in, compression ratios out.
 ///
-/// The order of calls in a step: [`observe`](Controller::observe) with what came of the step before (when there was one
-/// and probes are asked for), then [`probes`](Controller::probes), then [`decide`](Controller::decide). When the
-/// exchange fails, the caller restores the state of before the first of them through [`Stateful`].
+/// The order of calls in a step: [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide).
+/// When the exchange fails, the caller restores the state of before the first of them through [`Stateful`].
 pub trait Controller: Stateful + Send {
-    /// Factors whose gain it wants measured on this step's vector, smallest first; empty when it needs none, and
-    /// then nothing is measured, agreed or observed.
-    fn probes(&self) -> &[CompressionFactor];
+    /// Whether it may decide for each slot, or needs gains of each: then the reducer must compress each slot by itself.
+    fn per_slot(&self) -> bool {
+        false
+    }
+
+    /// What the step header agreed on, with the seconds and bytes of the exchange before where there was one.
+    fn observe(&mut self, _facts: &Facts) {}
+
+    /// What must be measured of this step's vector.
+    fn needs(&self) -> Needs<'_> {
+        Needs::default()
+    }
 
     /// What to send now.
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision;
-
-    /// What came of the last exchange.
-    fn observe(&mut self, _outcome: &Outcome) {}
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_>;
 }
 
 impl<C: Controller + ?Sized> Controller for Box<C> {
-    fn probes(&self) -> &[CompressionFactor] {
-        (**self).probes()
+    fn per_slot(&self) -> bool {
+        (**self).per_slot()
     }
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+    fn observe(&mut self, facts: &Facts) {
+        (**self).observe(facts);
+    }
+    fn needs(&self) -> Needs<'_> {
+        (**self).needs()
+    }
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         (**self).decide(agreed)
-    }
-    fn observe(&mut self, outcome: &Outcome) {
-        (**self).observe(outcome);
     }
 }

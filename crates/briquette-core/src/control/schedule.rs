@@ -35,6 +35,7 @@
 
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
 use crate::error::{ConfigError, StateError};
 use crate::state::{State, Stateful};
 
@@ -159,16 +160,52 @@ impl Stateful for Schedule {
 }
 
 impl Controller for Schedule {
-    fn probes(&self) -> &[CompressionFactor] {
-        &[]
-    }
-
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let step = agreed.facts.step;
         let stage = self.stage(step);
         let reason = (self.told != Some(stage)).then(|| self.reason(stage, step));
         self.told = Some(stage);
-        Decision { factor: self.factor(step), reason }
+        Decision::all(self.factor(step), reason)
+    }
+}
+
+/// Settings of [`Schedule::warm_up`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// At step 0.
+    pub from: CompressionFactor,
+    /// From step `steps` on.
+    pub to: CompressionFactor,
+    /// Steps in between, at least 1.
+    pub steps: u64,
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        let (from, to) = (CompressionFactor::constant(4.0), CompressionFactor::constant(100.0));
+        ScheduleConfig { from, to, steps: 1000 }
+    }
+}
+
+impl Described for ScheduleConfig {
+    const NAME: &'static str = "schedule";
+    const SETTINGS: &'static str = "FACTORx[,to=FACTORx,steps=N]";
+    const HELP: &'static str = "a geometric warm-up from one ratio to another (4x to 100x in 1000)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Schedule::warm_up(self.from, self.to, self.steps).map(drop)
+    }
+
+    fn representatives() -> Vec<Self> {
+        let (from, to) = (CompressionFactor::constant(2.0), CompressionFactor::constant(16.0));
+        vec![ScheduleConfig { from, to, steps: 4 }]
+    }
+}
+
+impl ControllerSettings for ScheduleConfig {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(Schedule::warm_up(self.from, self.to, self.steps)?)))
     }
 }
 
@@ -181,9 +218,9 @@ mod tests {
         CompressionFactor::new(value).unwrap()
     }
 
-    fn decide(schedule: &mut Schedule, step: u64) -> Decision {
+    fn decide(schedule: &mut Schedule, step: u64) -> Decision<'_> {
         let facts = Facts { step, ..Facts::default() };
-        schedule.decide(&Agreed { facts: &facts, norm2: 0.0, gains: &[] })
+        schedule.decide(&Agreed::new(&facts, &[]))
     }
 
     #[test]
@@ -234,7 +271,7 @@ mod tests {
     #[test]
     fn resumed_schedule_continues_without_repeating_its_reason() {
         let mut whole = Schedule::dgc(2).unwrap();
-        let _ = (0..3).map(|step| decide(&mut whole, step)).collect::<Vec<_>>();
+        (0..3).for_each(|step| drop(decide(&mut whole, step)));
         let (mut state, mut resumed) = (State::default(), Schedule::dgc(2).unwrap());
         whole.save(&mut state);
         resumed.load(&state).unwrap();

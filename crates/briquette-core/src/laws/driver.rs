@@ -9,7 +9,7 @@ use crate::error::SyncError;
 use crate::reduce::{Facts, Previous, Reducer, Round};
 use crate::report::Report;
 use crate::state::State;
-use crate::sync::{Context, Due, Header, SyncStrategy, agree};
+use crate::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, SyncStrategy, agree};
 use crate::{Key, Layout, Traffic};
 
 /// Matrices, vectors and a lone number; 131 values.
@@ -95,10 +95,14 @@ impl<C: Synchronizes + Clone> Setup<C> {
         })
     }
 
-    /// The first step from `from` on at which something is due, for a world that fails there.
-    pub fn due(&self, from: u64) -> u64 {
-        let strategy = self.config.strategy(&self.layout, self.world).unwrap();
-        (from..).find(|&step| strategy.due(step) != Due::Nothing).unwrap()
+    /// The first step from `from` on at which ranks exchange something, for a world that fails there.
+    pub fn exchange_from(&self, from: u64) -> u64 {
+        (from..).find(|&step| self.plan(step).exchanges()).unwrap()
+    }
+
+    /// What is done at a step.
+    pub fn plan(&self, step: u64) -> Plan {
+        self.config.strategy(&self.layout, self.world).unwrap().plan(step)
     }
 }
 
@@ -117,7 +121,19 @@ impl<C: Reduces + Clone> Setup<C> {
         })
     }
 
-    fn reduce(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Session, usize)) -> Outcome {
+    /// One exchange, committed.
+    pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Session, usize)) -> Outcome {
+        let mut outcome = self.stage(reducer, step, on);
+        reducer.commit();
+        let mut report = Report::default();
+        reducer.report(&mut report);
+        outcome.factor = report.factor.map(|f| f.get());
+        reducer.save(&mut outcome.state);
+        outcome
+    }
+
+    /// One exchange, neither committed nor discarded.
+    pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Session, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
             Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
@@ -132,10 +148,6 @@ impl<C: Reduces + Clone> Setup<C> {
         };
         outcome.reported = reducer.reduce(round, comm).unwrap().traffic;
         outcome.counted = comm.traffic() - start;
-        let mut report = Report::default();
-        reducer.report(&mut report);
-        outcome.factor = report.factor.map(|f| f.get());
-        reducer.save(&mut outcome.state);
         outcome
     }
 }
@@ -191,8 +203,10 @@ pub struct Outcome {
     pub state: State,
     /// The nominal compression ratio, where one is reported.
     pub factor: Option<f64>,
-    /// What was due.
-    pub due: Option<Due>,
+    /// What was done.
+    pub plan: Option<Plan>,
+    /// What an exchange of parameters must conserve, as this rank held it before and holds it after; where there is something.
+    pub conserved: Option<[Vec<f32>; 2]>,
     /// Bytes, as reported.
     pub reported: Traffic,
     /// Bytes, as the transport counted them.
@@ -214,8 +228,9 @@ pub struct Rank<'a, C> {
 impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     /// At step 0.
     pub fn new(setup: &'a Setup<C>, rank: usize) -> Self {
-        let strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
+        let mut strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
+        strategy.begin(&parameters);
         Rank { setup, rank, strategy, parameters, step: 0, books: None, poison: None }
     }
 
@@ -247,44 +262,78 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         other
     }
 
-    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where nothing is due
-    /// no rank communicates. On an error nothing has changed.
+    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where no rank agrees on a header
+    /// a rank that cannot go on stops the others. On an error nothing has changed.
     pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
-        let mut vector = gradient(&self.setup.layout, self.rank, self.step);
-        if let Some((index, value)) = self.poison {
-            vector[index] = value;
+        let plan = self.strategy.plan(self.step);
+        let result = self.try_step(plan, comm);
+        if result.is_err() {
+            self.strategy.discard();
         }
-        let due = self.strategy.due(self.step);
-        if due != Due::Gradients {
-            vector.iter_mut().zip(&self.parameters).for_each(|(v, p)| *v += p);
+        if plan.agrees == Agrees::Nobody
+            && let Err(error) = &result
+        {
+            comm.abort(&error.to_string());
         }
-        let start = comm.traffic();
-        let (mut facts, mut reported, mut counted) = (None, Traffic::default(), Traffic::default());
-        if due != Due::Nothing {
-            let agreed = self.agree(&vector, comm)?;
-            let talked = comm.traffic();
-            reported = self.sync(&mut vector, &agreed, comm)?;
-            counted = comm.traffic() - talked;
-            facts = Some(agreed);
-        }
-        if let Some(facts) = facts {
-            let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-            let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
-            self.books = Some((facts, previous));
-        } else {
-            counted = comm.traffic() - start;
-        }
-        if due != Due::Gradients {
-            self.parameters.clone_from(&vector);
-        }
-        self.step += 1;
-        let mut report = Report::default();
-        self.strategy.report(&mut report);
-        let (factor, state) = (report.factor.map(|f| f.get()), self.save());
-        Ok(Outcome { average: vector, sent: Vec::new(), state, factor, due: Some(due), reported, counted })
+        result
     }
 
-    fn agree(&self, vector: &[f32], comm: &mut Session) -> Result<Facts, SyncError> {
+    fn try_step(&mut self, plan: Plan, comm: &mut Session) -> Result<Outcome, SyncError> {
+        let mut gradient = gradient(&self.setup.layout, self.rank, self.step);
+        if let Some((index, value)) = self.poison {
+            gradient[index] = value;
+        }
+        let mut parameters = self.parameters.clone();
+        let add = |parameters: &mut [f32], gradient: &[f32]| {
+            parameters.iter_mut().zip(gradient).for_each(|(p, g)| *p += g);
+        };
+        if plan.parameters && !plan.gradients {
+            add(&mut parameters, &gradient);
+        }
+        let start = comm.traffic();
+        let agreement = match plan.exchanges() {
+            true => Some(self.agree(plan, if plan.gradients { &gradient } else { &parameters }, comm)?),
+            false => None,
+        };
+        let (talked, mut conserved) = (comm.traffic(), None);
+        if let Some(agreement) = &agreement {
+            let facts = &agreement.facts;
+            let cx = Context { key: Key::new(5), slots: self.setup.layout.slots(), facts, ranks: &agreement.ranks };
+            if plan.gradients {
+                self.unchanged_by_failure(&mut gradient, |s, x| s.after_backward(x, &cx, comm))?;
+                add(&mut parameters, &gradient);
+            }
+            if plan.parameters {
+                let before = self.strategy.conserved(&parameters);
+                let momenta = self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &cx, comm))?;
+                debug_assert!(matches!(momenta, Momenta::Keep | Momenta::Reset));
+                conserved = before.zip(self.strategy.conserved(&parameters)).map(|(a, b)| [a, b]);
+            }
+            self.strategy.commit();
+            self.strategy.after_commit(&cx, comm);
+        } else {
+            add(&mut parameters, &gradient);
+        }
+        let counted = comm.traffic() - if agreement.is_some() { talked } else { start };
+        let mut report = Report::default();
+        if agreement.is_some() {
+            self.strategy.report(&mut report);
+        }
+        let reported = report.traffic.unwrap_or_default();
+        if let Some(agreement) = agreement {
+            let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
+            let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
+            self.books = Some((agreement.facts, previous));
+        }
+        self.parameters.clone_from(&parameters);
+        self.step += 1;
+        let average = if plan.gradients { gradient } else { parameters };
+        let (factor, state) = (report.factor.map(|f| f.get()), self.save());
+        let plan = Some(plan);
+        Ok(Outcome { average, sent: Vec::new(), state, factor, plan, conserved, reported, counted })
+    }
+
+    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
         let layout = &self.setup.layout;
         let bad = |i: usize| layout.slots().iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
         let header = Header {
@@ -299,14 +348,20 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         };
         let mut present = vec![true; layout.slots().len()];
         let before = self.books.map(|(facts, _)| facts);
-        Ok(agree(&header, before.as_ref(), layout.slots(), &mut present, comm)?.facts)
+        match plan.agrees {
+            Agrees::World => agree(&header, before.as_ref(), layout.slots(), &mut present, comm),
+            Agrees::Nobody => header.alone(self.rank, layout.slots()),
+        }
     }
 
-    fn sync(&mut self, vector: &mut [f32], facts: &Facts, comm: &mut Session) -> Result<Traffic, SyncError> {
+    fn unchanged_by_failure<T>(
+        &mut self,
+        vector: &mut [f32],
+        hook: impl FnOnce(&mut dyn SyncStrategy, &mut [f32]) -> Result<T, SyncError>,
+    ) -> Result<T, SyncError> {
         let before = vector.to_vec();
-        let cx = Context { key: Key::new(5), slots: self.setup.layout.slots(), facts };
-        let result = self.strategy.sync(vector, &cx, comm);
-        assert!(result.is_ok() || before == vector, "{}: a failed exchange changed the vector", self.setup);
+        let result = hook(&mut *self.strategy, vector);
+        assert!(result.is_ok() || same_bits(&before, vector), "{}: a failed exchange changed the vector", self.setup);
         result
     }
 }

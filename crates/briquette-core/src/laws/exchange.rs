@@ -2,21 +2,46 @@
 
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
-use crate::sync::Due;
 
-/// Law 1: after an exchange every rank has the same bits, and only then.
+/// Law 1: where a strategy declares that replicas are equal, every rank has the same bits.
 ///
 /// # Panics
-/// Where ranks differ, in what is due or in a bit.
+/// Where ranks differ, in what they do or in a bit; where they step alone and do not differ.
 pub fn agrees<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(5);
     for rank in &runs[1..] {
         for (step, (a, b)) in runs[0].iter().zip(rank).enumerate() {
-            assert_eq!(a.due, b.due, "law 1 broken: {setup}, step {step}: what is due");
-            let exchanged = a.due != Some(Due::Nothing);
-            assert_eq!(exchanged, same_bits(&a.average, &b.average), "law 1 broken: {setup}, step {step}");
+            assert_eq!(a.plan, b.plan, "law 1 broken: {setup}, step {step}: what is done");
+            let Some(plan) = a.plan else { continue };
+            let same = same_bits(&a.average, &b.average);
+            assert!(same || !plan.replicas_equal, "law 1 broken: {setup}, step {step}");
+            assert!(!same || plan.exchanges(), "law 1 broken: {setup}, step {step}: equal without an exchange");
         }
     }
+}
+
+/// Law 1 where replicas differ: an exchange of parameters does not change the mean over ranks of what the strategy conserves, to
+/// the rounding of `2W + 2` operations on it.
+///
+/// # Panics
+/// Where it does; where replicas never are equal and nothing is conserved either.
+pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let runs = setup.run(6);
+    for step in 0..6 {
+        let all: Option<Vec<&[Vec<f32>; 2]>> = runs.iter().map(|run| run[step].conserved.as_ref()).collect();
+        let Some(all) = all else { continue };
+        for i in 0..setup.layout.len() {
+            let sum = |side: usize| all.iter().map(|c| f64::from(c[side][i])).sum::<f64>();
+            let size = all.iter().map(|c| f64::from(c[0][i].abs() + c[1][i].abs())).sum::<f64>();
+            let bound = (2.0 * setup.world as f64 + 2.0) * f64::from(f32::EPSILON) * size + 1e-12;
+            let off = (sum(1) - sum(0)).abs();
+            assert!(off <= bound, "law 1 broken: {setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");
+        }
+    }
+    let holds = |run: &Vec<Outcome>| {
+        run.iter().any(|o| o.conserved.is_some() || o.plan.is_some_and(|plan| plan.replicas_equal))
+    };
+    assert!(runs.iter().all(holds), "law 1 broken: {setup}: replicas differ, and nothing is conserved");
 }
 
 /// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions.

@@ -15,9 +15,9 @@
 //!
 //! | law | function |
 //! |---|---|
-//! | 1 agreement | [`agrees`] |
+//! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
 //! | 2 honesty | [`is_honest`], [`stays_in_range`] |
-//! | 4 failure leaves no trace | [`leaves_no_trace`] |
+//! | 4 failure leaves no trace | [`leaves_no_trace`], [`stages_until_committed`] |
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
 //! | 7 declared class | [`check_class`] |
@@ -36,16 +36,17 @@ pub use class::check_class;
 pub use driver::{
     Outcome, Rank, Setup, each_pair, each_rank, gradient, learning_rate, long, same_bits, sampled, short, vectors,
 };
-pub use exchange::{accounts_for_its_bytes, agrees, decides_alike, is_honest, stays_in_range};
+pub use exchange::{accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, stays_in_range};
 pub use failure::{
-    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, takes_back_the_state_of_step_0,
+    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
+    takes_back_the_state_of_step_0,
 };
 
 use std::fmt;
 
 use crate::aggregate::Mean;
 use crate::compress::Compressor;
-use crate::config::{CompressorKind, Config, Exchange, ReducerConfig};
+use crate::config::{Config, Exchange};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
@@ -102,10 +103,7 @@ impl Synchronizes for Config {
         Config::fewest_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
-        match self {
-            Config::EveryStep(exchange) => Reduces::is_tried_long(exchange),
-            Config::Periodic(_) => false,
-        }
+        Reduces::is_tried_long(&self.exchange)
     }
 }
 
@@ -120,23 +118,7 @@ impl Reduces for Exchange {
         Exchange::fewest_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
-        self.reducers().any(searches)
-    }
-}
-
-/// Whether the reducer looks for the largest values, which on long vectors begins with a sample.
-fn searches(reducer: &ReducerConfig) -> bool {
-    use CompressorKind::{HardThreshold, Redsync, Sidco, ThresholdTopK, TopK};
-    match reducer {
-        ReducerConfig::Gather { compressor, .. } => {
-            matches!(compressor.compressor(), TopK(_) | ThresholdTopK(_) | Redsync(_) | Sidco(_) | HardThreshold(_))
-        }
-        ReducerConfig::MultiStep { inner, .. } => searches(inner),
-        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::Dense
-        | ReducerConfig::SharedRandomK { .. }
-        | ReducerConfig::PowerSgd { .. }
-        | ReducerConfig::TernaryAllReduce { .. } => false,
+        self.reducers().any(|reducer| reducer.get().traits().searches)
     }
 }
 
@@ -231,6 +213,7 @@ where
 pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     for setup in Setup::all(own) {
         agrees(&setup);
+        conserves_its_mean(&setup);
         accounts_for_its_bytes(&setup);
         resumes_to_the_bit(&setup);
     }
@@ -238,12 +221,12 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     takes_back_the_state_of_step_0(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
     refuses_what_is_not_finite(&setup);
-    let mut steps = vec![setup.due(0), setup.due(2)];
+    let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
     steps.dedup();
     steps.into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }
 
-/// Holds a reducer to law 2, and exchanged at every step to the laws of a [`strategy`].
+/// Holds a reducer to laws 2 and 4, and exchanged at every step to the laws of a [`strategy`].
 ///
 /// # Panics
 /// As for [`strategy`].
@@ -254,6 +237,9 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
             true => is_honest(&setup, &runs, step),
             false => stays_in_range(&setup, &runs, step),
         });
+        if setup.layout == short() {
+            stages_until_committed(&setup);
+        }
     }
     let every_step = |layout: &Layout, world: usize| Ok(EveryStep::new(own.reducer(layout, world)?));
     strategy(&Own::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));

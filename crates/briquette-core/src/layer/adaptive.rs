@@ -1,35 +1,31 @@
-//! Lets a controller choose the compression factor of every exchange, dense included.
+//! Lets a controller set the compression ratio of every exchange, dense included, for the whole vector or for each slot.
 //!
-//! **Method.** Probe this rank's vector at the factors the controller asks about, sum the energies over ranks (one small
-//! all-reduce of f64, only when it asks), let every rank's copy of the controller decide from the agreed numbers, tune,
-//! reduce. The message of the chosen probe is the message sent: nothing is compressed again to be sent. For factor 1 a
-//! [`Dense`] ring is used, because gathering `W` full messages costs `W/2` times as much.
+//! **Method.** Measure of this rank's vector what the controller [needs](Controller::needs), sum it over ranks (one small
+//! all-reduce of f64, only where something is needed), let every rank's copy of the controller decide from the agreed numbers,
+//! set the [knob](Reducer::knob), reduce. The message of a probe whose factor is chosen is the message sent: nothing is
+//! compressed again to be sent. Where all factors are 1 a [`Dense`] ring is used, because gathering `W` full messages costs
+//! `W/2` times as much.
 //!
-//! **Cost.** Every probe is a message. Top-k makes each from the one before, in a pass over what that kept, so the vector
+//! **Cost.** Every gain needs a message. Top-k makes each from the one before, in a pass over what that kept, so the vector
 //! itself is compressed once; compressors without [`refine_into`](crate::compress::Compressor::refine_into) compress it once
-//! a probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes add up what would be chosen.
+//! a probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes add up what would be chosen. Norms and
+//! moments are a pass over the vector each.
 //!
 //! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or
 //! [`MomentumCorrection`](super::MomentumCorrection), so that gains are those of the vector with its residual, as GraVAC
 //! defines them; *outside* [`Bucketed`](super::Bucketed), so that one decision holds for all buckets.
 //!
-//! **On the wire.** An all-reduce of `1 + probes` f64 in front of the exchange.
+//! **On the wire.** In front of the exchange an all-reduce of the numbers needed, as f64: `‖x‖²` and one a gain, the same for each
+//! slot instead where slots are needed, and one where moments are.
 
+use crate::CompressionFactor;
 use crate::Session;
-use crate::control::{Agreed, Controller, Outcome};
-use crate::error::{ReduceError, StateError};
-use crate::reduce::{Dense, Energies, Exchanged, Facts, Probing, Reducer, Round, gain};
+use crate::control::{Agreed, Controller, Moments};
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::math::{norm2, total};
+use crate::reduce::{Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, gain};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{CompressionFactor, Key};
-
-/// What must be known of the last exchange when its outcome is told.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Last {
-    factor: CompressionFactor,
-    /// Whether the controller had asked for probes.
-    asked: bool,
-}
 
 /// A reducer under a controller; see the [module](self).
 #[derive(Debug)]
@@ -37,125 +33,131 @@ pub struct Adaptive<R, K> {
     inner: R,
     dense: Dense,
     controller: K,
-    last: Option<Last>,
+    was_dense: bool,
+    /// The controller before an exchange that was neither committed nor discarded.
+    before: Option<State>,
     reason: Option<String>,
-    probes: Vec<CompressionFactor>,
     energies: Energies,
-    sums: Vec<f64>,
+    /// Of the whole vector: `‖x‖²` and the gains.
+    whole: Vec<f64>,
 }
 
-impl<R: Probing, K: Controller> Adaptive<R, K> {
-    /// `controller` turns the knob of `inner`.
-    pub fn new(inner: R, controller: K) -> Self {
-        Adaptive {
-            inner,
-            dense: Dense,
-            controller,
-            last: None,
-            reason: None,
-            probes: Vec::new(),
-            energies: Energies::default(),
-            sums: Vec::new(),
+impl<R: Reducer, K: Controller> Adaptive<R, K> {
+    /// `controller` sets the compression ratio of `inner`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] when `inner` has no knob, or the controller decides for each slot and `inner` compresses all
+    /// of them together.
+    pub fn new(mut inner: R, controller: K) -> Result<Self, ConfigError> {
+        let why = match inner.knob() {
+            Some(knob) if knob.per_slot() || !controller.per_slot() => {
+                let (energies, whole) = (Energies::new(), Vec::new());
+                let (dense, was_dense, before, reason) = (Dense, false, None, None);
+                return Ok(Adaptive { inner, dense, controller, was_dense, before, reason, energies, whole });
+            }
+            Some(_) => {
+                "the controller sets a compression ratio for each slot, and the reducer compresses all slots together: use gather \
+                 with a message for each slot (per_slot = true), or a controller for the whole vector"
+            }
+            None => {
+                "the controller sets the compression ratio, and the reducer has no knob for it: use gather with a compressor that \
+                 has one, such as topk or qsgd, or shared-random-k, or no controller"
+            }
+        };
+        Err(ConfigError::Conflict(why.into()))
+    }
+
+    /// Measures what the controller needs. Afterwards `energies` and `whole` are agreed.
+    fn measure(&mut self, round: &Round<'_>, comm: &mut Session) -> Result<Moments, ReduceError> {
+        let (needs, energies) = (self.controller.needs(), &mut self.energies);
+        let Round { input, slots, key, .. } = *round;
+        energies.clear(needs.gains.len());
+        match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
+            Some(knob) => {
+                let (rank, factors, per_slot) = (comm.rank(), needs.gains, needs.slots);
+                knob.probe(&Probe { input, slots, key, rank, factors, per_slot }, energies);
+            }
+            None if needs.slots => slots.iter().for_each(|slot| energies.push(norm2(&input[slot.range()]))),
+            None if needs.norm || needs.moments => energies.push(norm2(input)),
+            None => {}
         }
-    }
-
-    /// Tells the controller what came of the exchange before.
-    fn observe(&mut self, facts: &Facts) {
-        let (Some(last), Some(previous)) = (self.last.filter(|l| l.asked), facts.previous) else { return };
-        self.controller.observe(&Outcome {
-            step: facts.step.saturating_sub(1),
-            factor: last.factor.get(),
-            samples: previous.samples,
-            compute_seconds: previous.compute_seconds,
-            compress_seconds: previous.compress_seconds,
-            exchange_seconds: previous.exchange_seconds,
-            traffic: previous.traffic,
-        });
-    }
-
-    /// Measures what the controller asks for; afterwards `sums` holds `‖x‖²` and the gains, agreed.
-    fn measure(&mut self, x: &[f32], slots: &[crate::Slot], key: Key, comm: &mut Session) -> Result<(), ReduceError> {
-        self.probes.clear();
-        self.probes.extend_from_slice(self.controller.probes());
-        self.sums.clear();
-        self.sums.push(0.0);
-        if self.probes.is_empty() {
-            return Ok(());
+        let sums = energies.numbers();
+        sums.extend(needs.moments.then(|| total(input)));
+        if !sums.is_empty() {
+            comm.all_reduce_sum_f64(sums)?;
         }
-        self.inner.probe(x, slots, key, &self.probes, comm.rank(), &mut self.energies);
-        self.sums[0] = self.energies.total;
-        self.sums.extend_from_slice(&self.energies.kept);
-        comm.all_reduce_sum_f64(&mut self.sums)?;
-        let total = self.sums[0];
-        self.sums[1..].iter_mut().for_each(|kept| *kept = gain(*kept, total));
-        Ok(())
+        let sum = if needs.moments { sums.pop() } else { None };
+        energies.whole(&mut self.whole);
+        let norm2 = self.whole.first().copied().unwrap_or(0.0);
+        self.whole.iter_mut().skip(1).for_each(|kept| *kept = gain(*kept, norm2));
+        let count = (input.len() * comm.world()) as f64;
+        Ok(sum.map_or(Moments::default(), |sum| Moments::of(count, sum, norm2)))
     }
 
-    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
-        self.observe(round.facts);
-        self.measure(round.input, round.slots, round.key, comm)?;
-        let agreed = Agreed { facts: round.facts, norm2: self.sums[0], gains: &self.sums[1..] };
-        let decision = self.controller.decide(&agreed);
-        let exchanged = if decision.factor.is_dense() {
+        self.controller.observe(round.facts);
+        let moments = self.measure(&round, comm)?;
+        let (norm2, gains) = self.whole.split_first().map_or((0.0, &[][..]), |(norm2, gains)| (*norm2, gains));
+        let (facts, slots, energies) = (round.facts, round.slots, &self.energies);
+        let decision = self.controller.decide(&Agreed { facts, slots, norm2, moments, gains, energies });
+        if let Levels::PerSlot(factors) = decision.levels {
+            assert_eq!(factors.len(), slots.len(), "a controller must decide for each slot, or for all as one");
+        }
+        let is_dense = decision.levels.is_dense();
+        let exchanged = if is_dense {
             self.dense.reduce(round, comm)?
         } else {
-            self.inner.tune(decision.factor);
+            self.inner.knob().into_iter().for_each(|knob| knob.set(decision.levels));
             self.inner.reduce(round, comm)?
         };
-        self.last = Some(Last { factor: decision.factor, asked: !self.probes.is_empty() });
-        self.reason = decision.reason;
+        (self.was_dense, self.reason) = (is_dense, decision.reason);
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
 }
 
-fn saved_factor(factor: f64) -> Result<CompressionFactor, StateError> {
-    CompressionFactor::new(factor).map_err(|_| StateError::Mismatch {
-        name: "factor".into(),
-        expected: "at least 1".into(),
-        got: factor.to_string(),
-    })
-}
-
-impl<R: Probing, K: Controller> Stateful for Adaptive<R, K> {
+impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
-        if let Some(last) = self.last {
-            state.put("factor", last.factor.get());
-            state.put("asked", u64::from(last.asked));
+        match &self.before {
+            Some(before) => state.extend(before),
+            None => state.put_part("controller", &self.controller),
         }
-        state.put_part("controller", &self.controller);
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let last = match state.contains("factor") {
-            false => None,
-            true => Some(Last { factor: saved_factor(state.f64("factor")?)?, asked: state.u64("asked")? != 0 }),
-        };
         state.load_part("inner", &mut self.inner)?;
         state.load_part("controller", &mut self.controller)?;
-        self.last = last;
+        self.before = None;
         Ok(())
     }
-}
 
-impl<R: Probing, K: Controller> Reducer for Adaptive<R, K> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        // The controller has decided before the exchange can fail. Its state is a few numbers: take it back by loading.
-        let mut before = State::default();
-        before.put_part("controller", &self.controller);
-        let result = self.exchange(round, comm);
-        if result.is_err() {
+    fn commit(&mut self) {
+        self.before = None;
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        if let Some(before) = self.before.take() {
             let restored = before.load_part("controller", &mut self.controller);
             debug_assert!(restored.is_ok(), "a controller must load what it saved: {restored:?}");
         }
-        result
+        self.inner.discard();
+    }
+}
+
+impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
+        self.discard();
+        self.before.insert(State::default()).put_part("controller", &self.controller);
+        self.decide_and_reduce(round, comm)
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
         // Else it is the reducer's own: its knob may not reach what the controller asked for.
-        if self.last.is_some_and(|last| last.factor.is_dense()) {
+        if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
         }
         report.reason.clone_from(&self.reason);

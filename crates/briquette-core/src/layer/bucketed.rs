@@ -10,16 +10,16 @@
 //! other buckets.
 //!
 //! **Failure.** The error is that of the first bucket that fails, as without overlap. The bucket after it may have been
-//! exchanged by then, on every rank that overlaps alike, and none beyond that. A panic ends the other thread, then goes on.
+//! exchanged by then, on every rank that overlaps alike, and none beyond that. What the buckets before it have staged is
+//! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic ends the other thread, then goes on.
 
 use std::ops::Range;
 
-use crate::compress::Tunable;
-use crate::error::ReduceError;
-use crate::reduce::{Energies, Exchanged, Probing, Reducer, Round, Selections, Stateless};
+use crate::error::{ReduceError, StateError};
+use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections};
 use crate::report::Report;
-use crate::state::Stateful;
-use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
+use crate::state::{State, Stateful, load_each, save_each};
+use crate::{CompressionFactor, Layout, Session, Slot, Traffic};
 
 #[derive(Debug)]
 struct Bucket<R> {
@@ -35,13 +35,15 @@ pub struct Bucketed<R> {
     buckets: Vec<Bucket<R>>,
     len: usize,
     overlapped: bool,
+    /// Whether every bucket compresses each of its slots by itself.
+    per_slot: bool,
     scratch: Energies,
 }
 
-impl<R: Stateless> Bucketed<R> {
+impl<R: Reducer> Bucketed<R> {
     /// Cuts `layout` and makes a reducer for each bucket.
     pub fn new(layout: &Layout, min_values: usize, mut make: impl FnMut(usize) -> R) -> Self {
-        let mut buckets = Vec::new();
+        let mut buckets: Vec<Bucket<R>> = Vec::new();
         let mut slots = layout.slots();
         while !slots.is_empty() {
             let start = slots[0].range().start;
@@ -55,7 +57,8 @@ impl<R: Stateless> Bucketed<R> {
             });
             slots = rest;
         }
-        Bucketed { buckets, len: layout.len(), overlapped: false, scratch: Energies::default() }
+        let per_slot = buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some_and(|knob| knob.per_slot()));
+        Bucketed { buckets, len: layout.len(), overlapped: false, per_slot, scratch: Energies::new() }
     }
 
     /// Whether a bucket is exchanged while others are encoded and decoded; by default not.
@@ -65,16 +68,43 @@ impl<R: Stateless> Bucketed<R> {
         self
     }
 
+    /// The nominal ratio of all values together, the first bucket's being `first`.
+    fn factor(&self, first: Option<CompressionFactor>) -> Option<CompressionFactor> {
+        let (mut sent, mut is_first) = (0.0, true);
+        for bucket in &self.buckets {
+            let mut part = Report::default();
+            bucket.reducer.report(&mut part);
+            is_first &= part.factor == first;
+            sent += bucket.range.len() as f64 / part.factor?.get();
+        }
+        if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
+    }
+
     /// Where the buckets lie.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.buckets.iter().map(|b| b.range.clone())
     }
 }
 
-impl<R: Stateless> Stateful for Bucketed<R> {}
-impl<R: Stateless> Stateless for Bucketed<R> {}
+impl<R: Reducer> Stateful for Bucketed<R> {
+    fn save(&self, state: &mut State) {
+        save_each("bucket", self.buckets.iter().map(|bucket| &bucket.reducer), state);
+    }
 
-impl<R: Stateless> Reducer for Bucketed<R> {
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        load_each("bucket", self.buckets.iter_mut().map(|bucket| &mut bucket.reducer), state)
+    }
+
+    fn commit(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.commit());
+    }
+
+    fn discard(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.discard());
+    }
+}
+
+impl<R: Reducer> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
@@ -91,36 +121,41 @@ impl<R: Stateless> Reducer for Bucketed<R> {
     }
 
     fn report(&self, report: &mut Report) {
-        if let Some(bucket) = self.buckets.first() {
-            bucket.reducer.report(report);
+        let Some(first) = self.buckets.first() else { return };
+        first.reducer.report(report);
+        report.factor = self.factor(report.factor);
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        let knobs = self.buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some());
+        knobs.then_some(self as _)
+    }
+}
+
+/// One knob for all buckets: each has its share of the levels.
+impl<R: Reducer> Knob for Bucketed<R> {
+    fn per_slot(&self) -> bool {
+        self.per_slot
+    }
+
+    fn set(&mut self, levels: Levels<'_>) {
+        let mut first = 0;
+        for Bucket { slots, reducer, .. } in &mut self.buckets {
+            let share = match levels {
+                Levels::PerSlot(factors) => Levels::PerSlot(&factors[first..first + slots.len()]),
+                Levels::Own | Levels::All(_) => levels,
+            };
+            first += slots.len();
+            reducer.knob().into_iter().for_each(|knob| knob.set(share));
         }
     }
-}
 
-impl<R: Stateless + Tunable> Tunable for Bucketed<R> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.buckets.iter_mut().for_each(|b| b.reducer.tune(factor));
-    }
-}
-
-impl<R: Stateless + Probing> Probing for Bucketed<R> {
-    fn probe(
-        &mut self,
-        x: &[f32],
-        _slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        rank: usize,
-        out: &mut Energies,
-    ) {
-        out.total = 0.0;
-        out.kept.clear();
-        out.kept.resize(factors.len(), 0.0);
-        for (index, bucket) in self.buckets.iter_mut().enumerate() {
-            let part = &x[bucket.range.clone()];
-            bucket.reducer.probe(part, &bucket.slots, key.bucket(index), factors, rank, &mut self.scratch);
-            out.total += self.scratch.total;
-            out.kept.iter_mut().zip(&self.scratch.kept).for_each(|(sum, kept)| *sum += kept);
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+        out.clear(probe.factors.len());
+        for (index, Bucket { range, slots, reducer }) in self.buckets.iter_mut().enumerate() {
+            let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(index), ..*probe };
+            reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
+            out.append(&self.scratch, probe.per_slot);
         }
     }
 }

@@ -40,7 +40,7 @@
 //! let layout = Layout::flat(2);
 //! let mut step = |input: [f32; 2]| {
 //!     let mut average = [0.0; 2];
-//!     reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm).map(|_| average)
 //! };
 //! assert_eq!(step([3.0, 2.0])?, [3.0, 0.0]); // 2 stays behind …
@@ -48,27 +48,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit, keep_unsent};
-use crate::Session;
-use crate::error::{ReduceError, StateError};
+use super::{check_finite, keep_unsent};
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Facts, Reducer, Round};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Session};
 
 /// Feeds back what was not sent; see the [module](self).
 #[derive(Debug)]
 pub struct ErrorFeedback<R> {
     inner: R,
     inside: bool,
-    residual: Vec<f32>,
-    fed: Vec<f32>,
+    /// The next one is the fed vector until what was sent is known.
+    residual: Staged<Vec<f32>>,
     sent: Vec<f32>,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Around any reducer that reports what it sent.
     pub fn new(inner: R) -> Self {
-        ErrorFeedback { inner, inside: false, residual: Vec::new(), fed: Vec::new(), sent: Vec::new() }
+        ErrorFeedback { inner, inside: false, residual: Staged::default(), sent: Vec::new() }
     }
 
     /// With the memory inside the learning rate. Rounds must then tell the rate, see
@@ -91,63 +92,101 @@ impl<R: Reducer> ErrorFeedback<R> {
     /// What this rank wanted to send and did not, times the learning rate where that is inside; empty before the first
     /// exchange.
     pub fn residual(&self) -> &[f32] {
-        &self.residual
+        self.residual.now()
     }
 }
 
 impl<R: Reducer> Stateful for ErrorFeedback<R> {
     fn save(&self, state: &mut State) {
-        state.put("residual", self.residual.clone());
+        state.put_at(Place::PerRank(OnResize::Spread), "residual", self.residual.now().clone());
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let residual = state.memory("residual", &self.residual)?;
+        let residual = state.memory("residual", self.residual.now())?;
         state.load_part("inner", &mut self.inner)?;
-        self.residual = residual;
+        self.residual.set(residual);
         Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.residual.commit();
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        self.residual.discard();
+        self.inner.discard();
     }
 }
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.facts)?;
-        let (len, first) = (round.input.len(), self.residual.is_empty());
-        fit(&mut self.residual, len)?;
-        self.fed.resize(len, 0.0);
+        let len = round.input.len();
+        self.residual.fit(len)?;
         self.sent.resize(len, 0.0);
+        let (residual, fed) = self.residual.both();
         // A rate of 0 applies nothing: what waits goes on waiting.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        for ((fed, residual), input) in self.fed.iter_mut().zip(&self.residual).zip(round.input) {
+        for ((fed, residual), input) in fed.iter_mut().zip(residual).zip(round.input) {
             *fed = residual * weight + input;
         }
-        let Round { key, slots, facts, average, sent: wanted, .. } = round;
-        let inner = Round { key, slots, facts, input: &self.fed, average, sent: Some(&mut self.sent) };
         // Any of it may stay behind, times the rate.
-        let exchanged = check_finite(&self.fed, rate.max(1.0), slots, comm.rank())
-            .and_then(|()| self.inner.reduce(inner, comm))
-            .and_then(|exchanged| {
-                if rate != 0.0 {
-                    keep_unsent(&mut self.fed, &self.sent, rate, slots, comm.rank())?;
-                }
-                Ok(exchanged)
-            });
-        if exchanged.is_err() && first {
-            // As it was before.
-            self.residual.clear();
+        check_finite(fed, rate.max(1.0), round.slots, comm.rank())?;
+        let Round { key, slots, facts, average, sent: wanted, .. } = round;
+        let inner = Round { key, slots, facts, input: fed, average, sent: Some(&mut self.sent) };
+        let exchanged = self.inner.reduce(inner, comm)?;
+        if rate != 0.0 {
+            keep_unsent(fed, &self.sent, rate, slots, comm.rank())?;
+            self.residual.stage();
         }
-        let exchanged = exchanged?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
-        }
-        if rate != 0.0 {
-            std::mem::swap(&mut self.fed, &mut self.residual);
         }
         Ok(exchanged)
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+/// Settings of [`ErrorFeedback`] outside the learning rate: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ErrorFeedbackConfig;
+
+impl Described for ErrorFeedbackConfig {
+    const NAME: &'static str = "error";
+    const HELP: &'static str = "it is added to the next vector";
+}
+
+impl FeedbackSettings for ErrorFeedbackConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(ErrorFeedback::new(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
+    }
+}
+
+/// Settings of [`ErrorFeedback`] inside the learning rate: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ErrorInsideConfig;
+
+impl Described for ErrorInsideConfig {
+    const NAME: &'static str = "error-inside";
+    const HELP: &'static str = "the same, where what was not sent counts by the learning rate of its own step";
+}
+
+impl FeedbackSettings for ErrorInsideConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(ErrorFeedback::inside_learning_rate(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
     }
 }
 
@@ -171,7 +210,7 @@ mod tests {
         let facts = Facts { learning_rate, ..Facts::default() };
         let (key, slots) = (Key::new(0), layout.slots());
         let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-        reducer.reduce(round, &mut Local::world(1).remove(0)).map(|_| average)
+        reducer.exchange(round, &mut Local::world(1).remove(0)).map(|_| average)
     }
 
     #[test]

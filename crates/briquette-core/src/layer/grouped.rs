@@ -7,9 +7,8 @@
 //! **Method.** The slots of a group are copied side by side, in their order, reduced as one vector by the group's reducer,
 //! and copied back. What no other group has is the main group's.
 //!
-//! **Placement.** Inside the layers that remember, so that there is one memory for all slots. The main reducer may remember
-//! too ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)); it is reduced last, and the others are
-//! [`Stateless`], so that a failure finds nothing to take back.
+//! **Placement.** Inside the wrappers that remember, so that there is one residual for all slots. Reducers inside may remember
+//! too ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)).
 //!
 //! **Random bits.** The main group's are those it has alone; group `g` of the others uses `key.purpose("group").bucket(g)`.
 //!
@@ -33,26 +32,26 @@
 use std::fmt;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round, Selections, Stateless};
+use crate::reduce::{Exchanged, Reducer, Round, Selections};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::state::{State, Stateful, load_each, save_each};
 use crate::{Layout, Session, Traffic};
 
 /// Slots that are exchanged together, and their values side by side.
-struct Group<R: ?Sized> {
+struct Group {
     /// Numbers of the slots in the whole layout.
     members: Vec<usize>,
     layout: Layout,
     input: Vec<f32>,
     average: Vec<f32>,
     sent: Vec<f32>,
-    reducer: Box<R>,
+    reducer: Box<dyn Reducer>,
 }
 
 /// One reducer a group; see the [module](self).
 pub struct Grouped {
-    main: Group<dyn Reducer>,
-    others: Vec<Group<dyn Stateless>>,
+    main: Group,
+    others: Vec<Group>,
     len: usize,
 }
 
@@ -63,8 +62,8 @@ impl fmt::Debug for Grouped {
     }
 }
 
-impl<R: Reducer + ?Sized> Group<R> {
-    fn new(whole: &Layout, members: Vec<usize>, reducer: Box<R>) -> Self {
+impl Group {
+    fn new(whole: &Layout, members: Vec<usize>, reducer: Box<dyn Reducer>) -> Self {
         let layout = part(whole, &members);
         Group { members, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
     }
@@ -115,7 +114,7 @@ pub(crate) fn part(whole: &Layout, members: &[usize]) -> Layout {
 
 impl Grouped {
     /// Groups the slots of `layout`: those of `others` by their numbers, each slot at most once, and the rest under `main`.
-    pub fn new(layout: &Layout, main: Box<dyn Reducer>, others: Vec<(Vec<usize>, Box<dyn Stateless>)>) -> Self {
+    pub fn new(layout: &Layout, main: Box<dyn Reducer>, others: Vec<(Vec<usize>, Box<dyn Reducer>)>) -> Self {
         let taken = |slot: &usize| others.iter().any(|(members, _)| members.contains(slot));
         let rest = (0..layout.slots().len()).filter(|slot| !taken(slot)).collect();
         Grouped {
@@ -129,9 +128,19 @@ impl Grouped {
 impl Stateful for Grouped {
     fn save(&self, state: &mut State) {
         state.put_part("main", &self.main.reducer);
+        save_each("group", self.others.iter().map(|group| &group.reducer), state);
     }
     fn load(&mut self, state: &State) -> Result<(), StateError> {
+        load_each("group", self.others.iter_mut().map(|group| &mut group.reducer), state)?;
         state.load_part("main", &mut self.main.reducer)
+    }
+
+    fn commit(&mut self) {
+        [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.reducer.commit());
+    }
+
+    fn discard(&mut self) {
+        [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.reducer.discard());
     }
 }
 
@@ -142,7 +151,6 @@ impl Reducer for Grouped {
         }
         let mut selections = Selections::of(round.slots.len());
         let (mut traffic, key) = (Traffic::default(), round.key);
-        // Last, the main reducer: what no other group can average leaves its memory as it was.
         for (index, group) in self.others.iter_mut().enumerate() {
             let key = key.purpose("group").bucket(index);
             traffic += group.reduce(&mut round, key, comm, &mut selections)?;
@@ -182,14 +190,14 @@ mod tests {
         let (mut average, mut sent, facts) = (vec![9.0; input.len()], vec![9.0; input.len()], Facts::default());
         let (slots, key) = (layout.slots(), Key::new(1));
         let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: Some(&mut sent) };
-        let exchanged = reducer.reduce(round, &mut comm).unwrap();
+        let exchanged = reducer.exchange(round, &mut comm).unwrap();
         (average, sent, exchanged.selection)
     }
 
     #[test]
     fn a_group_is_one_vector_and_every_value_comes_back_to_its_place() {
         let layout = layout();
-        let weights = || vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let weights = || vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
         let mut grouped = Grouped::new(&layout, Box::new(Dense), weights());
         let input = [1.0, 2.0, 8.0, 3.0, 0.1, 0.2, 4.0, 9.0, 5.0, 6.0, 0.3];
         let (average, sent, selection) = reduce(&mut grouped, &layout, &input);
@@ -198,7 +206,7 @@ mod tests {
         assert_eq!(sent, average);
         assert_eq!(selection, Selection::BySlot(vec![true, false, true, false]));
         // All in one group is that group's reducer alone.
-        let all = vec![(vec![0, 1, 2, 3], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let all = vec![(vec![0, 1, 2, 3], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
         let (average, _, selection) = reduce(&mut Grouped::new(&layout, Box::new(Dense), all), &layout, &input);
         assert_eq!(average, reduce(&mut top_k(0.25), &layout, &input).0);
         assert_eq!(selection, Selection::Some);
@@ -207,7 +215,7 @@ mod tests {
     #[test]
     fn only_slots_with_chosen_coordinates_lose_their_velocity() {
         let layout = layout();
-        let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Stateless>)];
+        let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
         let grouped = Grouped::new(&layout, Box::new(Dense), weights);
         let mut corrected = MomentumCorrection::new(grouped, Momentum::default()).unwrap();
         let mut of_bias = Vec::new();
@@ -225,13 +233,13 @@ mod tests {
     fn what_one_group_cannot_average_leaves_the_main_reducer_as_it_was() {
         let layout = Layout::new([("square", vec![5, 5]), ("few", vec![1])]);
         let outcomes = Local::run(2, |mut comm| {
-            let dense: Box<dyn Stateless> = Box::new(Dense);
+            let dense: Box<dyn Reducer> = Box::new(Dense);
             let mut grouped = Grouped::new(&layout, Box::new(PowerSgd::new(1).unwrap()), vec![(vec![1], dense)]);
             let (mut input, mut average, facts) = (vec![1.0; 26], vec![0.0; 26], Facts::default());
             input[25] = f32::MAX;
             let (key, slots) = (Key::new(0), layout.slots());
             let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            let error = grouped.reduce(round, &mut comm).unwrap_err();
+            let error = grouped.exchange(round, &mut comm).unwrap_err();
             let mut state = State::default();
             grouped.save(&mut state);
             Ok::<_, ReduceError>((error, state))
@@ -250,7 +258,7 @@ mod tests {
         let (mut average, facts) = ([0.0; 3], Facts::default());
         let round =
             Round { key: Key::new(0), slots: &[], facts: &facts, input: &[0.0; 3], average: &mut average, sent: None };
-        let error = grouped.reduce(round, &mut Local::world(1).remove(0)).unwrap_err();
+        let error = grouped.exchange(round, &mut Local::world(1).remove(0)).unwrap_err();
         assert_eq!(error, ReduceError::Length { expected: 11, got: 3 });
     }
 }

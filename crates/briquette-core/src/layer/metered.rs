@@ -52,6 +52,12 @@ impl<R: Reducer> Stateful for Metered<R> {
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         self.inner.load(state)
     }
+    fn commit(&mut self) {
+        self.inner.commit();
+    }
+    fn discard(&mut self) {
+        self.inner.discard();
+    }
 }
 
 impl<R: Reducer> Reducer for Metered<R> {

@@ -10,31 +10,25 @@ pub mod error_feedback;
 pub mod grouped;
 pub mod metered;
 pub mod momentum_correction;
+pub mod no_feedback;
 pub mod shifted;
 #[cfg(feature = "rayon")]
 pub mod threaded;
 
 pub use adaptive::Adaptive;
 pub use bucketed::Bucketed;
-pub use error_feedback::ErrorFeedback;
+pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
-pub use shifted::Shifted;
+pub use no_feedback::NoFeedback;
+pub use shifted::{DianaConfig, Ef21Config, Shifted};
 #[cfg(feature = "rayon")]
 pub use threaded::Threaded;
 
 use crate::Slot;
 use crate::error::ReduceError;
 use crate::reduce::not_finite;
-
-/// Gives `vector` its length at first use; later another length is an error.
-fn fit(vector: &mut Vec<f32>, len: usize) -> Result<(), ReduceError> {
-    if vector.is_empty() {
-        vector.resize(len, 0.0);
-    }
-    if vector.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: vector.len(), got: len }) }
-}
 
 /// What stays behind of `fed`, times `rate`: the difference to what was sent. A compressor may send more than it was given, so
 /// that this leaves the range of numbers.

@@ -48,7 +48,7 @@
 //! let mut sums = vec![];
 //! for _ in 0..3 {
 //!     let mut average = [0.0];
-//!     reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
 //!         input: &[1.0], average: &mut average, sent: None }, &mut comm)?;
 //!     sums.push(average[0]);
 //! }
@@ -56,13 +56,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit, keep_unsent};
-use crate::Session;
+use super::{check_finite, keep_unsent};
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Session};
 
 /// Settings of [`MomentumCorrection`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -90,10 +91,8 @@ impl Default for Momentum {
 pub struct MomentumCorrection<R> {
     inner: R,
     settings: Momentum,
-    velocity: Vec<f32>,
-    pending: Vec<f32>,
-    next_velocity: Vec<f32>,
-    next_pending: Vec<f32>,
+    velocity: Staged<Vec<f32>>,
+    pending: Staged<Vec<f32>>,
     sent: Vec<f32>,
 }
 
@@ -103,32 +102,19 @@ impl<R: Reducer> MomentumCorrection<R> {
     /// # Errors
     /// [`ConfigError`] when `momentum` is outside [0, 1) or `clip` is not positive.
     pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
-        if !(0.0..1.0).contains(&settings.momentum) {
-            return Err(ConfigError::range("momentum", "in [0, 1)", settings.momentum));
-        }
-        if let Some(clip) = settings.clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
-            return Err(ConfigError::range("clip", "a positive norm", clip));
-        }
-        let empty = Vec::new;
-        Ok(MomentumCorrection {
-            inner,
-            settings,
-            velocity: empty(),
-            pending: empty(),
-            next_velocity: empty(),
-            next_pending: empty(),
-            sent: empty(),
-        })
+        settings.check()?;
+        let (velocity, pending) = (Staged::default(), Staged::default());
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent: Vec::new() })
     }
 
     /// What this rank wanted to send and did not (the paper's `v`); empty before the first exchange.
     pub fn pending(&self) -> &[f32] {
-        &self.pending
+        self.pending.now()
     }
 
     /// The paper's `u`; empty before the first exchange.
     pub fn velocity(&self) -> &[f32] {
-        &self.velocity
+        self.velocity.now()
     }
 
     /// Writes the next velocity and what is to be sent.
@@ -139,8 +125,8 @@ impl<R: Reducer> MomentumCorrection<R> {
         });
         let m = self.settings.momentum;
         let nesterov = self.settings.nesterov;
-        let old = self.velocity.iter().zip(&self.pending);
-        let new = self.next_velocity.iter_mut().zip(&mut self.next_pending);
+        let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
+        let (old, new) = (velocity.iter().zip(pending), next_velocity.iter_mut().zip(next_pending));
         for ((&g, (&u, &v)), (next_u, next_v)) in input.iter().zip(old).zip(new) {
             let g = g * scale;
             if nesterov {
@@ -156,59 +142,101 @@ impl<R: Reducer> MomentumCorrection<R> {
 
 impl<R: Reducer> Stateful for MomentumCorrection<R> {
     fn save(&self, state: &mut State) {
-        state.put("velocity", self.velocity.clone());
-        state.put("residual", self.pending.clone());
+        let place = Place::PerRank(OnResize::Spread);
+        state.put_at(place, "velocity", self.velocity.now().clone());
+        state.put_at(place, "residual", self.pending.now().clone());
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let velocity = state.memory("velocity", &self.velocity)?;
+        let velocity = state.memory("velocity", self.velocity.now())?;
         let pending = state.f32s("residual", Some(velocity.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
-        (self.velocity, self.pending) = (velocity, pending);
+        self.velocity.set(velocity);
+        self.pending.set(pending);
         Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.velocity.commit();
+        self.pending.commit();
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        self.velocity.discard();
+        self.pending.discard();
+        self.inner.discard();
     }
 }
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let (len, first) = (round.input.len(), self.velocity.is_empty());
-        fit(&mut self.velocity, len)?;
-        fit(&mut self.pending, len)?;
-        for buffer in [&mut self.next_velocity, &mut self.next_pending, &mut self.sent] {
-            buffer.resize(len, 0.0);
-        }
+        let len = round.input.len();
+        self.velocity.fit(len)?;
+        self.pending.fit(len)?;
+        self.sent.resize(len, 0.0);
         self.accumulate(round.input, comm.world());
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
-        let inner = Round { key, slots, facts, input: &self.next_pending, average, sent: Some(&mut self.sent) };
-        let exchanged = check_finite(&self.next_pending, 1.0, slots, comm.rank())
-            .and_then(|()| self.inner.reduce(inner, comm))
-            .and_then(|exchanged| {
-                keep_unsent(&mut self.next_pending, &self.sent, 1.0, slots, comm.rank())?;
-                Ok(exchanged)
-            });
-        if exchanged.is_err() && first {
-            // As they were before.
-            self.velocity.clear();
-            self.pending.clear();
-        }
-        let exchanged = exchanged?;
+        let pending = self.pending.next_mut();
+        check_finite(pending, 1.0, slots, comm.rank())?;
+        let inner = Round { key, slots, facts, input: pending, average, sent: Some(&mut self.sent) };
+        let exchanged = self.inner.reduce(inner, comm)?;
+        keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
+        let velocity = self.velocity.next_mut();
         let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
         for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
-            for (u, sent) in self.next_velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
+            for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
                 *u = if *sent == 0.0 { *u } else { 0.0 };
             }
         }
-        std::mem::swap(&mut self.velocity, &mut self.next_velocity);
-        std::mem::swap(&mut self.pending, &mut self.next_pending);
+        self.velocity.stage();
+        self.pending.stage();
         Ok(exchanged)
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+impl Momentum {
+    fn check(self) -> Result<(), ConfigError> {
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(ConfigError::range("momentum", "in [0, 1)", self.momentum));
+        }
+        match self.clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
+            Some(clip) => Err(ConfigError::range("clip", "a positive norm", clip)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Described for Momentum {
+    const NAME: &'static str = "momentum";
+    const SETTINGS: &'static str = "DECAY[,nesterov=true,clip=NORM,masking=false]";
+    const HELP: &'static str =
+        "Deep Gradient Compression's momentum correction, with plain SGD as the inner optimizer (0.9)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Momentum::check(*self)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Momentum { clip: Some(3.0), ..Momentum::default() }]
+    }
+}
+
+impl FeedbackSettings for Momentum {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(MomentumCorrection::new(inner, *self)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
     }
 }
 

@@ -53,7 +53,7 @@
 //! let layout = Layout::flat(2);
 //! let mut step = |input: [f32; 2]| {
 //!     let mut average = [0.0; 2];
-//!     reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm).map(|_| average)
 //! };
 //! assert_eq!(step([3.0, 2.0])?, [3.0, 0.0]); // the larger one …
@@ -62,24 +62,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, fit};
+use super::check_finite;
+use crate::config::{Asks, Described, Exchange, Feedback, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
-use crate::state::{State, Stateful};
-use crate::{Session, Slot};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Session, Slot};
 
 /// Sends differences to a memory; see the [module](self).
 #[derive(Debug)]
 pub struct Shifted<R> {
     inner: R,
     alpha: f32,
-    /// What the other ranks know of this rank.
-    memory: Vec<f32>,
-    /// The mean of all ranks' memories, as every rank knows it.
-    mean_memory: Vec<f32>,
-    difference: Vec<f32>,
-    delta: Vec<f32>,
+    /// What the other ranks know of this rank. While exchanging, the next one is what was sent.
+    memory: Staged<Vec<f32>>,
+    /// The mean of all ranks' memories, as every rank knows it. While exchanging, the next one is what is to be sent.
+    mean_memory: Staged<Vec<f32>>,
 }
 
 impl<R: Reducer> Shifted<R> {
@@ -88,104 +87,171 @@ impl<R: Reducer> Shifted<R> {
     /// # Errors
     /// [`ConfigError`] when `alpha` is outside (0, 1].
     pub fn diana(inner: R, alpha: f32) -> Result<Self, ConfigError> {
-        if !(alpha > 0.0 && alpha <= 1.0) {
-            return Err(ConfigError::range("alpha of diana", "above 0 and at most 1", alpha));
-        }
+        check_alpha(alpha)?;
         Ok(Shifted { alpha, ..Shifted::ef21(inner) })
     }
 
     /// EF21: the memory is what was sent. For contractive compressors.
     pub fn ef21(inner: R) -> Self {
-        let empty = Vec::new;
-        Shifted { inner, alpha: 1.0, memory: empty(), mean_memory: empty(), difference: empty(), delta: empty() }
+        Shifted { inner, alpha: 1.0, memory: Staged::default(), mean_memory: Staged::default() }
     }
 
     /// What the other ranks know of this rank's vector; empty before the first exchange.
     pub fn memory(&self) -> &[f32] {
-        &self.memory
+        self.memory.now()
     }
 
     /// The mean of all ranks' memories, the same bits on every rank; empty before the first exchange.
     pub fn mean_memory(&self) -> &[f32] {
-        &self.mean_memory
+        self.mean_memory.now()
     }
 }
 
+fn check_alpha(alpha: f32) -> Result<(), ConfigError> {
+    let valid = alpha > 0.0 && alpha <= 1.0;
+    if valid { Ok(()) } else { Err(ConfigError::range("alpha of diana", "above 0 and at most 1", alpha)) }
+}
+
 impl<R> Shifted<R> {
-    /// Memories stay finite where these sums are: they move part of the way there.
-    fn check_sums(&mut self, average: &mut [f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-        let finite = |memory: &[f32], delta: &[f32]| {
-            memory.iter().zip(delta).fold(true, |all, (h, delta)| all & (h + delta).is_finite())
-        };
-        if finite(&self.mean_memory, average) && finite(&self.memory, &self.delta) {
-            return Ok(());
+    /// Adds the memory to the mean difference, and stages the next mean memory. That one stays finite where the sum is: it moves
+    /// part of the way there.
+    fn stage_mean(&mut self, average: &mut [f32], slots: &[Slot]) -> Result<(), ReduceError> {
+        let (mean_memory, next) = self.mean_memory.both();
+        for ((average, mean), next) in average.iter_mut().zip(mean_memory).zip(next) {
+            let delta = *average;
+            *average = mean + delta;
+            *next = mean + self.alpha * delta;
         }
-        average.iter_mut().zip(&self.mean_memory).for_each(|(average, mean)| *average += mean);
-        self.delta.iter_mut().zip(&self.memory).for_each(|(delta, h)| *delta += h);
-        check_average(average, slots)?;
-        check_finite(&self.delta, 1.0, slots, rank)
+        self.mean_memory.stage();
+        check_average(average, slots)
+    }
+
+    /// The same for this rank's memory; the sum is what it sent.
+    fn stage_own(&mut self, sent: Option<&mut [f32]>, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+        let (memory, delta) = self.memory.both();
+        if memory.iter().zip(&*delta).fold(false, |bad, (h, delta)| bad | !(h + delta).is_finite()) {
+            delta.iter_mut().zip(memory).for_each(|(delta, h)| *delta += h);
+            return check_finite(delta, 1.0, slots, rank);
+        }
+        if let Some(sent) = sent {
+            sent.iter_mut().zip(memory).zip(&*delta).for_each(|((sent, h), delta)| *sent = h + delta);
+        }
+        delta.iter_mut().zip(memory).for_each(|(delta, h)| *delta = h + self.alpha * *delta);
+        self.memory.stage();
+        Ok(())
     }
 }
 
 impl<R: Reducer> Stateful for Shifted<R> {
     fn save(&self, state: &mut State) {
-        state.put("memory", self.memory.clone());
-        state.put("mean_memory", self.mean_memory.clone());
+        // The mean over the ranks that saved is the mean memory itself; where the memories are dropped, so is their mean.
+        let place = Place::PerRank(OnResize::Spread);
+        state.put_at(place, "memory", self.memory.now().clone());
+        state.put_at(place, "mean_memory", self.mean_memory.now().clone());
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let memory = state.memory("memory", &self.memory)?;
+        let memory = state.memory("memory", self.memory.now())?;
         let mean_memory = state.f32s("mean_memory", Some(memory.len()))?.to_vec();
         state.load_part("inner", &mut self.inner)?;
-        (self.memory, self.mean_memory) = (memory, mean_memory);
+        self.memory.set(memory);
+        self.mean_memory.set(mean_memory);
         Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.memory.commit();
+        self.mean_memory.commit();
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        self.memory.discard();
+        self.mean_memory.discard();
+        self.inner.discard();
     }
 }
 
 impl<R: Reducer> Reducer for Shifted<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let (len, first) = (round.input.len(), self.memory.is_empty());
-        fit(&mut self.memory, len)?;
-        fit(&mut self.mean_memory, len)?;
-        self.difference.clear();
-        self.difference.extend(round.input.iter().zip(&self.memory).map(|(input, memory)| input - memory));
-        self.delta.resize(len, 0.0);
-        // What the inner reducer keeps under a memory is a controller's few numbers.
-        let mut before = State::default();
-        before.put_part("inner", &self.inner);
+        let (len, rank) = (round.input.len(), comm.rank());
+        self.memory.fit(len)?;
+        self.mean_memory.fit(len)?;
+        let (memory, delta) = self.memory.both();
+        let difference = self.mean_memory.next_mut();
+        for ((difference, input), memory) in difference.iter_mut().zip(round.input).zip(memory) {
+            *difference = input - memory;
+        }
+        check_finite(difference, 1.0, round.slots, rank)?;
         let Round { key, slots, facts, average, sent, .. } = round;
-        let part =
-            Round { key, slots, facts, input: &self.difference, average: &mut *average, sent: Some(&mut self.delta) };
-        let exchanged = check_finite(&self.difference, 1.0, slots, comm.rank())
-            .and_then(|()| self.inner.reduce(part, comm))
-            .and_then(|exchanged| self.check_sums(average, slots, comm.rank()).map(|()| exchanged));
-        if exchanged.is_err() {
-            if first {
-                // As they were before.
-                self.memory.clear();
-                self.mean_memory.clear();
-            }
-            let restored = before.load_part("inner", &mut self.inner);
-            debug_assert!(restored.is_ok(), "a reducer must load what it saved: {restored:?}");
-        }
-        let exchanged = exchanged?;
-        // Nothing fails from here on: this is the commit.
-        if let Some(sent) = sent {
-            sent.iter_mut().zip(&self.memory).zip(&self.delta).for_each(|((sent, h), delta)| *sent = h + delta);
-        }
-        self.memory.iter_mut().zip(&self.delta).for_each(|(h, delta)| *h += self.alpha * delta);
-        for (average, mean) in average.iter_mut().zip(&mut self.mean_memory) {
-            let delta = *average;
-            *average = *mean + delta;
-            *mean += self.alpha * delta;
-        }
+        let part = Round { key, slots, facts, input: difference, average: &mut *average, sent: Some(delta) };
+        let exchanged = self.inner.reduce(part, comm)?;
+        self.stage_mean(average, slots)?;
+        self.stage_own(sent, slots, rank)?;
         // Whatever the inner reducer chose, every coordinate of the memory took part.
         Ok(Exchanged { selection: Selection::All, ..exchanged })
     }
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
+    }
+}
+
+/// Settings of [`Shifted::diana`].
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DianaConfig {
+    /// How far the memory moves towards what was sent, at most `1/(1+ω)` of the compressor, which is the default.
+    pub alpha: Option<f32>,
+}
+
+impl Described for DianaConfig {
+    const NAME: &'static str = "diana";
+    const SETTINGS: &'static str = "ALPHA";
+    const HELP: &'static str = "only the difference to a memory travels; for unbiased compressors";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.alpha.map_or(Ok(()), check_alpha)
+    }
+}
+
+impl FeedbackSettings for DianaConfig {
+    fn wrap(
+        &self,
+        inner: Box<dyn Reducer>,
+        exchange: &Exchange,
+        layout: &Layout,
+    ) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Shifted::diana(inner, exchange.memory_step(self.alpha, layout)?)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Unbiased
+    }
+
+    /// Where the ratio changes, the memory's step is a setting.
+    fn under_controller(&self) -> Option<Feedback> {
+        Some(DianaConfig { alpha: Some(0.1) }.into())
+    }
+}
+
+/// Settings of [`Shifted::ef21`]: none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Ef21Config;
+
+impl Described for Ef21Config {
+    const NAME: &'static str = "ef21";
+    const HELP: &'static str = "only the difference to what was sent before travels; for contractive compressors";
+}
+
+impl FeedbackSettings for Ef21Config {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Shifted::ef21(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Contractive
     }
 }
 

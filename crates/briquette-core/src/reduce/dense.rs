@@ -18,18 +18,19 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
-use crate::error::ReduceError;
+use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::compress::Class;
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Session};
+use crate::{CompressionFactor, Layout, Session};
 
 /// The exact mean; see the [module](self).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Dense;
 
 impl Stateful for Dense {}
-impl Stateless for Dense {}
 
 impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -50,5 +51,32 @@ impl Reducer for Dense {
     fn report(&self, report: &mut Report) {
         report.factor = Some(CompressionFactor::DENSE);
         report.gain.get_or_insert(1.0);
+    }
+}
+
+impl Described for Dense {
+    const NAME: &'static str = "dense";
+    const HELP: &'static str = "an exact all-reduce";
+}
+
+impl ReducerSettings for Dense {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Dense))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: true,
+            needs_feedback: false,
+            is_exact: true,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn class(&self, _len: usize) -> Option<Class> {
+        Some(Class::Unbiased { omega: 0.0 })
     }
 }

@@ -10,11 +10,15 @@
 //! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's. An aggregator that
 //! rates whole contributions sees those of the whole vector, whatever the grain.
 
+mod config;
+
+pub use config::GatherConfig;
+
 use std::ops::Range;
 
-use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless, check_average};
+use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
 use crate::aggregate::Aggregator;
-use crate::compress::{Compressor, Tunable};
+use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::norm2;
 use crate::report::Report;
@@ -56,13 +60,34 @@ struct Staged {
     factors: Vec<CompressionFactor>,
 }
 
+/// Where the compressor's knob stands.
+#[derive(Debug)]
+struct Setting {
+    /// The compressor's own.
+    own: CompressionFactor,
+    /// None is `own`, one is for all parts, more are one a part.
+    factors: Vec<CompressionFactor>,
+    /// The ratio of all parts of the last exchange, where parts have their own.
+    mean: Option<CompressionFactor>,
+}
+
+impl Setting {
+    fn of(&self, part: usize) -> Option<CompressionFactor> {
+        match &self.factors[..] {
+            [] => None,
+            [all] => Some(*all),
+            each => Some(each[part]),
+        }
+    }
+}
+
 /// Compress, all-gather, aggregate; see the [module](self).
 #[derive(Debug)]
 pub struct Gather<C, A> {
     compressor: C,
     aggregator: A,
     grain: Grain,
-    factor: Option<CompressionFactor>,
+    setting: Setting,
     staged: Staged,
     mine: Vec<Message>,
     bytes: Vec<u8>,
@@ -75,11 +100,12 @@ pub struct Gather<C, A> {
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
     /// One message for the whole vector; see [`grain`](Gather::grain).
     pub fn new(compressor: C, aggregator: A) -> Self {
+        let setting = Setting { own: compressor.nominal(), factors: Vec::new(), mean: None };
         Gather {
             compressor,
             aggregator,
             grain: Grain::Whole,
-            factor: None,
+            setting,
             staged: Staged::default(),
             mine: Vec::new(),
             bytes: Vec::new(),
@@ -96,21 +122,31 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self
     }
 
-    /// Fills `mine`: from the probe's stage when it holds this very message, else by compressing.
-    fn encode(&mut self, round: &Round<'_>, rank: usize) -> Result<(), ReduceError> {
-        let staged = (self.staged.key == Some(round.key))
-            .then(|| self.staged.factors.iter().position(|f| Some(*f) == self.factor))
-            .flatten();
-        self.staged.key = None;
-        match staged {
-            Some(i) => std::mem::swap(&mut self.mine, &mut self.staged.messages[i]),
-            None => {
-                let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
-                compress(&mut self.compressor, place, round.input, None, &mut self.mine);
+    /// Fills `mine`, each message from the probe's stage when it holds this very one, else by compressing.
+    fn compress_mine(&mut self, round: &Round<'_>, rank: usize) {
+        let is_staged = self.staged.key.take() == Some(round.key);
+        let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
+        let (mut dense, mut sent) = (0.0, 0.0);
+        self.mine.resize_with(self.grain.parts(round.slots), Message::default);
+        for (part, mine) in self.mine.iter_mut().enumerate() {
+            let factor = self.setting.of(part);
+            tune(&mut self.compressor, factor);
+            let staged = self.staged.factors.iter().position(|staged| is_staged && Some(*staged) == factor);
+            match staged {
+                Some(probe) => std::mem::swap(mine, &mut self.staged.messages[probe][part]),
+                None => compress(&mut self.compressor, place, (part, round.input), None, mine),
             }
+            let values = place.range(part, round.input.len()).len() as f64;
+            (dense, sent) = (dense + values, sent + values / self.compressor.nominal().get());
         }
+        let mean = (self.setting.factors.len() > 1 && sent > 0.0).then(|| CompressionFactor::new(dense / sent));
+        self.setting.mean = mean.and_then(Result::ok);
+    }
+
+    fn encode(&mut self, round: &Round<'_>, rank: usize) -> Result<(), ReduceError> {
+        self.compress_mine(round, rank);
         self.bytes.clear();
-        for message in &self.mine[..self.grain.parts(round.slots)] {
+        for message in &self.mine {
             // The length first, known only afterwards: finding it out beforehand is half of the work.
             let start = self.bytes.len() + 4;
             self.bytes.extend_from_slice(&[0; 4]);
@@ -195,22 +231,30 @@ struct Place<'a> {
     key: Key,
 }
 
+impl Place<'_> {
+    fn range(&self, part: usize, len: usize) -> Range<usize> {
+        self.grain.part(part, len, self.slots)
+    }
+}
+
+/// Compresses one part of `x`, from what `coarse` has left of it where there is one.
 fn compress<C: Compressor>(
     compressor: &mut C,
     place: Place<'_>,
-    x: &[f32],
-    coarse: Option<&[Message]>,
-    out: &mut Vec<Message>,
+    (part, x): (usize, &[f32]),
+    coarse: Option<&Message>,
+    out: &mut Message,
 ) {
-    let parts = place.grain.parts(place.slots);
-    out.resize_with(parts, Message::default);
-    for (index, message) in out.iter_mut().enumerate() {
-        let part = &x[place.grain.part(index, x.len(), place.slots)];
-        let key = place.key.bucket(index);
-        match coarse {
-            Some(coarse) => compressor.refine_into(part, &coarse[index], key, message),
-            None => compressor.compress_into(part, key, message),
-        }
+    let (x, key) = (&x[place.range(part, x.len())], place.key.bucket(part));
+    match coarse {
+        Some(coarse) => compressor.refine_into(x, coarse, key, out),
+        None => compressor.compress_into(x, key, out),
+    }
+}
+
+fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
+    if let (Some(factor), Some(knob)) = (factor, compressor.knob()) {
+        knob.tune(factor);
     }
 }
 
@@ -227,7 +271,6 @@ fn next_message(frame: &[u8], cursor: &mut usize, out: &mut Message) -> Result<(
 }
 
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
-impl<C: Compressor, A: Aggregator> Stateless for Gather<C, A> {}
 
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -249,44 +292,59 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = Some(self.compressor.nominal());
+        report.factor = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        self.compressor.knob().is_some().then_some(self as _)
     }
 }
 
-impl<C: Compressor + Tunable, A: Aggregator> Tunable for Gather<C, A> {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.compressor.tune(factor);
-        self.factor = Some(factor);
+impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
+    fn per_slot(&self) -> bool {
+        self.grain == Grain::PerSlot
     }
-}
 
-impl<C: Compressor + Tunable, A: Aggregator> Probing for Gather<C, A> {
-    fn probe(
-        &mut self,
-        x: &[f32],
-        slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        rank: usize,
-        out: &mut Energies,
-    ) {
-        let place = Place { grain: self.grain, slots, key: key.rank(rank) };
-        self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
-        out.total = norm2(x);
-        out.kept.clear();
-        let own = self.compressor.nominal();
-        for (i, &factor) in factors.iter().enumerate() {
-            self.compressor.tune(factor);
-            let (before, now) = self.staged.messages.split_at_mut(i);
-            let coarse = before.last().map(Vec::as_slice);
-            compress(&mut self.compressor, place, x, coarse, &mut now[0]);
-            let kept =
-                (now[0].iter().enumerate()).map(|(p, m)| m.kept_energy(&x[self.grain.part(p, x.len(), slots)])).sum();
-            out.kept.push(kept);
+    fn set(&mut self, levels: Levels<'_>) {
+        let was_own = self.setting.factors.is_empty();
+        self.setting.factors.clear();
+        match levels {
+            Levels::Own if was_own => {}
+            Levels::Own => tune(&mut self.compressor, Some(self.setting.own)),
+            Levels::All(factor) => self.setting.factors.push(factor),
+            Levels::PerSlot(factors) => {
+                assert!(self.per_slot(), "one message of the whole vector cannot have a ratio for each slot");
+                self.setting.factors.extend_from_slice(factors);
+            }
         }
-        self.staged.key = Some(key);
+    }
+
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+        assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
+        let Probe { input, slots, factors, .. } = *probe;
+        let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
+        let parts = self.grain.parts(slots);
+        self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
+        out.clear(factors.len());
+        let range = |part| place.range(part, input.len());
+        match probe.per_slot {
+            false => out.push(norm2(input)),
+            true => (0..parts).for_each(|part| out.push(norm2(&input[range(part)]))),
+        }
+        for (index, &factor) in factors.iter().enumerate() {
+            tune(&mut self.compressor, Some(factor));
+            let (before, now) = self.staged.messages.split_at_mut(index);
+            now[0].resize_with(parts, Message::default);
+            for (part, message) in now[0].iter_mut().enumerate() {
+                let coarse = before.last().map(|before| &before[part]);
+                compress(&mut self.compressor, place, (part, input), coarse, message);
+                let row = if probe.per_slot { part } else { 0 };
+                out.kept_mut(row)[index] += message.kept_energy(&input[range(part)]);
+            }
+        }
+        self.staged.key = Some(probe.key);
         self.staged.factors.clear();
         self.staged.factors.extend_from_slice(factors);
-        self.compressor.tune(self.factor.unwrap_or(own));
+        tune(&mut self.compressor, Some(self.setting.own));
     }
 }

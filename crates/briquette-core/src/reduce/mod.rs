@@ -7,6 +7,7 @@
 
 pub mod dense;
 pub mod gather;
+pub mod knob;
 pub mod multi_step;
 pub mod power_sgd;
 pub mod shared_random_k;
@@ -15,20 +16,20 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 
 pub use dense::Dense;
-pub use gather::{Gather, Grain};
-pub use multi_step::MultiStep;
-pub use power_sgd::PowerSgd;
-pub use shared_random_k::SharedRandomK;
+pub use gather::{Gather, GatherConfig, Grain};
+pub use knob::{Energies, Knob, Levels, Probe, gain};
+pub use multi_step::{MultiStep, MultiStepConfig};
+pub use power_sgd::{PowerSgd, PowerSgdConfig};
+pub use shared_random_k::{SharedRandomK, SharedRandomKConfig};
 pub use sketched_sgd::{Sketch, SketchedSgd};
-pub use sparse_all_reduce::SparseAllReduce;
-pub use ternary_all_reduce::TernaryAllReduce;
+pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
+pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
 
-use crate::compress::Tunable;
 use crate::error::ReduceError;
 use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Key, Session, Slot, Traffic};
+use crate::{Key, Session, Slot, Traffic};
 
 /// What all ranks know and agree on when an exchange starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -176,63 +177,42 @@ pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
     Some(slot.map_or_else(String::new, |slot| slot.path().to_owned()))
 }
 
-/// Vector in, agreed average out.
-///
-/// An `Err` leaves this rank's state as it was: compute → communicate → commit.
+/// Vector in, agreed average out: compute → communicate → commit.
 pub trait Reducer: Stateful + Send {
-    /// Exchanges one vector.
+    /// Exchanges one vector, and stages what is to be remembered of it: [`save`](Stateful::save) gives the same before and
+    /// after. The caller ends the exchange: with [`commit`](Stateful::commit) after all of the step has succeeded on this rank, else
+    /// with [`discard`](Stateful::discard). [`exchange`](Reducer::exchange) does so at once.
     ///
     /// # Errors
     /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
     /// caller aborts the communicator.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits, and all memories are as they were. Whoever makes an average looks; layers need not.
+    /// as all look at the same bits. Whoever makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
-    /// Adds what this reducer knows of the last exchange; layers add theirs and pass on.
+    /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.
+    ///
+    /// # Errors
+    /// As [`reduce`](Reducer::reduce); this reducer's state is then as before.
+    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let exchanged = self.reduce(round, comm);
+        if exchanged.is_ok() {
+            self.commit();
+        } else {
+            self.discard();
+        }
+        exchanged
+    }
+
+    /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
+
+    /// Its knob, where a [controller](crate::control::Controller) may set the compression ratio.
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        None
+    }
 }
-
-/// Keeps nothing between exchanges that a resumed or restored run would miss. Only such reducers go into buckets:
-/// when one bucket fails, the others have nothing to take back.
-pub trait Stateless: Reducer {}
-
-/// Energies of one vector and of what would be kept of it, summable over buckets and ranks.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Energies {
-    /// `‖x‖²`.
-    pub total: f64,
-    /// `‖x‖² − ‖x − C(x)‖²` for each factor asked about, in order.
-    pub kept: Vec<f64>,
-}
-
-/// The gain `kept / total`; 1 for a zero vector. May be below 0 for compressors that amplify.
-pub fn gain(kept: f64, total: f64) -> f64 {
-    if total > 0.0 { kept / total } else { 1.0 }
-}
-
-/// Can say what a factor would keep before anything is sent.
-///
-/// The messages made while probing are kept: if the next [`reduce`](Reducer::reduce) has the same key and was tuned
-/// to one of `factors`, that probe's message is what it sends. `factors` go from the smallest to the largest, and each
-/// is made from the one before where the compressor can ([`refine_into`](crate::compress::Compressor::refine_into)).
-pub trait Probing: Reducer + Tunable {
-    /// Writes the energies of `x` and of each factor's message.
-    fn probe(
-        &mut self,
-        x: &[f32],
-        slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        rank: usize,
-        out: &mut Energies,
-    );
-}
-
-/// A reducer for buckets that controllers can tune.
-pub trait StatelessProbing: Stateless + Probing {}
-impl<R: Stateless + Probing + ?Sized> StatelessProbing for R {}
 
 impl<R: Reducer + ?Sized> Reducer for Box<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -241,20 +221,7 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
     fn report(&self, report: &mut Report) {
         (**self).report(report);
     }
-}
-
-impl<R: Stateless + ?Sized> Stateless for Box<R> {}
-
-impl<R: Probing + ?Sized> Probing for Box<R> {
-    fn probe(
-        &mut self,
-        x: &[f32],
-        slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        rank: usize,
-        out: &mut Energies,
-    ) {
-        (**self).probe(x, slots, key, factors, rank, out);
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        (**self).knob()
     }
 }

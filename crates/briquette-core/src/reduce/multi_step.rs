@@ -10,7 +10,7 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | `cʳ = C(x − vʳ)` | the inner reducer on `remaining`, with a key of its own per round |
+//! | `cʳ = C(x − vʳ)` | the round's reducer on `remaining`, with a key of its own |
 //! | contractive: `vʳ⁺¹ = vʳ + cʳ` | `damping` 1 |
 //! | unbiased: `vʳ⁺¹ = vʳ + cʳ/(1+ω)` | `damping` `1/(1+ω)` |
 //! | output `v^R`; unbiased: `v^R/(1 − q^R)`, `q = ω/(1+ω)` | `weight` times the sum of the rounds |
@@ -23,7 +23,8 @@
 //! **Properties.** Contractive δ: contractive with `1 − (1−δ)^R`. Unbiased ω: unbiased with `q^R/(1 − q^R)`, at most
 //! `ω·q^(R−1)`. Both hold for any `ω` at least the compressor's own.
 //!
-//! **State.** None between exchanges; while exchanging three vectors.
+//! **State.** That of the rounds' reducers: each round has its own, so that PowerSGD finds its warm start again. While exchanging
+//! three vectors.
 //!
 //! **Knobs.** `rounds`, at least 1; the paper takes about `1/δ` or `1+ω` times a logarithm, its experiments 2 to 4.
 //! `ω` comes from the compressor's class.
@@ -40,7 +41,7 @@
 //! use briquette_core::reduce::{Facts, Gather, MultiStep, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(2);
-//! let mut reducer = MultiStep::contractive(Gather::new(ScaledSign::new(), Mean), 2)?;
+//! let mut reducer = MultiStep::contractive([(); 2].map(|()| Gather::new(ScaledSign::new(), Mean)).into())?;
 //! let mut average = [0.0; 2];
 //! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
 //!     input: &[3.0, -1.0], average: &mut average, sent: None }, &mut comm)?;
@@ -48,17 +49,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Stateless, check_average};
-use crate::error::{ConfigError, ReduceError};
+use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
+use crate::compress::{Class, ScaledSign, Spec};
+use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
-use crate::state::Stateful;
-use crate::{CompressionFactor, Session, Traffic};
+use crate::state::{State, Stateful, load_each, save_each};
+use crate::{CompressionFactor, Layout, Session, Traffic};
 
-/// Several rounds of a reducer on what is left; see the [module](self).
+/// Each round is an exchange of its own, with a reducer of its own.
+const MOST_ROUNDS: usize = 1000;
+
+/// Several rounds, each on what the ones before left; see the [module](self).
 #[derive(Debug)]
 pub struct MultiStep<R> {
-    inner: R,
-    rounds: usize,
+    rounds: Vec<R>,
     /// What of a round's message is taken off the remaining vector.
     damping: f32,
     /// What of a round's message goes into the result.
@@ -68,44 +73,49 @@ pub struct MultiStep<R> {
     round_sent: Vec<f32>,
 }
 
-impl<R: Stateless> MultiStep<R> {
-    /// Around a contractive reducer.
+impl<R: Reducer> MultiStep<R> {
+    /// Around contractive reducers, one a round.
     ///
     /// # Errors
-    /// [`ConfigError`] when `rounds` is 0.
-    pub fn contractive(inner: R, rounds: usize) -> Result<Self, ConfigError> {
-        MultiStep::unbiased(inner, rounds, 0.0)
+    /// [`ConfigError`] when there are none.
+    pub fn contractive(rounds: Vec<R>) -> Result<Self, ConfigError> {
+        MultiStep::unbiased(rounds, 0.0)
     }
 
-    /// Around an unbiased reducer with `E‖x − C(x)‖² ≤ omega·‖x‖²`; the result is unbiased too.
+    /// Around unbiased reducers with `E‖x − C(x)‖² ≤ omega·‖x‖²`, one a round; the result is unbiased too.
     ///
     /// # Errors
-    /// [`ConfigError`] when `rounds` is 0, or `omega` is negative or not finite.
-    pub fn unbiased(inner: R, rounds: usize, omega: f64) -> Result<Self, ConfigError> {
-        let wrong = || ConfigError::range("rounds of multi-step compression", "at least 1 and below 2^31", rounds);
-        let power = i32::try_from(rounds).ok().filter(|&rounds| rounds > 0).ok_or_else(wrong)?;
+    /// [`ConfigError`] when there are none, or `omega` is negative or not finite.
+    pub fn unbiased(rounds: Vec<R>, omega: f64) -> Result<Self, ConfigError> {
+        let wrong =
+            || ConfigError::range("rounds of multi-step compression", "at least 1 and below 2^31", rounds.len());
+        let power = i32::try_from(rounds.len()).ok().filter(|&rounds| rounds > 0).ok_or_else(wrong)?;
         if !(omega >= 0.0 && omega.is_finite()) {
             return Err(ConfigError::range("omega of multi-step compression", "a finite number of at least 0", omega));
         }
         let damping = 1.0 / (1.0 + omega);
         let weight = damping / (1.0 - (omega * damping).powi(power));
         let (damping, weight, empty) = (damping as f32, weight as f32, Vec::new);
-        Ok(MultiStep {
-            inner,
-            rounds,
-            damping,
-            weight,
-            remaining: empty(),
-            round_average: empty(),
-            round_sent: empty(),
-        })
+        Ok(MultiStep { rounds, damping, weight, remaining: empty(), round_average: empty(), round_sent: empty() })
     }
 }
 
-impl<R: Stateless> Stateful for MultiStep<R> {}
-impl<R: Stateless> Stateless for MultiStep<R> {}
+impl<R: Reducer> Stateful for MultiStep<R> {
+    fn save(&self, state: &mut State) {
+        save_each("round", &self.rounds, state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        load_each("round", &mut self.rounds, state)
+    }
+    fn commit(&mut self) {
+        self.rounds.iter_mut().for_each(Stateful::commit);
+    }
+    fn discard(&mut self) {
+        self.rounds.iter_mut().for_each(Stateful::discard);
+    }
+}
 
-impl<R: Stateless> Reducer for MultiStep<R> {
+impl<R: Reducer> Reducer for MultiStep<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, facts, input, average, mut sent } = round;
         self.remaining.clear();
@@ -117,11 +127,11 @@ impl<R: Stateless> Reducer for MultiStep<R> {
             sent.fill(0.0);
         }
         let (mut traffic, mut selection) = (Traffic::default(), None);
-        for index in 0..self.rounds {
+        for (index, inner) in self.rounds.iter_mut().enumerate() {
             let key = if index == 0 { key } else { key.purpose("multi-step").bucket(index) };
             let (average_of, sent_of) = (&mut self.round_average[..], Some(&mut self.round_sent[..]));
             let part = Round { key, slots, facts, input: &self.remaining, average: average_of, sent: sent_of };
-            let exchanged = self.inner.reduce(part, comm)?;
+            let exchanged = inner.reduce(part, comm)?;
             traffic += exchanged.traffic;
             selection.get_or_insert(exchanged.selection);
             add(self.weight, &self.round_average, average);
@@ -136,8 +146,9 @@ impl<R: Stateless> Reducer for MultiStep<R> {
     }
 
     fn report(&self, report: &mut Report) {
-        self.inner.report(report);
-        let of_all = |factor: CompressionFactor| CompressionFactor::new((factor.get() / self.rounds as f64).max(1.0));
+        self.rounds[0].report(report);
+        let rounds = self.rounds.len() as f64;
+        let of_all = |factor: CompressionFactor| CompressionFactor::new((factor.get() / rounds).max(1.0));
         report.factor = report.factor.and_then(|factor| of_all(factor).ok());
     }
 }
@@ -145,6 +156,69 @@ impl<R: Stateless> Reducer for MultiStep<R> {
 /// `out += weight · x`.
 fn add(weight: f32, x: &[f32], out: &mut [f32]) {
     out.iter_mut().zip(x).for_each(|(out, x)| *out += weight * x);
+}
+
+/// Settings of [`MultiStep`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MultiStepConfig {
+    /// How many, at least 1.
+    pub rounds: usize,
+    /// What a round is.
+    pub inner: Box<ReducerConfig>,
+}
+
+impl Default for MultiStepConfig {
+    fn default() -> Self {
+        MultiStepConfig { rounds: 2, inner: Box::new(GatherConfig::default().into()) }
+    }
+}
+
+impl Described for MultiStepConfig {
+    const NAME: &'static str = "multi-step";
+    const SETTINGS: &'static str = "ROUNDS[,inner=(REDUCER)]";
+    const HELP: &'static str = "several rounds, each on what those before left (2 of gather)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        match self.rounds {
+            1..=MOST_ROUNDS => Ok(()),
+            rounds => {
+                Err(ConfigError::range("rounds of multi-step compression", "at least 1 and at most 1000", rounds))
+            }
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        let inner = ReducerConfig::gather(ScaledSign::representative().into());
+        vec![MultiStepConfig { rounds: 3, inner: Box::new(inner) }]
+    }
+}
+
+impl ReducerSettings for MultiStepConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        let rounds = (0..self.rounds).map(|_| self.inner.get().build(exchange, layout)).collect::<Result<_, _>>()?;
+        Ok(Box::new(match exchange.class(&self.inner, layout)? {
+            Some(Class::Unbiased { omega }) => MultiStep::unbiased(rounds, omega)?,
+            _ => MultiStep::contractive(rounds)?,
+        }))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits { is_dense: false, aggregates: false, ..self.inner.get().traits() }
+    }
+
+    fn class(&self, len: usize) -> Option<Class> {
+        let power = |error: f64| error.powf(self.rounds as f64);
+        Some(match self.inner.get().class(len)? {
+            Class::Contractive { delta } => Class::Contractive { delta: 1.0 - power(1.0 - delta) },
+            Class::MeanContractive { delta } => Class::MeanContractive { delta: 1.0 - power(1.0 - delta) },
+            Class::Biased { omega } => Class::Biased { omega: power(omega) },
+            Class::Unbiased { omega } => {
+                let left = power(omega / (1.0 + omega));
+                Class::Unbiased { omega: left / (1.0 - left) }
+            }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -45,10 +45,12 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::compress::Class;
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
-use crate::state::{State, Stateful};
-use crate::{CompressionFactor, Key, Session, Slot};
+use crate::state::{Staged, State, Stateful};
+use crate::{CompressionFactor, Key, Layout, Session, Slot};
 
 /// One matrix slot and its places in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +65,7 @@ struct Matrix {
 /// Where everything lies; made from the slots at first use.
 #[derive(Debug, Default)]
 struct Plan {
+    rank: usize,
     len: usize,
     matrices: Vec<Matrix>,
     /// Slots that travel dense, behind the left factors.
@@ -73,7 +76,7 @@ struct Plan {
 
 impl Plan {
     fn new(slots: &[Slot], rank: usize) -> Plan {
-        let mut plan = Plan::default();
+        let mut plan = Plan { rank, ..Plan::default() };
         for slot in slots {
             plan.len += slot.len();
             match slot.matrix().filter(|(n, m)| rank.saturating_mul(n + m) < n * m) {
@@ -88,6 +91,51 @@ impl Plan {
         }
         plan
     }
+
+    /// `P = M Q` for every matrix, then the dense slots.
+    fn project_left(&self, input: &[f32], q: &[f32], left: &mut Vec<f32>) {
+        left.clear();
+        left.resize(self.left_len, 0.0);
+        for matrix in &self.matrices {
+            let q = &q[matrix.right.clone()];
+            let p = &mut left[matrix.left.clone()];
+            for (row, out) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact_mut(self.rank)) {
+                for (&x, q) in row.iter().zip(q.chunks_exact(self.rank)) {
+                    out.iter_mut().zip(q).for_each(|(o, q)| *o += x * q);
+                }
+            }
+        }
+        for range in &self.dense {
+            left.extend_from_slice(&input[range.clone()]);
+        }
+    }
+
+    /// `Q = Mᵀ P̂` for every matrix.
+    fn project_right(&self, input: &[f32], left: &[f32], right: &mut [f32]) {
+        right.fill(0.0);
+        for matrix in &self.matrices {
+            let p = &left[matrix.left.clone()];
+            let q = &mut right[matrix.right.clone()];
+            for (row, p) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact(self.rank)) {
+                for (&x, out) in row.iter().zip(q.chunks_exact_mut(self.rank)) {
+                    out.iter_mut().zip(p).for_each(|(o, p)| *o += x * p);
+                }
+            }
+        }
+    }
+
+    /// `P̂ Qᵀ`.
+    fn expand(&self, left: &[f32], right: &[f32], out: &mut [f32]) {
+        for matrix in &self.matrices {
+            let (p, q) = (&left[matrix.left.clone()], &right[matrix.right.clone()]);
+            let rows = out[matrix.range.clone()].chunks_exact_mut(matrix.cols);
+            for (row, p) in rows.zip(p.chunks_exact(self.rank)) {
+                for (o, q) in row.iter_mut().zip(q.chunks_exact(self.rank)) {
+                    *o = p.iter().zip(q).map(|(p, q)| p * q).sum();
+                }
+            }
+        }
+    }
 }
 
 /// Low-rank all-reduce; see the [module](self).
@@ -95,10 +143,9 @@ impl Plan {
 pub struct PowerSgd {
     rank: usize,
     plan: Plan,
-    /// The warm start, `m × r` a matrix, row-major.
-    q: Vec<f32>,
+    /// The warm start, `m × r` a matrix, row-major; the next one is the right factor.
+    q: Staged<Vec<f32>>,
     left: Vec<f32>,
-    right: Vec<f32>,
 }
 
 impl PowerSgd {
@@ -110,71 +157,23 @@ impl PowerSgd {
         if rank == 0 {
             return Err(ConfigError::range("PowerSGD rank", "at least 1", rank));
         }
-        Ok(PowerSgd { rank, plan: Plan::default(), q: Vec::new(), left: Vec::new(), right: Vec::new() })
+        Ok(PowerSgd { rank, plan: Plan::default(), q: Staged::default(), left: Vec::new() })
     }
 
     fn prepare(&mut self, round: &Round<'_>) -> Result<(), ReduceError> {
         if self.plan.len == 0 {
             self.plan = Plan::new(round.slots, self.rank);
         }
-        let expected = self.plan.len;
-        let warm = if self.q.is_empty() { self.plan.right_len } else { self.q.len() };
-        if expected != round.input.len() || warm != self.plan.right_len {
-            return Err(ReduceError::Length { expected, got: round.input.len() });
+        if self.plan.len != round.input.len() {
+            return Err(ReduceError::Length { expected: self.plan.len, got: round.input.len() });
         }
-        // The warm start is worked on in `right` and committed last.
-        self.right.clear();
-        self.right.extend_from_slice(&self.q);
-        self.right.resize(self.plan.right_len, 0.0);
+        self.q.fit(self.plan.right_len)?;
+        let (q, right) = self.q.both();
+        right.copy_from_slice(q);
         for (index, matrix) in self.plan.matrices.iter().enumerate() {
-            refill_zero_columns(&mut self.right[matrix.right.clone()], self.rank, round.key.bucket(index));
+            refill_zero_columns(&mut right[matrix.right.clone()], self.rank, round.key.bucket(index));
         }
         Ok(())
-    }
-
-    /// `P = M Q` for every matrix, then the dense slots.
-    fn project_left(&mut self, input: &[f32]) {
-        self.left.clear();
-        self.left.resize(self.plan.left_len, 0.0);
-        for matrix in &self.plan.matrices {
-            let q = &self.right[matrix.right.clone()];
-            let p = &mut self.left[matrix.left.clone()];
-            for (row, out) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact_mut(self.rank)) {
-                for (&x, q) in row.iter().zip(q.chunks_exact(self.rank)) {
-                    out.iter_mut().zip(q).for_each(|(o, q)| *o += x * q);
-                }
-            }
-        }
-        for range in &self.plan.dense {
-            self.left.extend_from_slice(&input[range.clone()]);
-        }
-    }
-
-    /// `Q = Mᵀ P̂` for every matrix.
-    fn project_right(&mut self, input: &[f32]) {
-        self.right.fill(0.0);
-        for matrix in &self.plan.matrices {
-            let p = &self.left[matrix.left.clone()];
-            let q = &mut self.right[matrix.right.clone()];
-            for (row, p) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact(self.rank)) {
-                for (&x, out) in row.iter().zip(q.chunks_exact_mut(self.rank)) {
-                    out.iter_mut().zip(p).for_each(|(o, p)| *o += x * p);
-                }
-            }
-        }
-    }
-
-    /// `P̂ Qᵀ` with the factors at hand.
-    fn expand(&self, out: &mut [f32]) {
-        for matrix in &self.plan.matrices {
-            let (p, q) = (&self.left[matrix.left.clone()], &self.right[matrix.right.clone()]);
-            let rows = out[matrix.range.clone()].chunks_exact_mut(matrix.cols);
-            for (row, p) in rows.zip(p.chunks_exact(self.rank)) {
-                for (o, q) in row.iter_mut().zip(q.chunks_exact(self.rank)) {
-                    *o = p.iter().zip(q).map(|(p, q)| p * q).sum();
-                }
-            }
-        }
     }
 }
 
@@ -210,12 +209,20 @@ fn orthonormalize(p: &mut [f32], rank: usize) {
 
 impl Stateful for PowerSgd {
     fn save(&self, state: &mut State) {
-        state.put("q", self.q.clone());
+        state.put("q", self.q.now().clone());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.q = state.memory("q", &self.q)?;
+        self.q.set(state.memory("q", self.q.now())?);
         Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.q.commit();
+    }
+
+    fn discard(&mut self) {
+        self.q.discard();
     }
 }
 
@@ -224,31 +231,32 @@ impl Reducer for PowerSgd {
         self.prepare(&round)?;
         let weight = 1.0 / comm.world() as f32;
         let Round { slots, input, average, sent, .. } = round;
+        let (plan, left, right) = (&self.plan, &mut self.left, self.q.next_mut());
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            self.project_left(input);
-            comm.all_reduce_sum(&mut self.left)?;
-            self.left.iter_mut().for_each(|v| *v *= weight);
-            for matrix in &self.plan.matrices {
-                orthonormalize(&mut self.left[matrix.left.clone()], self.rank);
+            plan.project_left(input, right, left);
+            comm.all_reduce_sum(left)?;
+            left.iter_mut().for_each(|v| *v *= weight);
+            for matrix in &plan.matrices {
+                orthonormalize(&mut left[matrix.left.clone()], plan.rank);
             }
-            self.project_right(input);
+            plan.project_right(input, left, right);
             if let Some(sent) = sent {
                 sent.copy_from_slice(input);
-                self.expand(sent);
+                plan.expand(left, right, sent);
             }
-            comm.all_reduce_sum(&mut self.right)?;
-            self.right.iter_mut().for_each(|v| *v *= weight);
+            comm.all_reduce_sum(right)?;
+            right.iter_mut().for_each(|v| *v *= weight);
             Ok(())
         })?;
-        self.expand(average);
-        let mut dense = &self.left[self.plan.left_len..];
-        for range in &self.plan.dense {
+        plan.expand(left, right, average);
+        let mut dense = &left[plan.left_len..];
+        for range in &plan.dense {
             let (values, rest) = dense.split_at(range.len());
             average[range.clone()].copy_from_slice(values);
             dense = rest;
         }
         check_average(average, slots)?;
-        std::mem::swap(&mut self.q, &mut self.right);
+        self.q.stage();
         Ok(exchanged)
     }
 
@@ -256,6 +264,57 @@ impl Reducer for PowerSgd {
         let plan = &self.plan;
         let travels = plan.left_len + plan.right_len + plan.dense.iter().map(ExactSizeIterator::len).sum::<usize>();
         report.factor = CompressionFactor::new(plan.len as f64 / travels.max(1) as f64).ok();
+    }
+}
+
+/// Settings of [`PowerSgd`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PowerSgdConfig {
+    /// Columns kept of each matrix.
+    pub rank: usize,
+}
+
+impl Default for PowerSgdConfig {
+    fn default() -> Self {
+        PowerSgdConfig { rank: 2 }
+    }
+}
+
+impl Described for PowerSgdConfig {
+    const NAME: &'static str = "power-sgd";
+    const SETTINGS: &'static str = "RANK";
+    const HELP: &'static str = "an all-reduce of factors of low rank (2)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        PowerSgd::new(self.rank).map(drop)
+    }
+}
+
+impl ReducerSettings for PowerSgdConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(PowerSgd::new(self.rank)?))
+    }
+
+    fn takes_all_slots(&self) -> bool {
+        true
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: true,
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: true,
+        }
+    }
+
+    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    fn class(&self, _len: usize) -> Option<Class> {
+        None
     }
 }
 

@@ -25,17 +25,21 @@
 //! assert!(picked.is_sorted());
 //! ```
 
-use super::{Energies, Exchanged, Probing, Reducer, Round, Selection, Stateless, check_average};
-use crate::compress::{Tunable, random_k};
-use crate::error::ReduceError;
+use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
+use crate::compress::{Class, random_k};
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Key, Session, Slot};
+use crate::{CompressionFactor, Key, Layout, Session};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
 pub struct SharedRandomK {
+    /// Its own setting.
+    own: CompressionFactor,
+    /// What is in force.
     factor: CompressionFactor,
     scaled: bool,
     indices: Vec<u32>,
@@ -45,7 +49,7 @@ pub struct SharedRandomK {
 impl SharedRandomK {
     /// Values as they are: for use under error feedback.
     pub fn new(factor: CompressionFactor) -> Self {
-        SharedRandomK { factor, scaled: false, indices: Vec::new(), values: Vec::new() }
+        SharedRandomK { own: factor, factor, scaled: false, indices: Vec::new(), values: Vec::new() }
     }
 
     /// Values times `d/k`: unbiased, for use without error feedback.
@@ -65,33 +69,31 @@ impl SharedRandomK {
 }
 
 impl Stateful for SharedRandomK {}
-impl Stateless for SharedRandomK {}
 
-impl Tunable for SharedRandomK {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.factor = factor;
+impl Knob for SharedRandomK {
+    fn per_slot(&self) -> bool {
+        false
     }
-}
 
-impl Probing for SharedRandomK {
+    fn set(&mut self, levels: Levels<'_>) {
+        self.factor = match levels {
+            Levels::Own => self.own,
+            Levels::All(factor) => factor,
+            Levels::PerSlot(_) => panic!("coordinates of all slots are chosen together"),
+        };
+    }
+
     /// Draws the positions a factor would choose; nothing is worth keeping for the exchange.
-    fn probe(
-        &mut self,
-        x: &[f32],
-        _slots: &[Slot],
-        key: Key,
-        factors: &[CompressionFactor],
-        _rank: usize,
-        out: &mut Energies,
-    ) {
-        out.total = norm2(x);
-        out.kept.clear();
-        for factor in factors {
-            SharedRandomK::choose(key, x.len(), factor.keep(x.len()), &mut self.indices);
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+        let x = probe.input;
+        out.clear(probe.factors.len());
+        out.push(norm2(x));
+        for (factor, kept) in probe.factors.iter().zip(out.kept_mut(0)) {
+            SharedRandomK::choose(probe.key, x.len(), factor.keep(x.len()), &mut self.indices);
             let chosen: f64 = self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum();
             // Of a value x sent as s·x, x² − (x − s·x)² = s(2 − s)·x².
             let scale = self.scale(x.len(), self.indices.len());
-            out.kept.push(scale * (2.0 - scale) * chosen);
+            *kept = scale * (2.0 - scale) * chosen;
         }
     }
 }
@@ -123,6 +125,69 @@ impl Reducer for SharedRandomK {
     fn report(&self, report: &mut Report) {
         report.factor = Some(self.factor);
     }
+
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        Some(self)
+    }
+}
+
+/// Settings of [`SharedRandomK`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SharedRandomKConfig {
+    /// `d/k`.
+    pub factor: CompressionFactor,
+    /// Scale by `d/k` (unbiased, without feedback).
+    pub scaled: bool,
+}
+
+impl Default for SharedRandomKConfig {
+    fn default() -> Self {
+        SharedRandomKConfig { factor: CompressionFactor::constant(10.0), scaled: false }
+    }
+}
+
+impl SharedRandomKConfig {
+    fn reducer(self) -> SharedRandomK {
+        SharedRandomK { scaled: self.scaled, ..SharedRandomK::new(self.factor) }
+    }
+}
+
+impl Described for SharedRandomKConfig {
+    const NAME: &'static str = "shared-random-k";
+    const SETTINGS: &'static str = "FACTORx[,scaled=true]";
+    const HELP: &'static str = "an all-reduce of coordinates that all ranks draw alike (10x)";
+
+    fn representatives() -> Vec<Self> {
+        vec![SharedRandomKConfig { factor: CompressionFactor::constant(8.0), scaled: false }]
+    }
+}
+
+impl ReducerSettings for SharedRandomKConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(self.reducer()))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: !self.scaled,
+            is_exact: !self.scaled,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn class(&self, len: usize) -> Option<Class> {
+        let share = self.factor.keep(len.max(1)) as f64 / len.max(1) as f64;
+        Some(if self.scaled {
+            Class::Unbiased { omega: 1.0 / share - 1.0 }
+        } else {
+            Class::MeanContractive { delta: share }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -139,13 +204,14 @@ mod tests {
         let (layout, key, factor) = (Layout::flat(100), Key::new(3), CompressionFactor::new(10.0).unwrap());
         for mut reducer in [SharedRandomK::new(factor), SharedRandomK::scaled(factor)] {
             let (mut energies, mut average, mut sent) = (Energies::default(), vec![0.0; 100], vec![0.0; 100]);
-            reducer.probe(&x, layout.slots(), key, &[factor], 0, &mut energies);
+            let probe = Probe { input: &x, slots: layout.slots(), key, rank: 0, factors: &[factor], per_slot: false };
+            reducer.probe(&probe, &mut energies);
             let facts = Facts::default();
             let (average, sent) = (&mut average, Some(&mut sent[..]));
             let round = Round { key, slots: layout.slots(), facts: &facts, input: &x, average, sent };
             reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
             let kept = norm2(&x) - distance2(&x, average);
-            assert!((energies.kept[0] - kept).abs() < 1e-4, "{energies:?}, {kept}");
+            assert!((energies.kept(0)[0] - kept).abs() < 1e-4, "{energies:?}, {kept}");
             // Ten times too large, a value does more harm than its absence: 10·(2 − 10) = −80 of its energy.
             assert_eq!(kept < 0.0, reducer.scaled);
         }

@@ -67,12 +67,13 @@
 
 use rand::Rng;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
-use crate::compress::{Compressor, TopK};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::compress::{Class, Compressor, TopK};
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Key, Message, Session};
+use crate::{CompressionFactor, Key, Layout, Message, Session};
 
 /// Settings of [`SketchedSgd`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -90,8 +91,7 @@ pub struct Sketch {
 
 impl Default for Sketch {
     fn default() -> Self {
-        let factor = CompressionFactor::new(1000.0).expect("1000 is at least 1");
-        Sketch { factor, rows: 5, width: 10.0, candidates: 4 }
+        Sketch { factor: CompressionFactor::constant(100.0), rows: 5, width: 10.0, candidates: 4 }
     }
 }
 
@@ -153,7 +153,6 @@ impl SketchedSgd {
 }
 
 impl Stateful for SketchedSgd {}
-impl Stateless for SketchedSgd {}
 
 impl Reducer for SketchedSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -250,6 +249,43 @@ fn multiply_add(x: u64, y: u64, z: u64) -> u64 {
     // 2⁶¹ is 1 modulo the prime; what is folded stays below 2⁶².
     let folded = (value as u64 & PRIME) + (value >> 61) as u64;
     if folded >= PRIME { folded - PRIME } else { folded }
+}
+
+impl Described for Sketch {
+    const NAME: &'static str = "sketched-sgd";
+    const SETTINGS: &'static str = "FACTORx[,rows=N,width=W,candidates=N]";
+    const HELP: &'static str = "the largest coordinates of the sum, found by a sketch (100x)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        SketchedSgd::new(*self).map(drop)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Sketch { factor: CompressionFactor::constant(8.0), rows: 3, width: 1.0, candidates: 2 }]
+    }
+}
+
+impl ReducerSettings for Sketch {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(SketchedSgd::new(*self)?))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: true,
+            is_exact: true,
+            searches: true,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    fn class(&self, _len: usize) -> Option<Class> {
+        None
+    }
 }
 
 #[cfg(test)]

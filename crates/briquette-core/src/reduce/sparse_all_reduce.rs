@@ -79,13 +79,14 @@ pub use count::{HEADER, RankBytes, count};
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
-use crate::compress::{Compressor, TopK, ValueKind};
-use crate::error::{AggregateError, CommError, ReduceError, WireError};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::compress::{Class, Compressor, TopK, ValueKind};
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
 use crate::message::{Payload, Values};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Frame, Key, Message, Session, Slot};
+use crate::{CompressionFactor, Frame, Key, Layout, Message, Session, Slot};
 
 /// Indices from which splits are taken, all ranks together, at most.
 const POOL: usize = 4096;
@@ -241,7 +242,6 @@ impl SparseAllReduce {
 }
 
 impl Stateful for SparseAllReduce {}
-impl Stateless for SparseAllReduce {}
 
 impl Reducer for SparseAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -334,6 +334,53 @@ fn selected(message: &Message) -> (&[u32], &[f32]) {
 
 fn read(frames: &[Frame], from: usize, out: &mut Message) -> Result<(), AggregateError> {
     out.decode_from(&frames[from]).map_err(|source| AggregateError::Message { rank: from, source })
+}
+
+/// Settings of [`SparseAllReduce`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SparseAllReduceConfig {
+    /// `d/k`.
+    pub factor: CompressionFactor,
+}
+
+impl Default for SparseAllReduceConfig {
+    fn default() -> Self {
+        SparseAllReduceConfig { factor: CompressionFactor::constant(100.0) }
+    }
+}
+
+impl Described for SparseAllReduceConfig {
+    const NAME: &'static str = "sparse-all-reduce";
+    const SETTINGS: &'static str = "FACTORx";
+    const HELP: &'static str = "top-k summed on the way, bytes that do not grow with the world (100x)";
+
+    fn representatives() -> Vec<Self> {
+        vec![SparseAllReduceConfig { factor: CompressionFactor::constant(8.0) }]
+    }
+}
+
+impl ReducerSettings for SparseAllReduceConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(SparseAllReduce::new(self.factor)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: true,
+            is_exact: true,
+            searches: true,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    fn class(&self, _len: usize) -> Option<Class> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -47,13 +47,14 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, Stateless, check_average};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::bits::{pack, packed_len, unpack};
-use crate::compress::TernGrad;
-use crate::error::{AggregateError, CommError, ReduceError, WireError};
+use crate::compress::{Class, Compressor, TernGrad};
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits, probes};
+use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Frame, Session};
+use crate::{CompressionFactor, Frame, Layout, Session};
 
 /// Sums of ternary codes; see the [module](self).
 #[derive(Debug)]
@@ -220,7 +221,6 @@ impl TernaryAllReduce {
 }
 
 impl Stateful for TernaryAllReduce {}
-impl Stateless for TernaryAllReduce {}
 
 impl Reducer for TernaryAllReduce {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
@@ -249,6 +249,71 @@ impl Reducer for TernaryAllReduce {
 
     fn report(&self, report: &mut Report) {
         report.factor = Some(CompressionFactor::of_bits(2));
+    }
+}
+
+/// Settings of [`TernaryAllReduce`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TernaryAllReduceConfig {
+    /// Where to clip, in standard deviations; `inf` for nowhere.
+    #[serde(deserialize_with = "clip")]
+    pub clip: f32,
+}
+
+/// JSON has no infinity.
+fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let clip: Option<f32> = serde::Deserialize::deserialize(deserializer)?;
+    Ok(clip.unwrap_or(f32::INFINITY))
+}
+
+impl Default for TernaryAllReduceConfig {
+    fn default() -> Self {
+        TernaryAllReduceConfig { clip: TernGrad::default_clip() }
+    }
+}
+
+impl TernaryAllReduceConfig {
+    fn tern_grad(self) -> Result<TernGrad, ConfigError> {
+        if self.clip == f32::INFINITY { Ok(TernGrad::unclipped()) } else { TernGrad::clipped(self.clip) }
+    }
+}
+
+impl Described for TernaryAllReduceConfig {
+    const NAME: &'static str = "ternary-all-reduce";
+    const SETTINGS: &'static str = "CLIP";
+    const HELP: &'static str = "TernGrad with one scale for all ranks, summed on the way; clipped at so many standard deviations, or at inf (2.5)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.tern_grad().map(drop)
+    }
+}
+
+impl ReducerSettings for TernaryAllReduceConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(TernaryAllReduce::new(self.tern_grad()?)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: false,
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// Another rank's values may set the scale.
+    fn class(&self, _len: usize) -> Option<Class> {
+        None
+    }
+
+    /// At least what its quantizer does with a scale of its own.
+    fn amplification(&self, len: usize) -> Option<f64> {
+        probes(len).map(|x| TernGrad::new().class(&x).error()).reduce(f64::max)
     }
 }
 

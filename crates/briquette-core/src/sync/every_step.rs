@@ -1,61 +1,104 @@
 //! Exchanges gradients at every step: synchronous data parallelism.
 
-use super::{Context, Due, SyncStrategy};
-use crate::error::{StateError, SyncError};
+use super::{Context, Plan, SyncStrategy};
+use crate::config::{Described, Exchange, StrategySettings, exchanges};
+use crate::error::{ConfigError, StateError, SyncError};
 use crate::reduce::{Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Session, Traffic};
+use crate::{Layout, Session, Traffic};
 
 /// Gradients, every step. Holds one vector: the average.
 #[derive(Debug)]
 pub struct EveryStep<R> {
-    reducer: R,
-    average: Vec<f32>,
+    exchange: InPlace<R>,
 }
 
 impl<R: Reducer> EveryStep<R> {
     /// Exchanges through `reducer`.
     pub fn new(reducer: R) -> Self {
-        EveryStep { reducer, average: Vec::new() }
+        EveryStep { exchange: InPlace::new(reducer) }
     }
 }
 
 impl<R: Reducer> Stateful for EveryStep<R> {
     fn save(&self, state: &mut State) {
-        state.put_part("reducer", &self.reducer);
+        state.put_part("reducer", &self.exchange.reducer);
     }
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        state.load_part("reducer", &mut self.reducer)
+        state.load_part("reducer", &mut self.exchange.reducer)
+    }
+    fn commit(&mut self) {
+        self.exchange.reducer.commit();
+    }
+    fn discard(&mut self) {
+        self.exchange.reducer.discard();
     }
 }
 
-/// Reduces `local` in place, through a buffer, so that it is untouched when the exchange fails.
-pub(super) fn reduce_in_place<R: Reducer>(
-    reducer: &mut R,
-    average: &mut Vec<f32>,
-    local: &mut [f32],
-    cx: &Context<'_>,
-    comm: &mut Session,
-) -> Result<Traffic, SyncError> {
-    average.resize(local.len(), 0.0);
-    let round =
-        Round { key: cx.key.step(cx.facts.step), slots: cx.slots, facts: cx.facts, input: local, average, sent: None };
-    let exchanged = reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step: cx.facts.step, source })?;
-    local.copy_from_slice(average);
-    Ok(exchanged.traffic)
+/// A reducer that works in place, through a buffer, so that the vector is untouched when the exchange fails.
+#[derive(Debug)]
+pub(super) struct InPlace<R> {
+    pub(super) reducer: R,
+    average: Vec<f32>,
+    traffic: Traffic,
+}
+
+impl<R: Reducer> InPlace<R> {
+    pub(super) fn new(reducer: R) -> Self {
+        InPlace { reducer, average: Vec::new(), traffic: Traffic::default() }
+    }
+
+    pub(super) fn reduce(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+        let (step, average) = (cx.facts.step, &mut self.average);
+        average.resize(local.len(), 0.0);
+        let round =
+            Round { key: cx.key.step(step), slots: cx.slots, facts: cx.facts, input: local, average, sent: None };
+        let exchanged = self.reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step, source })?;
+        local.copy_from_slice(&self.average);
+        self.traffic = exchanged.traffic;
+        Ok(())
+    }
+
+    pub(super) fn report(&self, report: &mut Report) {
+        self.reducer.report(report);
+        report.traffic = Some(self.traffic);
+    }
 }
 
 impl<R: Reducer> SyncStrategy for EveryStep<R> {
-    fn due(&self, _step: u64) -> Due {
-        Due::Gradients
+    fn plan(&self, _step: u64) -> Plan {
+        Plan::GRADIENTS
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
-        reduce_in_place(&mut self.reducer, &mut self.average, local, cx, comm)
+    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+        self.exchange.reduce(gradient, cx, comm)
     }
 
     fn report(&self, report: &mut Report) {
-        self.reducer.report(report);
+        self.exchange.report(report);
+    }
+}
+
+/// Settings of [`EveryStep`]: none but what travels.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct EveryStepConfig;
+
+impl Described for EveryStepConfig {
+    const NAME: &'static str = "every-step";
+    const HELP: &'static str = "gradients, every step";
+}
+
+impl StrategySettings for EveryStepConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(EveryStep::new(exchange.build_reducer(layout, world)?)))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        exchanges()
     }
 }

@@ -60,11 +60,30 @@ pub struct Header {
     pub previous: Option<Previous>,
 }
 
+/// What one rank brings to a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RankStep {
+    /// The mean loss over its samples, where it was recorded.
+    pub loss: Option<f64>,
+    /// Samples behind its gradient.
+    pub samples: u64,
+    /// Seconds of computing since its last exchange.
+    pub compute_seconds: f64,
+}
+
+impl From<&Header> for RankStep {
+    fn from(header: &Header) -> Self {
+        RankStep { loss: header.loss, samples: header.samples, compute_seconds: header.compute_seconds }
+    }
+}
+
 /// What all ranks then know.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Agreement {
     /// For strategies and controllers.
     pub facts: Facts,
+    /// What each rank brings, in rank order.
+    pub ranks: Vec<RankStep>,
     /// Any rank's wishes.
     pub stop: StopFlags,
     /// By what this rank scales its vector so that the plain mean becomes the mean over samples: `n_i · W / Σ n`.
@@ -91,6 +110,25 @@ impl Header {
             got if got > MOST_SAMPLES => Err(SyncError::Samples { step, rank, got, most: MOST_SAMPLES }),
             _ => Ok(()),
         }
+    }
+
+    /// What this rank knows by itself, where [no rank agrees](super::Agrees::Nobody): its own numbers, and weight 1.
+    ///
+    /// # Errors
+    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank: the others learn of it when the
+    /// communicator is aborted.
+    pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
+        self.check_numbers(rank, self.step)?;
+        self.check_slot(rank, slots)?;
+        let Header { step, stop, samples, loss, learning_rate, compute_seconds, .. } = *self;
+        let facts = Facts { step, loss, samples, learning_rate, compute_seconds, previous: None };
+        Ok(Agreement { facts, ranks: Vec::new(), stop, weight: 1.0 })
+    }
+
+    fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
+        let Some(slot) = self.bad_slot else { return Ok(()) };
+        let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
+        Err(SyncError::NonFinite { step: self.step, rank, slot })
     }
 
     fn to_bytes(self) -> [u8; BYTES] {
@@ -192,13 +230,7 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError>
         let (expected, got) = (mine.learning_rate, other.learning_rate);
         return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
     }
-    match all.iter().enumerate().find_map(|(rank, h)| Some((rank, h.bad_slot?))) {
-        None => Ok(()),
-        Some((rank, slot)) => {
-            let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
-            Err(SyncError::NonFinite { step: mine.step, rank, slot })
-        }
-    }
+    all.iter().enumerate().try_for_each(|(rank, header)| header.check_slot(rank, slots))
 }
 
 fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
@@ -218,6 +250,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
         traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
     });
     Agreement {
+        ranks: all.iter().map(RankStep::from).collect(),
         facts: Facts {
             step: mine.step,
             loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),

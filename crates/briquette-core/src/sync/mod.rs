@@ -1,28 +1,79 @@
-//! When ranks exchange, and what: gradients or parameters.
+//! What ranks do together at a step: what they exchange, when, and with which ranks.
+//!
+//! A [`SyncStrategy`] sees a step, not a vector. Its [`plan`](SyncStrategy::plan) for a step states what must be agreed before
+//! anything is sent, which vectors it is given, and whether replicas are equal afterwards. It then has two places to act:
+//!
+//! ```text
+//! forward, backward ──► after_backward(gradient) ──► optimizer ──► after_step(parameters) ──► commit ──► after_commit
+//! ```
+//!
+//! What [`after_step`](SyncStrategy::after_step) leaves in the parameters is what the next forward pass computes with. A strategy
+//! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
 pub mod every_step;
+pub mod graph;
 pub mod header;
 pub mod periodic;
+pub mod sgp;
+pub mod slow_mo;
+#[cfg(test)]
+mod testkit;
 
-pub use every_step::EveryStep;
-pub use header::{Agreement, Header, StopFlags, agree};
-pub use periodic::Periodic;
+pub use every_step::{EveryStep, EveryStepConfig};
+pub use graph::Graph;
+pub use header::{Agreement, Header, RankStep, StopFlags, agree};
+pub use periodic::{LocalSgdConfig, Periodic};
+pub use sgp::{Sgp, SgpConfig};
+pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
 use crate::reduce::Facts;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Key, Session, Slot, Traffic};
+use crate::{Key, Session, Slot};
 
-/// What a strategy wants at a step; the same answer on every rank.
+/// What a strategy does at a step; the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
-    /// Exchange gradients before the inner optimizer's step.
-    Gradients,
-    /// Exchange parameters after it.
-    Parameters,
-    /// Nothing, the step header included: wishes to stop and values that are not finite are noticed when something is due.
-    Nothing,
+pub struct Plan {
+    /// Which ranks agree on a [step header](header) before anything is sent.
+    pub agrees: Agrees,
+    /// Whether [`after_backward`](SyncStrategy::after_backward) is given the gradient.
+    pub gradients: bool,
+    /// Whether [`after_step`](SyncStrategy::after_step) is given the parameters.
+    pub parameters: bool,
+    /// Whether every rank has the same parameters when the step has ended, if all had at its start or parameters are exchanged.
+    /// Where replicas differ, what is evaluated and saved as the model is the mean over ranks of their
+    /// [views](SyncStrategy::view).
+    pub replicas_equal: bool,
+    /// Whether all ranks must step with the same learning rate.
+    pub same_rate: bool,
+}
+
+/// Which ranks agree on a step header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agrees {
+    /// All: no rank exchanges anything unless every rank can.
+    World,
+    /// None: a rank learns of another one's trouble when it waits for it. Requests to stop, losses of other ranks and values that
+    /// are not finite are noticed when there is a header again.
+    Nobody,
+}
+
+impl Plan {
+    /// Gradients are exchanged before the inner optimizer's step.
+    pub const GRADIENTS: Plan =
+        Plan { agrees: Agrees::World, gradients: true, parameters: false, replicas_equal: true, same_rate: true };
+    /// Parameters are exchanged after it, and are then the same on every rank.
+    pub const PARAMETERS: Plan =
+        Plan { agrees: Agrees::World, gradients: false, parameters: true, replicas_equal: true, same_rate: false };
+    /// Every rank steps by itself.
+    pub const ALONE: Plan =
+        Plan { agrees: Agrees::Nobody, gradients: false, parameters: false, replicas_equal: false, same_rate: false };
+
+    /// Whether anything may be sent.
+    pub fn exchanges(&self) -> bool {
+        self.gradients || self.parameters || self.agrees == Agrees::World
+    }
 }
 
 /// Everything around the vector.
@@ -32,21 +83,115 @@ pub struct Context<'a> {
     pub key: Key,
     /// The tensors inside the vector.
     pub slots: &'a [Slot],
-    /// What all ranks agree on.
+    /// What all ranks agree on; where [no rank agrees](Agrees::Nobody), what this rank knows by itself.
     pub facts: &'a Facts,
+    /// What each rank brings to this step, in rank order; empty where no rank agrees.
+    pub ranks: &'a [RankStep],
 }
 
-/// When to exchange, and how.
-pub trait SyncStrategy: Stateful + Send {
-    /// What is due at `step`.
-    fn due(&self, step: u64) -> Due;
+/// What becomes of the inner optimizer's momenta after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Momenta {
+    /// They stay as they are.
+    Keep,
+    /// They begin anew, as at step 0.
+    Reset,
+}
 
-    /// Replaces `local` (gradients or parameters, as [`due`](SyncStrategy::due) says) by what all ranks agree on.
+/// What ranks do together at each step.
+///
+/// **State.** The hooks compute, communicate, and then change state. After an error, vector and state are as they were before
+/// the step.
+pub trait SyncStrategy: Stateful + Send {
+    /// What is done at `step`; the same answer on every rank.
+    fn plan(&self, step: u64) -> Plan;
+
+    /// The parameters that every rank begins with, before step 0.
+    fn begin(&mut self, _parameters: &[f32]) {}
+
+    /// Before the inner optimizer's step, with this rank's gradient: what is left in it is what the optimizer steps with.
     ///
     /// # Errors
-    /// [`SyncError`]; `local` and this strategy's state are then as before.
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError>;
+    /// [`SyncError`]; `gradient` and this strategy's state are then as before.
+    fn after_backward(
+        &mut self,
+        _gradient: &mut [f32],
+        _cx: &Context<'_>,
+        _comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with.
+    ///
+    /// # Errors
+    /// [`SyncError`]; `parameters` and this strategy's state are then as before.
+    fn after_step(
+        &mut self,
+        _parameters: &mut [f32],
+        _cx: &Context<'_>,
+        _comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        Ok(Momenta::Keep)
+    }
+
+    /// When the step has succeeded: starts what cannot be taken back, such as a background exchange.
+    fn after_commit(&mut self, _cx: &Context<'_>, _comm: &mut Session) {}
+
+    /// Waits for what is under way in the background, so that it can be saved or left. Training goes on as if it had not been
+    /// called; simulated seconds may pass.
+    ///
+    /// # Errors
+    /// [`SyncError`] when the background exchange failed.
+    fn settle(&mut self, _comm: &mut Session) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    /// Makes of this rank's parameters its share of the model to evaluate and save, which is the mean of all ranks' shares where
+    /// replicas differ.
+    fn view(&self, _parameters: &mut [f32]) {}
+
+    /// A vector whose mean over ranks an exchange of parameters does not change, where this strategy has one. By default the
+    /// parameters.
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        Some(parameters.to_vec())
+    }
 
     /// What the last exchange did.
     fn report(&self, report: &mut Report);
+}
+
+impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
+    fn plan(&self, step: u64) -> Plan {
+        (**self).plan(step)
+    }
+    fn begin(&mut self, parameters: &[f32]) {
+        (**self).begin(parameters);
+    }
+    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+        (**self).after_backward(gradient, cx, comm)
+    }
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        (**self).after_step(parameters, cx, comm)
+    }
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        (**self).after_commit(cx, comm);
+    }
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        (**self).settle(comm)
+    }
+    fn view(&self, parameters: &mut [f32]) {
+        (**self).view(parameters);
+    }
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        (**self).conserved(parameters)
+    }
+    fn report(&self, report: &mut Report) {
+        (**self).report(report);
+    }
 }

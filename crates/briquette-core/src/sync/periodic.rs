@@ -13,28 +13,28 @@
 //! algorithm 1.
 //!
 //! ```
-//! use briquette_core::sync::{Due, Periodic, SyncStrategy};
+//! use briquette_core::sync::{Periodic, Plan, SyncStrategy};
 //! let strategy = Periodic::new(4)?;
-//! let due: Vec<u64> = (0..9).filter(|&s| strategy.due(s) == Due::Parameters).collect();
+//! let due: Vec<u64> = (0..9).filter(|&s| strategy.plan(s) == Plan::PARAMETERS).collect();
 //! assert_eq!(due, [3, 7]);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::every_step::reduce_in_place;
-use super::{Context, Due, SyncStrategy};
+use super::every_step::InPlace;
+use super::{Context, Momenta, Plan, SyncStrategy};
+use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{ConfigError, SyncError};
 use crate::layer::Metered;
-use crate::reduce::{Dense, Reducer};
+use crate::reduce::Dense;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Session, Traffic};
+use crate::{Layout, Session};
 
 /// Parameters, every `H` steps; see the [module](self).
 #[derive(Debug)]
 pub struct Periodic {
     every: u64,
-    reducer: Metered<Dense>,
-    average: Vec<f32>,
+    exchange: InPlace<Metered<Dense>>,
 }
 
 impl Periodic {
@@ -46,7 +46,7 @@ impl Periodic {
         if every == 0 {
             return Err(ConfigError::range("steps between averages", "at least 1", every));
         }
-        Ok(Periodic { every, reducer: Metered::seconds_only(Dense), average: Vec::new() })
+        Ok(Periodic { every, exchange: InPlace::new(Metered::seconds_only(Dense)) })
     }
 }
 
@@ -54,15 +54,65 @@ impl Periodic {
 impl Stateful for Periodic {}
 
 impl SyncStrategy for Periodic {
-    fn due(&self, step: u64) -> Due {
-        if (step + 1).is_multiple_of(self.every) { Due::Parameters } else { Due::Nothing }
+    fn plan(&self, step: u64) -> Plan {
+        if (step + 1).is_multiple_of(self.every) { Plan::PARAMETERS } else { Plan::ALONE }
     }
 
-    fn sync(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Traffic, SyncError> {
-        reduce_in_place(&mut self.reducer, &mut self.average, local, cx, comm)
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        self.exchange.reduce(parameters, cx, comm)?;
+        Ok(Momenta::Keep)
     }
 
     fn report(&self, report: &mut Report) {
-        self.reducer.report(report);
+        self.exchange.report(report);
+    }
+}
+
+/// Settings of [`Periodic`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalSgdConfig {
+    /// Steps between averages, at least 1.
+    pub period: u64,
+}
+
+impl Default for LocalSgdConfig {
+    fn default() -> Self {
+        LocalSgdConfig { period: 8 }
+    }
+}
+
+impl Described for LocalSgdConfig {
+    const NAME: &'static str = "local-sgd";
+    const SETTINGS: &'static str = "PERIOD";
+    const HELP: &'static str = "parameters, averaged exactly after every PERIOD steps (8)";
+    const OLD_NAME: &'static str = "periodic";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Periodic::new(self.period).map(drop)
+    }
+
+    fn representatives() -> Vec<Self> {
+        [1, 5].map(|period| LocalSgdConfig { period }).to_vec()
+    }
+}
+
+impl StrategySettings for LocalSgdConfig {
+    fn build(&self, exchange: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        exchange.refuse_all_but(&[], "strategy local-sgd averages parameters exactly")?;
+        Ok(Box::new(Periodic::new(self.period)?))
+    }
+
+    fn fewest_ranks(&self, _: &Exchange) -> usize {
+        1
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        vec![Exchange::default()]
     }
 }

@@ -14,7 +14,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::read;
+pub(crate) use read::{entries, read};
 pub(crate) use write::write;
 
 /// What serde's `try_from = "String"` and `into = "String"` ask of a type that has `FromStr` and `Display`.
@@ -112,9 +112,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_differs_and_the_first() {
-        assert_eq!(text(&All::default()), "all:10");
-        assert_eq!(text(&All { word: Word::InTwo, maybe: Some(3), ..All::default() }), "all:10,word=in-two,maybe=3");
-        assert_eq!(text(&All { nested: "a:b=1,c".into(), ..All::default() }), "all:10,nested=(a:b=1,c)");
+        assert_eq!(text(&All::default()), "all:10x");
+        assert_eq!(text(&All { word: Word::InTwo, maybe: Some(3), ..All::default() }), "all:10x,word=in-two,maybe=3");
+        assert_eq!(text(&All { nested: "a:b=1,c".into(), ..All::default() }), "all:10x,nested=(a:b=1,c)");
         for nested in ["(a)(b)", "((a),b)", "()", "a=b", "x"] {
             let settings = All { nested: nested.into(), ..All::default() };
             assert_eq!(parse(&text(&settings)), Ok(settings), "{nested}");

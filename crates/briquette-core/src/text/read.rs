@@ -15,7 +15,7 @@ use crate::error::ConfigError;
 /// # Errors
 /// [`ConfigError::Conflict`] names text, key, value, and what is valid.
 pub(crate) fn read<T: DeserializeOwned>(what: &str, text: &str, settings: &str) -> Result<T, ConfigError> {
-    let read = entries(settings).and_then(|entries| T::deserialize(Settings(entries)));
+    let read = split(settings).and_then(|entries| T::deserialize(Settings(entries)));
     read.map_err(|error| ConfigError::Conflict(format!("{what} `{text}`: {error}")))
 }
 
@@ -38,10 +38,18 @@ impl Error for Wrong {
 }
 
 /// A key, which the first may lack, and a value.
-type Entry<'a> = (Option<&'a str>, &'a str);
+pub(crate) type Entry<'a> = (Option<&'a str>, &'a str);
+
+/// The settings of a text: values and their keys.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] for what is neither a value nor `key=value`.
+pub(crate) fn entries(settings: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
+    split(settings).map_err(|Wrong(error)| ConfigError::Conflict(error))
+}
 
 /// Splits at commas outside of parentheses.
-fn entries(settings: &str) -> Result<Vec<Entry<'_>>, Wrong> {
+fn split(settings: &str) -> Result<Vec<Entry<'_>>, Wrong> {
     let mut depth = 0_usize;
     let mut balanced = true;
     let parts: Vec<&str> = settings

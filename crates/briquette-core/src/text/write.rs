@@ -199,10 +199,12 @@ impl Serializer for Value {
     }
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
-        _: &'static str,
+        name: &'static str,
         it: &T,
     ) -> Result<Option<String>, Unwritable> {
-        it.serialize(self)
+        let text = it.serialize(self)?;
+        // As a ratio is displayed.
+        Ok(if name == "CompressionFactor" { text.map(|text| text + "x") } else { text })
     }
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Unwritable> {
         not_flat()

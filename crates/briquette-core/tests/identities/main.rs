@@ -24,12 +24,14 @@
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
-use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig, Rhythm};
+use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
+use briquette_core::layer::DianaConfig;
 use briquette_core::layer::Shifted;
 use briquette_core::reduce::{Gather, Reducer, Round};
+use briquette_core::reduce::{MultiStepConfig, PowerSgdConfig};
 use briquette_core::report::Report;
-use briquette_core::sync::{Context, Due};
+use briquette_core::sync::Context;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
 use rand::Rng;
 
@@ -60,20 +62,22 @@ fn train_to(
         let layout = layout();
         let mut strategy = config.build(&layout, world).expect("a valid configuration");
         let mut x = vec![0.0; layout.len()];
+        strategy.begin(&x);
         for step in 0..steps {
             let facts = Facts { step, ..Facts::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
             let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
-            let due = strategy.due(step);
-            if due == Due::Gradients {
-                strategy.sync(&mut gradient, &cx, &mut comm).expect("no rank fails");
+            let plan = strategy.plan(step);
+            if plan.gradients {
+                strategy.after_backward(&mut gradient, &cx, &mut comm).expect("no rank fails");
             }
             // A rate of ¼ and centres of few digits: every sum is exact for a few steps.
             x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= 0.25 * g);
-            if due == Due::Parameters {
-                strategy.sync(&mut x, &cx, &mut comm).expect("no rank fails");
+            if plan.parameters {
+                strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails");
             }
+            strategy.commit();
         }
         let mut report = Report::default();
         strategy.report(&mut report);
@@ -83,7 +87,7 @@ fn train_to(
 }
 
 fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
-    Config::EveryStep(Exchange { reducer, feedback, ..Exchange::default() })
+    Config::every_step(Exchange { reducer, feedback, ..Exchange::default() })
 }
 
 fn gather(text: &str) -> ReducerConfig {
@@ -104,19 +108,19 @@ fn decoded(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> Vec<f32> {
 
 #[test]
 fn local_sgd_that_averages_every_step_is_minibatch_sgd() {
-    let local = Config::Periodic(Rhythm { every: 1 });
+    let local = Config::local_sgd(1);
     for world in [1, 2, 4] {
         assert_eq!(train(&local, world, 4), train(&Config::dense(), world, 4), "{world} ranks");
     }
     // Thirds are not exact.
     let off = train(&local, 3, 4).concat().into_iter().zip(train(&Config::dense(), 3, 4).concat());
     assert!(off.into_iter().all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(1.0)));
-    assert_ne!(train(&Config::Periodic(Rhythm { every: 2 }), 2, 3), train(&Config::dense(), 2, 3));
+    assert_ne!(train(&Config::local_sgd(2), 2, 3), train(&Config::dense(), 2, 3));
 }
 
 #[test]
 fn memories_around_the_identity_change_nothing() {
-    let diana = |alpha| Feedback::Diana { alpha };
+    let diana = |alpha| Feedback::from(DianaConfig { alpha });
     for world in [1, 2, 4] {
         let plain = train(&Config::dense(), world, 4);
         for feedback in [Feedback::Error, Feedback::Ef21, diana(None), diana(Some(0.5))] {
@@ -144,7 +148,7 @@ fn diana_whose_memory_stands_still_is_compressed_descent() {
                 let (input, mut average) = (dyadic(comm.rank(), step, layout.len()), vec![0.0; layout.len()]);
                 let (key, slots) = (Key::new(5).step(step), layout.slots());
                 let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-                reducer.reduce(round, &mut comm)?;
+                reducer.exchange(round, &mut comm)?;
                 averages.push(average);
             }
             Ok::<_, ReduceError>(averages)
@@ -212,7 +216,7 @@ fn rounds_of_top_k_with_feedback_are_one_top_k() {
     // 70 values: 7 a round, 21 in all.
     for feedback in [Feedback::Error, Feedback::Ef21] {
         for world in [1, 2, 4] {
-            let rounds = ReducerConfig::MultiStep { rounds: 3, inner: Box::new(gather("topk:10x")) };
+            let rounds = MultiStepConfig { rounds: 3, inner: Box::new(gather("topk:10x")) }.into();
             let one = train(&exchange(gather("topk:0.3"), feedback), world, 6);
             assert_eq!(train(&exchange(rounds, feedback), world, 6), one, "{feedback:?}, {world} ranks");
         }
@@ -226,16 +230,16 @@ fn one_round_of_neolithic_is_the_plain_step() {
         ("sign:16", Feedback::Error),
         ("topk:10x", Feedback::Ef21),
         ("qsgd:3:16:l2", Feedback::None),
-        ("qsgd:3:16:l2", Feedback::Diana { alpha: None }),
+        ("qsgd:3:16:l2", DianaConfig { alpha: None }.into()),
     ] {
-        let once = ReducerConfig::MultiStep { rounds: 1, inner: Box::new(gather(text)) };
+        let once = MultiStepConfig { rounds: 1, inner: Box::new(gather(text)) }.into();
         let plain = train(&exchange(gather(text), feedback), 3, 6);
         assert_eq!(train(&exchange(once, feedback), 3, 6), plain, "{text}, {feedback:?}");
     }
 }
 
 fn power(columns: usize) -> Config {
-    exchange(ReducerConfig::PowerSgd { rank: columns }, Feedback::None)
+    exchange(PowerSgdConfig { rank: columns }.into(), Feedback::None)
 }
 
 /// A matrix of rank 1, another on each rank of the world, and a vector of full length.

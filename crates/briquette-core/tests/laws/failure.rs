@@ -1,31 +1,35 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, non-finite input.
 
-use briquette_core::config::{Config, Exchange, Feedback, ReducerConfig, representatives};
-use briquette_core::laws::{self, Setup, long};
+use briquette_core::config::{Config, Exchange, Feedback, exchanges, representatives};
+use briquette_core::laws::{self, Setup, long, short};
+use briquette_core::reduce::PowerSgdConfig;
 
 #[test]
 fn law_4_a_failure_leaves_no_trace() {
     for config in representatives() {
         let setup = Setup::short(&config, 3);
         // The very first exchange, before anybody remembers anything, and a later one.
-        let mut steps = vec![setup.due(0), setup.due(2)];
+        let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
         steps.dedup();
         steps.into_iter().for_each(|step| laws::leaves_no_trace(&setup, step));
     }
 }
 
 #[test]
+fn law_4_what_is_not_committed_leaves_no_trace() {
+    for exchange in exchanges() {
+        let world = exchange.fewest_ranks().max(3);
+        laws::stages_until_committed(&Setup { config: exchange, layout: short(), world });
+    }
+}
+
+#[test]
 fn law_4_a_failure_inside_a_ring_leaves_no_trace() {
-    let sketched = |r: &ReducerConfig| matches!(r, ReducerConfig::SketchedSgd(_));
-    let every_step = |config| match config {
-        Config::EveryStep(exchange) => Some(exchange),
-        Config::Periodic(_) => None,
-    };
-    let sketched = representatives().into_iter().filter_map(every_step).find(|e| sketched(&e.reducer)).unwrap();
+    let sketched = exchanges().into_iter().find(|e| e.reducer.name() == "sketched-sgd").unwrap();
     let dense = |feedback| Exchange { feedback, ..Exchange::default() };
-    let power = Exchange { reducer: ReducerConfig::PowerSgd { rank: 2 }, ..dense(Feedback::Error) };
+    let power = Exchange { reducer: PowerSgdConfig { rank: 2 }.into(), ..dense(Feedback::Error) };
     for exchange in [dense(Feedback::None), dense(Feedback::Error), sketched, power] {
-        let setup = Setup { config: Config::EveryStep(exchange), layout: long(), world: 3 };
+        let setup = Setup { config: Config::every_step(exchange), layout: long(), world: 3 };
         let calls = laws::calls_of_step(&setup, 1);
         // The header's gather is 2 sends and 2 receives, a ring of three ranks 4 and 4.
         assert!(calls >= 12, "{setup}: {calls} calls, no ring");

@@ -1,6 +1,6 @@
 //! The laws: what every algorithm of this crate keeps, whatever it is.
 //!
-//! One table over `config::representatives()`, on a short vector in worlds of 1, 2, 3 and 5 ranks, and on longer ones, with
+//! One table over `config::representatives()` and `config::exchanges()`, on a short vector in worlds of 1, 2, 3 and 5 ranks, and on longer ones, with
 //! more than one ring chunk, key block and range of 8 bits, in worlds of up to 3 (`briquette_core::laws`). Law 6 (round trip, hostile
 //! bytes) stands beside the message and in `wire_format`, exact constants of law 7 beside each compressor.
 //!
@@ -17,12 +17,3 @@ mod exchange;
 mod failure;
 mod memory;
 mod overlap;
-
-use briquette_core::config::{Config, Exchange, representatives};
-
-fn exchanges() -> impl Iterator<Item = Exchange> {
-    representatives().into_iter().filter_map(|config| match config {
-        Config::EveryStep(exchange) => Some(exchange),
-        Config::Periodic(_) => None,
-    })
-}

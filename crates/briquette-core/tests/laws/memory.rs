@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use briquette_core::compress::ValueKind;
-use briquette_core::config::{CompressorKind, ControllerConfig, Exchange, Feedback, ReducerConfig};
+use briquette_core::config::{Asks, ControllerConfig, Exchange, Feedback, exchanges};
 use briquette_core::state::State;
 
-use crate::exchanges;
 use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, same_bits, short};
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
-    for exchange in exchanges().filter(keeps_residual) {
+    for exchange in exchanges().into_iter().filter(keeps_residual) {
         for setup in Setup::<Exchange>::reducers(&exchange) {
             let steps = if setup.layout == short() { 8 } else { 4 };
             setup.reduce_steps(steps).iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
@@ -20,7 +18,7 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
 }
 
 fn keeps_residual(exchange: &Exchange) -> bool {
-    matches!(exchange.feedback, Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_))
+    exchange.feedback.get().asks().keeps_residual()
 }
 
 fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
@@ -38,7 +36,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
         let owed = before.owed(&setup.config, &input, setup.world);
         for (i, owed) in owed.iter().enumerate() {
             let (sent, residual) = (outcome.sent[i], after.residual[i]);
-            let ok = if setup.config.reducers().all(exact) {
+            let ok = if setup.config.reducers().all(|reducer| reducer.get().traits().is_exact) {
                 // Either the value was sent as it is, or not at all.
                 (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
             } else {
@@ -54,7 +52,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
 #[test]
 fn law_3_holds_while_gravac_goes_through_dense_safe_and_bold() {
     let tuned = |e: &Exchange| keeps_residual(e) && matches!(e.controller, ControllerConfig::Gravac(_));
-    for exchange in exchanges().filter(tuned) {
+    for exchange in exchanges().into_iter().filter(tuned) {
         let ControllerConfig::Gravac(settings) = &exchange.controller else { unreachable!() };
         for world in [1, 2, 3, 5] {
             let setup = Setup { config: exchange.clone(), layout: short(), world };
@@ -77,20 +75,20 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
         let world = exchange.fewest_ranks().max(3);
         let setup = Setup { config: exchange, layout: short(), world };
         for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
-            let alpha = match setup.config.feedback {
-                Feedback::None | Feedback::Error | Feedback::ErrorInside | Feedback::Momentum(_) => continue,
-                Feedback::Diana { alpha } => alpha,
-                Feedback::Ef21 => Some(1.0),
+            // Without a setting it is the compressor's: read off the first step, and held to it later.
+            let alpha = match (setup.config.feedback.get().asks(), setup.config.feedback) {
+                (Asks::Nothing | Asks::Bounded, _) => continue,
+                (Asks::Contractive, _) => 1.0,
+                (Asks::Unbiased, Feedback::Diana(settings)) => settings.alpha.unwrap_or_else(|| first_alpha(&run[0])),
+                (Asks::Unbiased, _) => first_alpha(&run[0]),
             };
             let before = std::iter::once(Memory::default()).chain(run.iter().map(|o| Memory::of(&o.state)));
             for (step, (outcome, before)) in run.iter().zip(before).enumerate() {
                 let after = Memory::of(&outcome.state);
-                if setup.config.feedback == Feedback::Ef21 {
+                if setup.config.feedback.get().asks() == Asks::Contractive {
                     assert!(same_bits(&after.memory, &outcome.sent), "{setup}, rank {rank}, step {step}");
                     assert!(same_bits(&after.mean_memory, &outcome.average), "{setup}, rank {rank}, step {step}");
                 }
-                // Without a setting it is the compressor's: read off the first step, and held to it later.
-                let alpha = alpha.unwrap_or_else(|| first_alpha(&run[0]));
                 for (i, sent) in outcome.sent.iter().enumerate() {
                     let old = before.memory.get(i).copied().unwrap_or(0.0);
                     let off = (after.memory[i] - (old + alpha * (sent - old))).abs();
@@ -114,27 +112,6 @@ fn law_3_dense_keeps_the_residual_exactly_zero() {
     for setup in Setup::<Exchange>::reducers(&exchange) {
         for outcome in setup.reduce_steps(4).into_iter().flatten() {
             assert!(Memory::of(&outcome.state).residual.iter().all(|r| *r == 0.0), "{setup}");
-        }
-    }
-}
-
-/// Whether sent values are the vector's own bits.
-fn exact(reducer: &ReducerConfig) -> bool {
-    match reducer {
-        ReducerConfig::Dense | ReducerConfig::SharedRandomK { .. } => true,
-        ReducerConfig::SparseAllReduce { .. } | ReducerConfig::SketchedSgd(_) => true,
-        ReducerConfig::PowerSgd { .. } | ReducerConfig::TernaryAllReduce { .. } => false,
-        ReducerConfig::MultiStep { inner, .. } => exact(inner),
-        ReducerConfig::Gather { compressor, .. } => {
-            use CompressorKind::{Dense, RandomK, TopK};
-            compressor.values().is_none()
-                && match compressor.compressor() {
-                    Dense(_) => true,
-                    TopK(top_k) => top_k.values() == ValueKind::F32,
-                    RandomK(random_k) => !random_k.is_scaled(),
-                    // A sparsifier sends the values it keeps as they are.
-                    other => other.is_sparse(),
-                }
         }
     }
 }

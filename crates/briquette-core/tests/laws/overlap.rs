@@ -1,8 +1,7 @@
 //! Buckets that overlap: the bits, memories, bytes and decisions of buckets one after another.
 
-use briquette_core::config::{Config, Exchange};
+use briquette_core::config::{Config, Exchange, exchanges};
 
-use crate::exchanges;
 use briquette_core::laws::{self, Outcome, Setup, long, same_bits, short};
 
 /// Every representative that can be cut, without overlap: what takes the whole vector at once is refused by the build.
@@ -16,6 +15,7 @@ fn cut(bucket_values: usize) -> impl Iterator<Item = Exchange> {
         }
     };
     exchanges()
+        .into_iter()
         .map(move |exchange| Exchange { bucket_values: Some(bucket_values), overlap: false, ..exchange })
         .filter(can_be_cut)
 }
@@ -37,8 +37,8 @@ fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outc
 fn overlap_changes_no_bit_no_memory_no_byte_and_no_decision() {
     // Every slot by itself, a few buckets, and two.
     for exchange in [1, 32, 60].into_iter().flat_map(cut) {
-        let alone = Config::EveryStep(exchange.clone());
-        let overlapped = Config::EveryStep(Exchange { overlap: true, ..exchange });
+        let alone = Config::every_step(exchange.clone());
+        let overlapped = Config::every_step(Exchange { overlap: true, ..exchange });
         for world in [1, 2, 3, 5] {
             let setup = Setup::short(&overlapped, world);
             assert_same(&setup, &Setup::short(&alone, world).run(5), &setup.run(5));
@@ -60,8 +60,8 @@ fn overlap_changes_nothing_of_what_was_sent() {
 
 #[test]
 fn law_4_holds_for_every_bucketed_representative_under_overlap() {
-    for exchange in exchanges().filter(|exchange| exchange.bucket_values.is_some() && !exchange.overlap) {
-        let config = Config::EveryStep(Exchange { overlap: true, ..exchange });
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.bucket_values.is_some() && !exchange.overlap) {
+        let config = Config::every_step(Exchange { overlap: true, ..exchange });
         laws::leaves_no_trace(&Setup::short(&config, 3), 1);
     }
 }

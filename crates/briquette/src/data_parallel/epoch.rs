@@ -2,15 +2,16 @@
 
 use briquette_core::Traffic;
 use briquette_core::comm::all_reduce_traffic;
-use briquette_core::sync::Due;
+use briquette_core::sync::{Momenta, Plan};
 use burn::data::dataloader::{DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
-use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::optim::{GradientsAccumulator, GradientsParams, OptimizerRecord};
 use burn::train::{LearnerEvent, LearnerModel, TrainStep, TrainingItem};
 
 use super::metrics::Reading;
 use super::run::{Failure, Run};
 use super::signal::{Next, Signal};
+use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat;
 
@@ -127,12 +128,12 @@ impl<M: LearnerModel> Run<M> {
         ledger: &mut Ledger,
     ) -> Result<Next, Failure> {
         let sync = &mut self.own.sync;
-        let due = sync.due()?;
-        let next = match due {
-            Due::Nothing => Next::Step,
-            Due::Gradients | Due::Parameters => {
+        let plan = sync.plan()?;
+        let next = match plan.exchanges() {
+            false => Next::Step,
+            true => {
                 let agreed = signal.agree(sync)?;
-                if !agreed.batch && due == Due::Gradients {
+                if !agreed.batch && plan.gradients {
                     return Ok(agreed.next);
                 }
                 agreed.next
@@ -147,7 +148,7 @@ impl<M: LearnerModel> Run<M> {
         sync.record_learning_rate(self.learner.lr_current().base());
         let grads = sync.sync_gradients(&self.learner.model(), grads)?;
         self.learner.optimizer_step(grads);
-        self.finish_step(due)?;
+        self.finish_step(plan)?;
         self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;
         if let Some(last) = last {
             self.show(last);
@@ -155,9 +156,9 @@ impl<M: LearnerModel> Run<M> {
         Ok(next)
     }
 
-    fn finish_step(&mut self, due: Due) -> Result<(), Error> {
+    fn finish_step(&mut self, plan: Plan) -> Result<(), Error> {
         let model = self.learner.model();
-        let replaced = due == Due::Parameters || self.own.sync.rebroadcast_due();
+        let replaced = plan.parameters || self.own.sync.rebroadcast_due();
         if replaced {
             // An update of running statistics that is still pending would be lost with the old values.
             flat::drain(&model);
@@ -165,6 +166,9 @@ impl<M: LearnerModel> Run<M> {
         let model = self.own.sync.sync_parameters(model).map_err(|(_, error)| error)?;
         if replaced {
             self.learner.load_model(model.into_record());
+        }
+        if self.own.sync.momenta() == Momenta::Reset {
+            by_the_default_device(|| self.learner.load_optim(OptimizerRecord::default()))?;
         }
         Ok(())
     }

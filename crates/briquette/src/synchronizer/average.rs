@@ -1,7 +1,6 @@
 //! Exchanges outside of steps: averages for evaluating and saving, which training does not go on with, and at the end of a run;
 //! a few bytes at any time.
 
-use briquette_core::sync::Due;
 use burn::module::Module;
 
 use super::Synchronizer;
@@ -35,6 +34,7 @@ impl Synchronizer {
         body: impl FnOnce(&M, Own) -> T,
     ) -> Result<T, Error> {
         let alone = self.alone()?;
+        self.settle()?;
         // An update of BatchNorm that is pending would replace what is written.
         flat::drain(module);
         let read = flat::read_bytes(module, Part::Buffers).and_then(|buffers| {
@@ -53,10 +53,16 @@ impl Synchronizer {
         )
     }
 
+    /// Brings home what the strategy exchanges in the background, so that it can be saved.
+    fn settle(&mut self) -> Result<(), Error> {
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        joined.strategy.settle(&mut self.comm).map_err(Error::from)
+    }
+
     /// Whether replicas have trained apart since the last average.
     fn alone(&self) -> Result<bool, Error> {
         let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
-        Ok(self.step > 0 && joined.strategy.due(self.step - 1) == Due::Nothing)
+        Ok(self.step > 0 && !joined.strategy.plan(self.step - 1).replicas_equal)
     }
 
     /// Averages buffers (BatchNorm's running statistics) over ranks, to go on with the averages: at the end of a run. To
@@ -77,7 +83,7 @@ impl Synchronizer {
         if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
     }
 
-    /// The plain mean over ranks. The time it takes counts as nothing.
+    /// The plain mean over ranks, of parameters as the strategy shows them. The time it takes counts as nothing.
     pub(crate) fn average<M: Module>(&mut self, module: M, part: Part) -> Result<M, (M, Error)> {
         // An update of BatchNorm that is pending would replace what is written.
         flat::drain(&module);
@@ -93,6 +99,9 @@ impl Synchronizer {
         let read = flat::read_values(module, part, &mut values);
         // The others are about to wait for this rank.
         read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        if let (Part::Trainable, Some(joined)) = (part, &self.joined) {
+            joined.strategy.view(&mut values);
+        }
         self.comm.scope().operation = match part {
             Part::Trainable => "average of parameters",
             Part::Buffers => "average of buffers",

@@ -1,6 +1,7 @@
 //! How a rank becomes one of the world.
 
 use briquette_core::error::ConfigError;
+use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
 
 use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
@@ -46,18 +47,20 @@ impl Synchronizer {
         flat::drain(&module);
         let built = Inventory::of(&module).and_then(|inventory| {
             let strategy = self.config.build(&inventory.layout, self.world())?;
-            self.check_rebroadcast()?;
+            self.check_rebroadcast(&*strategy)?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });
         // The other ranks may have built theirs, and would wait for this one.
-        let (inventory, strategy, rounding, optimizer) =
+        let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let identity = self.identity(&inventory, rounding, optimizer);
         let mixed = hello::compare(&mut self.comm, &identity, &inventory.layout)?;
-        let module = self.take_first(module, &inventory).inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        let first = self.take_first(module, &inventory, &mut *strategy);
+        let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.
-        let due = if mixed && !self.periodic() && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
-        if mixed && due == 0 && !self.periodic() && self.rank() == 0 {
+        let drifts = mixed && averages_gradients(&*strategy);
+        let due = if drifts && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
+        if drifts && due == 0 && self.rank() == 0 {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
@@ -77,13 +80,9 @@ impl Synchronizer {
         Identity { run, part, rounding, optimizer }
     }
 
-    fn periodic(&self) -> bool {
-        self.config.averages_parameters()
-    }
-
-    fn check_rebroadcast(&self) -> Result<(), ConfigError> {
-        if self.periodic() && self.rebroadcast.is_some_and(|steps| steps > 0) {
-            let why = "averages of parameters make replicas equal already: leave re-broadcasting them away";
+    fn check_rebroadcast(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
+        if !averages_gradients(strategy) && self.rebroadcast.is_some_and(|steps| steps > 0) {
+            let why = "this strategy exchanges parameters itself: do not set re-broadcasting";
             return Err(ConfigError::Conflict(why.to_owned()));
         }
         if !self.config.weighs_samples() && self.rebroadcast.is_some_and(|steps| steps > 0) {
@@ -93,12 +92,20 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// The module with rank 0's parameters and buffers.
-    fn take_first<M: Module>(&mut self, mut module: M, inventory: &Inventory) -> Result<M, Error> {
+    /// The module with rank 0's parameters and buffers, from which the strategy begins.
+    fn take_first<M: Module>(
+        &mut self,
+        mut module: M,
+        inventory: &Inventory,
+        strategy: &mut dyn SyncStrategy,
+    ) -> Result<M, Error> {
         for part in [Part::Trainable, Part::Buffers] {
             let mut values = Vec::new();
             flat::read_values(&module, part, &mut values)?;
             self.broadcast(&mut values)?;
+            if part == Part::Trainable {
+                strategy.begin(&values);
+            }
             module = flat::write_values(module, part, &values, inventory);
         }
         Ok(module)
@@ -115,4 +122,10 @@ impl Synchronizer {
         values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
         Ok(())
     }
+}
+
+/// Whether replicas stay equal because every rank's optimizer steps with the same bits.
+fn averages_gradients(strategy: &dyn SyncStrategy) -> bool {
+    let plan = strategy.plan(0);
+    plan.gradients && !plan.parameters
 }

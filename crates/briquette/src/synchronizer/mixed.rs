@@ -4,7 +4,6 @@
 //! way, so replicas drift apart by about a rounding a step. Re-broadcasting rank 0's parameters now and then keeps that from
 //! adding up. Optimizer states and BatchNorm's statistics stay each rank's own.
 
-use briquette_core::sync::Due;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -37,7 +36,9 @@ impl Synchronizer {
     /// Whether the step that is being taken ends with a re-broadcast.
     pub(crate) fn rebroadcast_due(&self) -> bool {
         let every = self.joined.as_ref().map_or(0, |joined| joined.rebroadcast);
-        every > 0 && (self.step + 1).is_multiple_of(every) && self.due().is_ok_and(|due| due == Due::Gradients)
+        every > 0
+            && (self.step + 1).is_multiple_of(every)
+            && self.plan().is_ok_and(|plan| plan.gradients && !plan.parameters)
     }
 
     /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.

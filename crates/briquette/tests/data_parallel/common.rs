@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use briquette::core::comm::{Local, Session, run_ranks};
-use briquette::core::config::Rhythm;
 use briquette::core::error::CommError;
 use briquette::{Config, DataParallel};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
@@ -314,5 +313,5 @@ pub(crate) fn top_k() -> Config {
 }
 
 pub(crate) fn local_sgd() -> Config {
-    Config::Periodic(Rhythm { every: 4 })
+    Config::local_sgd(4)
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use briquette::core::CompressionFactor;
 use briquette::core::comm::run_ranks;
-use briquette::core::config::{ControllerConfig, Exchange, Fixed};
+use briquette::core::config::Exchange;
+use briquette::core::control::ConstantConfig;
 use briquette::core::error::CommError;
 use briquette::{Config, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
@@ -167,9 +168,9 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     let directory = tempfile::tempdir().unwrap();
     let look = Look::default();
     let shards = [Shard::new(0, 3), Shard::new(1, 3)];
-    let Config::EveryStep(exchange) = top_k() else { panic!("top-k is for every step") };
     let factor = CompressionFactor::new(5.0).unwrap();
-    let config = Config::EveryStep(Exchange { controller: ControllerConfig::Constant(Fixed { factor }), ..exchange });
+    let controller = ConstantConfig { factor }.into();
+    let config = Config::every_step(Exchange { controller, ..top_k().exchange });
     let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
         let metrics = strategy.metrics();
         let mut training = training

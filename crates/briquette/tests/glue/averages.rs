@@ -1,7 +1,7 @@
 //! What ranks agree on is what one process with all the samples would have computed.
 
 use briquette::core::config::Config;
-use briquette::core::sync::Due;
+use briquette::core::sync::Plan;
 use briquette::{DistributedOptimizer, Error, Synchronizer};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -145,7 +145,7 @@ fn the_two_phase_form_equals_step() {
         let (mut sync, mut optim) = (Synchronizer::new(comm, top_k(), 1), adam());
         let mut model = sync.join(Mlp::new(5))?;
         for step in 0..5 {
-            assert_eq!((sync.step(), sync.due()?), (step, Due::Gradients));
+            assert_eq!((sync.step(), sync.plan()?), (step, Plan::GRADIENTS));
             let loss = model.loss(data(step, rank), 4);
             let averaged = sync.sync_gradients(&model, grads(&model, &loss))?;
             model = optim.step(0.02, model, averaged);

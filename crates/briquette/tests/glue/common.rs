@@ -162,6 +162,13 @@ pub(crate) fn momentum_correction() -> Config {
     )
 }
 
+pub(crate) fn ef21() -> Config {
+    config(
+        r#"{"strategy": "every-step", "feedback": "ef21",
+            "reducer": {"kind": "gather", "compressor": "topk:8x"}}"#,
+    )
+}
+
 pub(crate) fn gravac() -> Config {
     config(
         r#"{"strategy": "every-step", "feedback": "error",

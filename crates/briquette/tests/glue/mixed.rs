@@ -90,6 +90,6 @@ fn local_sgd_refuses_what_it_would_ignore() {
     assert!(join(0).iter().all(Result::is_ok));
     for error in join(5) {
         let text = error.unwrap_err().to_string();
-        assert!(text.contains("averages of parameters make replicas equal already"), "{text}");
+        assert!(text.contains("exchanges parameters itself"), "{text}");
     }
 }

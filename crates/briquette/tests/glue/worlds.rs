@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::config::Config;
+use briquette::core::config::{Config, Exchange, Feedback};
+use briquette::core::reduce::PowerSgdConfig;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
 
@@ -92,16 +93,51 @@ fn spread_residuals_keep_their_mean_over_ranks_in_larger_and_smaller_worlds() {
 }
 
 #[test]
-fn dropped_residuals_start_at_zero() {
-    for (config, names) in [(top_k(), &["residual"][..]), (momentum_correction(), &["residual", "velocity"])] {
+fn what_is_dropped_starts_as_in_a_new_run() {
+    for (config, names) in [
+        (top_k(), &["residual"][..]),
+        (momentum_correction(), &["residual", "velocity"]),
+        (ef21(), &["memory", "mean_memory"]),
+    ] {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         train_and_save(2, &config, from.path());
         load_and_save(3, &config, from.path(), to.path(), WorldChange::DropResiduals);
         for name in names {
-            let new = saved(to.path(), name);
-            assert_eq!(new.len(), 3);
-            assert!(new.iter().flatten().all(|v| *v == 0.0));
+            assert!(saved(from.path(), name).iter().flatten().any(|v| *v != 0.0), "{name}: nothing to drop");
+            assert_eq!(saved(to.path(), name), vec![Vec::<f32>::new(); 3], "{name}");
         }
+    }
+}
+
+#[test]
+fn the_mean_of_memories_that_are_spread_is_the_mean_memory() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    train_and_save(3, &ef21(), from.path());
+    load_and_save(2, &ef21(), from.path(), to.path(), WorldChange::SpreadResiduals);
+    let kept = saved(from.path(), "mean_memory").remove(0);
+    assert_eq!(saved(to.path(), "mean_memory"), vec![kept.clone(); 2]);
+    for (memory, mean) in mean(&saved(to.path(), "memory")).iter().zip(kept) {
+        assert!((memory - mean).abs() <= 1e-6 * mean.abs().max(1e-3), "{memory} of {mean}");
+    }
+}
+
+#[test]
+fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
+    // PowerSGD's warm start, in buckets.
+    let exchange = Exchange {
+        reducer: PowerSgdConfig { rank: 1 }.into(),
+        feedback: Feedback::Error,
+        bucket_values: Some(40),
+        ..Exchange::default()
+    };
+    let config = Config::every_step(exchange);
+    for change in [WorldChange::DropResiduals, WorldChange::SpreadResiduals] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        train_and_save(2, &config, from.path());
+        load_and_save(3, &config, from.path(), to.path(), change);
+        let old = saved(from.path(), "inner/bucket-0/q");
+        assert!(old[0] == old[1] && old[0].iter().any(|v| *v != 0.0));
+        assert_eq!(saved(to.path(), "inner/bucket-0/q"), vec![old[0].clone(); 3]);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::{GraVac, Policy};
 use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
+use crate::control::Controller;
 use crate::error::ConfigError;
 
 /// Settings of [`GraVac`]; the defaults are the paper's for the exponential policy and `ε = 0.7`.
@@ -118,6 +120,29 @@ fn known(factor: f64) -> CompressionFactor {
     CompressionFactor::new(factor).unwrap_or(CompressionFactor::DENSE)
 }
 
+impl Described for GraVacConfig {
+    const NAME: &'static str = "gravac";
+    const SETTINGS: &'static str = "MINx[,max=FACTORx,epsilon=E,window=N,...]";
+    const HELP: &'static str = "GraVAC, the largest ratio whose gain is enough (10x to 1000x, 0.7, 500)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        // The only setting that depends on the world has a range of its own.
+        GraVacConfig::build(self, 1).map(drop)
+    }
+
+    /// Where the gain swings about `epsilon`: dense, safe and bold by turns, and bolder after a window.
+    fn representatives() -> Vec<Self> {
+        let (min, max) = (known(4.0), known(16.0));
+        vec![GraVacConfig { min, max, epsilon: 0.75, smoothing: Some(0.9), window: 4, ..GraVacConfig::default() }]
+    }
+}
+
+impl ControllerSettings for GraVacConfig {
+    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(GraVacConfig::build(self, world)?)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +192,7 @@ mod tests {
         assert_eq!(toml::from_str::<GraVacConfig>(&written).unwrap(), GraVacConfig::small_model());
         assert!(toml::from_str::<GraVacConfig>("epsilom = 0.5").is_err());
         assert!(toml::from_str::<GraVacConfig>("policy = \"fast\"").is_err());
+        assert_eq!(toml::from_str::<GraVacConfig>("min = 5\npolicy = 'geometric:3'\nepsilon = 0.5").unwrap(), config);
         assert!(toml::from_str::<GraVacConfig>("min = 0.5").is_err());
     }
 }

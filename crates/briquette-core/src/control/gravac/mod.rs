@@ -21,11 +21,11 @@
 //! | `ε`, `ω`, window | `epsilon`, `saturation`, `window` |
 //! | `N/100` | `smoothing` |
 //! | `T` | throughput |
-//! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`Outcome`] |
+//! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`Previous`](crate::reduce::Previous) |
 //! | ScalingPolicy | [`Policy`] |
 //!
-//! **Time.** The check of a window belongs to the end of its last step: it runs when that step's outcome is told, before
-//! the next probes are asked for. When nobody tells an outcome, it runs at the end of the next step instead. A step
+//! **Time.** The check of a window belongs to the end of its last step: it runs when what came of that step is known, before
+//! the next gains are asked for. Where that is not known, it runs at the end of the next step instead. A step
 //! of unknown duration (no clock, no samples) leaves `T` as it is; with no clock at all nothing ever saturates, and the
 //! candidates are walked by gain alone.
 //!
@@ -73,13 +73,15 @@
 //! ```
 //! use briquette_core::control::{Agreed, Controller, GraVacConfig};
 //! let mut controller = GraVacConfig::default().build(32)?;
-//! let probes: Vec<f64> = controller.probes().iter().map(|f| f.get()).collect();
+//! let probes: Vec<f64> = controller.needs().gains.iter().map(|f| f.get()).collect();
 //! assert_eq!(probes, [10.0, 20.0]);
-//! let mut decide = |gains: &[f64]| controller.decide(&Agreed { facts: &Default::default(), norm2: 1.0, gains });
-//! assert_eq!(decide(&[0.80, 0.72]).factor.get(), 20.0);
+//! let facts = Default::default();
+//! let agreed = Agreed::new(&facts, &[]);
+//! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
+//! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
 //! // Averages move by 32/100: 0.68·0.72 + 0.32·0.50 = 0.65 is below 0.7, 0.68·0.80 + 0.32·0.70 = 0.77 is not.
-//! let decision = decide(&[0.70, 0.50]);
-//! assert_eq!(decision.factor.get(), 10.0);
+//! let decision = controller.decide(&Agreed { gains: &[0.70, 0.50], ..agreed });
+//! assert_eq!(decision.factor().map(|f| f.get()), Some(10.0));
 //! assert_eq!(decision.reason.as_deref(), Some("gain 0.65 at 20x below 0.70: sending 10x"));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
@@ -95,8 +97,9 @@ mod throughput;
 pub use config::GraVacConfig;
 pub use policy::Policy;
 
-use super::{Agreed, Controller, Decision, Outcome};
+use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
+use crate::reduce::Facts;
 use note::Note;
 use throughput::{Entry, Throughput, ewma, samples_per_second};
 
@@ -128,7 +131,7 @@ struct Search {
     held: Option<f64>,
     /// What the last decision was.
     last: Option<CompressionFactor>,
-    /// What the next outcome is about.
+    /// What the next outcome is about, where gains were measured.
     sent: Option<Sent>,
     note: Option<Note>,
 }
@@ -341,12 +344,26 @@ impl GraVac {
 }
 
 impl Controller for GraVac {
-    fn probes(&self) -> &[CompressionFactor] {
-        &self.probes
+    fn observe(&mut self, facts: &Facts) {
+        // Nothing was measured, or nothing is known of the step before.
+        if let (Some(sent), Some(previous)) = (self.search.sent, &facts.previous) {
+            self.search.sent = None;
+            if let Some(rate) = samples_per_second(previous, sent.factor) {
+                self.search.throughput.record(sent.factor, rate * sent.gain, self.smoothing);
+            }
+            if std::mem::take(&mut self.search.check_due) {
+                self.check_window();
+            }
+            self.list_probes();
+        }
     }
 
-    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision {
-        // Nobody told what came of a window's last step: its check has to do without.
+    fn needs(&self) -> Needs<'_> {
+        Needs { gains: &self.probes, ..Needs::default() }
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        // Nothing was known of a window's last step: its check has to do without.
         let late = std::mem::take(&mut self.search.check_due);
         let note = self.search.note.take();
         self.average_gains(agreed.gains);
@@ -355,7 +372,7 @@ impl Controller for GraVac {
         let changed = self.search.last != Some(sent.factor);
         let reason = changed.then(|| self.explain(sent.factor, planned, note));
         self.search.last = Some(sent.factor);
-        self.search.sent = Some(sent);
+        self.search.sent = Some(sent).filter(|_| !self.probes.is_empty());
         if planned {
             self.search.note = (self.search.dense_left == 0).then_some(Note::Timed);
         } else {
@@ -365,20 +382,6 @@ impl Controller for GraVac {
             self.check_window();
         }
         self.list_probes();
-        Decision { factor: sent.factor, reason }
-    }
-
-    fn observe(&mut self, outcome: &Outcome) {
-        // An outcome of something else than what was decided says nothing about it.
-        let sent = self.search.sent.take().filter(|sent| sent.factor.get() == outcome.factor);
-        if let Some(sent) = sent
-            && let Some(rate) = samples_per_second(outcome, sent.factor)
-        {
-            self.search.throughput.record(sent.factor, rate * sent.gain, self.smoothing);
-        }
-        if std::mem::take(&mut self.search.check_due) {
-            self.check_window();
-        }
-        self.list_probes();
+        Decision::all(sent.factor, reason)
     }
 }

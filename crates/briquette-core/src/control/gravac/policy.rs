@@ -1,9 +1,16 @@
 //! Which compression factors are candidates.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
 use crate::CompressionFactor;
 use crate::error::ConfigError;
+use crate::text::serde_as_text;
 
-/// How candidates grow from the safe factor to the largest.
+/// How candidates grow from the safe factor to the largest; as text, `exponential` or `geometric:RATIO`.
 ///
 /// ```
 /// use briquette_core::CompressionFactor;
@@ -13,8 +20,8 @@ use crate::error::ConfigError;
 /// assert_eq!(factors, [20.0, 40.0, 160.0, 1000.0]);
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[serde(into = "String")]
 pub enum Policy {
     /// `min·2¹, min·2², min·2⁴, min·2⁸, …`: few windows, large jumps.
     Exponential,
@@ -23,6 +30,67 @@ pub enum Policy {
         /// `r`, at least 1.01; the paper's is 2.
         ratio: f64,
     },
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::Exponential => f.write_str("exponential"),
+            Policy::Geometric { ratio } => write!(f, "geometric:{ratio}"),
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let ratio = |ratio: &str| {
+            let wrong = |_| ConfigError::range("ratio of the geometric policy", "a number of at least 1.01", ratio);
+            ratio.parse().map_err(wrong)
+        };
+        match text.split_once(':') {
+            None if text == "exponential" => Ok(Policy::Exponential),
+            None if text == "geometric" => Ok(Policy::Geometric { ratio: 2.0 }),
+            Some(("geometric", number)) => Ok(Policy::Geometric { ratio: ratio(number)? }),
+            _ => {
+                let (got, valid) = (text.to_owned(), "exponential, geometric[:RATIO]".to_owned());
+                Err(ConfigError::Unknown { what: "policy", got, valid })
+            }
+        }
+    }
+}
+
+serde_as_text!(Policy);
+
+/// From its text, or from the table `{ geometric = { ratio = 2.0 } }`.
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "snake_case", deny_unknown_fields)]
+        enum Table {
+            Geometric { ratio: f64 },
+        }
+
+        struct TextOrTable;
+
+        impl<'de> Visitor<'de> for TextOrTable {
+            type Value = Policy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the text of a policy")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Policy, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
+                let Table::Geometric { ratio } = Table::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Policy::Geometric { ratio })
+            }
+        }
+
+        deserializer.deserialize_any(TextOrTable)
+    }
 }
 
 impl Policy {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Key;
-use crate::reduce::Facts;
+use crate::reduce::{Facts, Previous};
 use crate::state::{State, Stateful};
 use proptest::prelude::*;
 
@@ -15,12 +15,19 @@ fn two() -> Policy {
     Policy::Geometric { ratio: 2.0 }
 }
 
-/// Takes steps as [`Adaptive`](crate::layer::Adaptive) does: `observe` if the step before had asked, `probes`, `decide`.
+/// Takes steps as [`Adaptive`](crate::layer::Adaptive) does: `observe`, `needs`, `decide`.
 #[derive(Clone)]
 struct Driver {
     controller: GraVac,
     step: u64,
-    last: Option<Outcome>,
+    last: Option<Previous>,
+}
+
+/// What a step decided.
+#[derive(Debug, PartialEq)]
+struct Decided {
+    factor: CompressionFactor,
+    reason: Option<String>,
 }
 
 impl Driver {
@@ -29,18 +36,23 @@ impl Driver {
     }
 
     /// One step, in a world where a factor has this gain and a step at a factor takes these seconds.
-    fn step(&mut self, gain: &dyn Fn(f64) -> f64, seconds: &dyn Fn(f64) -> f64) -> Decision {
-        if let Some(outcome) = self.last.take() {
-            self.controller.observe(&outcome);
-        }
-        let gains: Vec<f64> = self.controller.probes().iter().map(|f| gain(f.get())).collect();
+    fn step(&mut self, gain: &dyn Fn(f64) -> f64, seconds: &dyn Fn(f64) -> f64) -> Decided {
+        self.observe();
+        let gains: Vec<f64> = self.controller.needs().gains.iter().map(|f| gain(f.get())).collect();
         let facts = Facts { step: self.step, ..Facts::default() };
-        let decision = self.controller.decide(&Agreed { facts: &facts, norm2: 1.0, gains: &gains });
-        let sent = decision.factor.get();
-        let outcome = Outcome { step: self.step, factor: sent, samples: 1000, ..Outcome::default() };
-        self.last = (!gains.is_empty()).then(|| Outcome { exchange_seconds: seconds(sent), ..outcome });
+        let agreed = Agreed { norm2: 1.0, gains: &gains, ..Agreed::new(&facts, &[]) };
+        let decision = self.controller.decide(&agreed);
+        let decided = Decided { factor: decision.factor().unwrap(), reason: decision.reason };
+        let exchange_seconds = seconds(decided.factor.get());
+        self.last = Some(Previous { samples: 1000, exchange_seconds, ..Previous::default() });
         self.step += 1;
-        decision
+        decided
+    }
+
+    /// What is known of the step before, once.
+    fn observe(&mut self) {
+        let facts = Facts { step: self.step, previous: self.last.take(), ..Facts::default() };
+        self.controller.observe(&facts);
     }
 
     /// The factors of the next `steps` steps as (factor, how often in a row), and the reasons given.
@@ -122,10 +134,10 @@ fn golden_7_exponential_walk_falls_back_to_the_safe_factor() {
     let mut driver = Driver::new(&GraVacConfig { epsilon: 0.9, ..GraVacConfig::default() });
     let (runs, reasons) = driver.run(1500, &table(&gains), &seconds);
     assert_eq!(runs, [(20.0, 500), (40.0, 500), (10.0, 500)]);
-    assert_eq!(driver.controller.probes(), [factor(10.0), factor(160.0)]);
+    assert_eq!(driver.controller.needs().gains, [factor(10.0), factor(160.0)]);
     assert_eq!(reasons[2], "gain 0.85 at 160x below 0.90: sending 10x");
     assert_eq!(driver.run(20_000, &table(&gains), &seconds).0, [(10.0, 20_000)]);
-    assert_eq!(driver.controller.probes(), [factor(10.0), factor(1000.0)]);
+    assert_eq!(driver.controller.needs().gains, [factor(10.0), factor(1000.0)]);
 }
 
 #[test]
@@ -135,8 +147,8 @@ fn golden_8_safe_rises_to_the_factor_that_was_measured() {
         let config = GraVacConfig { window: 5, ..GraVacConfig::default() };
         let mut driver = Driver::new(&config);
         driver.run(5, &table(&[(10.0, 0.80), (20.0, bold)]), &no_clock);
-        driver.controller.observe(&driver.last.take().unwrap());
-        assert_eq!(driver.controller.probes(), probes.map(factor));
+        driver.observe();
+        assert_eq!(driver.controller.needs().gains, probes.map(factor));
         let taken_over = if probes[0] == 20.0 { bold } else { 0.80 };
         assert!((driver.controller.search.safe_gain.unwrap() - taken_over).abs() < 1e-12);
         assert_eq!(driver.controller.search.bold_gain, None);
@@ -148,7 +160,7 @@ fn safe_at_the_largest_factor_is_probed_once() {
     let config = GraVacConfig { window: 5, max: factor(20.0), ..GraVacConfig::default() };
     let mut driver = Driver::new(&config);
     driver.run(6, &|_| 0.9, &no_clock);
-    assert_eq!(driver.controller.probes(), [factor(20.0)]);
+    assert_eq!(driver.controller.needs().gains, [factor(20.0)]);
     assert_eq!(driver.step(&|_| 0.9, &no_clock).factor.get(), 20.0);
     assert_eq!(driver.run(100, &|_| 0.9, &no_clock).0, [(20.0, 100)]);
     let only = GraVacConfig { max: factor(10.0), window: 5, ..GraVacConfig::default() };
@@ -177,7 +189,7 @@ fn dense_wins_on_a_fast_network_and_is_measured_again_before_the_next_search() {
         let told = (step == 0).then_some("throughput best at 1x of all tried: compression off");
         assert_eq!(decision.reason.as_deref(), told);
         // Listed now for the step after: off for two windows, measured in the third.
-        assert_eq!(driver.controller.probes().is_empty(), step < 19, "step {step}");
+        assert_eq!(driver.controller.needs().gains.is_empty(), step < 19, "step {step}");
     }
     // So compression pays now, and stays.
     let (runs, reasons) = driver.run(200, &table(&gains), &slow);
@@ -281,8 +293,8 @@ fn a_nan_gain_counts_as_zero_and_does_not_stay() {
     assert_eq!(driver.run(50, &|_| 0.9, &no_clock).0.last().unwrap().0, 20.0);
     // Without any gain nothing but dense is known to be safe, whatever ε.
     let mut blind = GraVacConfig { epsilon: 0.0, ..GraVacConfig::default() }.build(2).unwrap();
-    let decision = blind.decide(&Agreed { facts: &Facts::default(), norm2: 0.0, gains: &[] });
-    assert_eq!(decision.factor.get(), 1.0);
+    let facts = Facts::default();
+    assert_eq!(blind.decide(&Agreed::new(&facts, &[])).factor(), Some(CompressionFactor::DENSE));
 }
 
 /// Numbers that pass `ε` now and then, with a clock that makes every kind of check happen.
@@ -307,7 +319,7 @@ fn busy() -> GraVacConfig {
     }
 }
 
-fn noisy_step(driver: &mut Driver) -> Decision {
+fn noisy_step(driver: &mut Driver) -> Decided {
     let step = driver.step;
     driver.step(&|f| 0.3 + 0.6 * noise(step, f, "gain"), &|f| 0.5 + noise(step, f, "time"))
 }
@@ -321,8 +333,8 @@ fn resume_at_any_step_continues_to_the_bit() {
         // Between two steps, and between `observe` and `decide`.
         for observed in [false, true] {
             let mut now = whole.clone();
-            if let Some(outcome) = now.last.take_if(|_| observed) {
-                now.controller.observe(&outcome);
+            if observed {
+                now.observe();
             }
             let mut state = State::default();
             now.controller.save(&mut state);
@@ -377,7 +389,7 @@ proptest! {
         let allowed: Vec<f64> = [1.0, 10.0].into_iter().chain(ranks[0].controller.candidates().iter().map(|f| f.get())).collect();
         for (safe, bold, seconds, told) in numbers {
             let first = ranks[0].controller.search.safe.get();
-            let decisions: Vec<Decision> = ranks
+            let decisions: Vec<Decided> = ranks
                 .iter_mut()
                 .map(|rank| {
                     rank.last = rank.last.filter(|_| told);
@@ -387,7 +399,7 @@ proptest! {
             prop_assert!(decisions.windows(2).all(|pair| pair[0] == pair[1]));
             prop_assert!(ranks.windows(2).all(|pair| pair[0].controller == pair[1].controller));
             prop_assert!(allowed.contains(&decisions[0].factor.get()), "{:?}", decisions[0]);
-            let probes = ranks[0].controller.probes();
+            let probes = ranks[0].controller.needs().gains;
             prop_assert!(probes.windows(2).all(|pair| pair[0] < pair[1]), "{probes:?}");
             prop_assert!(ranks[0].controller.search.safe <= config.max);
         }

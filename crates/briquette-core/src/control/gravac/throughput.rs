@@ -1,7 +1,7 @@
 //! Compression throughput per factor: the paper's table `T`.
 
 use crate::CompressionFactor;
-use crate::control::Outcome;
+use crate::reduce::Previous;
 
 /// Samples per second times gain, of one factor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,13 +73,13 @@ impl Throughput {
     }
 }
 
-/// Samples per second of a step; `None` without a clock.
+/// Samples per second of a step at `factor`; `None` without a clock.
 ///
 /// A dense step is not charged for what was spent on probing: without compression nobody would probe (Alg. 1, line 25).
-pub(super) fn samples_per_second(outcome: &Outcome, factor: CompressionFactor) -> Option<f64> {
-    let compress = if factor.is_dense() { 0.0 } else { outcome.compress_seconds };
-    let seconds = outcome.compute_seconds + compress + outcome.exchange_seconds;
-    let rate = outcome.samples as f64 / seconds;
+pub(super) fn samples_per_second(step: &Previous, factor: CompressionFactor) -> Option<f64> {
+    let compress = if factor.is_dense() { 0.0 } else { step.compress_seconds };
+    let seconds = step.compute_seconds + compress + step.exchange_seconds;
+    let rate = step.samples as f64 / seconds;
     (seconds > 0.0 && rate > 0.0 && rate.is_finite()).then_some(rate)
 }
 
@@ -119,24 +119,24 @@ mod tests {
 
     #[test]
     fn without_a_clock_there_is_no_throughput() {
-        let outcome = |seconds| Outcome { samples: 128, exchange_seconds: seconds, ..Outcome::default() };
+        let step = |seconds| Previous { samples: 128, exchange_seconds: seconds, ..Previous::default() };
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 5e-324] {
-            assert_eq!(samples_per_second(&outcome(seconds), factor(10.0)), None, "{seconds}");
+            assert_eq!(samples_per_second(&step(seconds), factor(10.0)), None, "{seconds}");
         }
-        assert_eq!(samples_per_second(&outcome(2.0), factor(10.0)), Some(64.0));
-        assert_eq!(samples_per_second(&Outcome { samples: 0, ..outcome(2.0) }, factor(10.0)), None);
+        assert_eq!(samples_per_second(&step(2.0), factor(10.0)), Some(64.0));
+        assert_eq!(samples_per_second(&Previous { samples: 0, ..step(2.0) }, factor(10.0)), None);
     }
 
     #[test]
     fn a_dense_step_is_not_charged_for_probing() {
-        let outcome = Outcome {
+        let step = Previous {
             samples: 12,
             compute_seconds: 1.0,
             compress_seconds: 2.0,
             exchange_seconds: 3.0,
-            ..Outcome::default()
+            ..Previous::default()
         };
-        assert_eq!(samples_per_second(&outcome, factor(10.0)), Some(2.0));
-        assert_eq!(samples_per_second(&outcome, CompressionFactor::DENSE), Some(3.0));
+        assert_eq!(samples_per_second(&step, factor(10.0)), Some(2.0));
+        assert_eq!(samples_per_second(&step, CompressionFactor::DENSE), Some(3.0));
     }
 }

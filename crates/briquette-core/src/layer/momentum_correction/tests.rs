@@ -21,7 +21,7 @@ fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Sess
     let (layout, mut average) = (Layout::flat(input.len()), vec![0.0; input.len()]);
     let facts = Facts { step, ..Facts::default() };
     let (key, slots) = (Key::new(3).step(step), layout.slots());
-    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -84,7 +84,7 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
                 let (key, slots) = (Key::new(0), layout.slots());
                 let (out, own) = (&mut average, Some(&mut sent[..]));
                 reducer
-                    .reduce(Round { key, slots, facts: &facts, input: &input, average: out, sent: own }, &mut comm)?;
+                    .exchange(Round { key, slots, facts: &facts, input: &input, average: out, sent: own }, &mut comm)?;
                 for (i, sent) in sent.iter().enumerate() {
                     let kept = [reducer.velocity()[i], reducer.pending()[i]];
                     assert_eq!(*sent != 0.0, kept == [0.0, 0.0], "step {step}, value {i}: {sent}, {kept:?}");
@@ -189,7 +189,7 @@ fn with_every_exchange_dense_it_is_momentum_sgd() {
             let plain = momentum_sgd(world, settings);
             let dense = train(world, || MomentumCorrection::new(Dense, settings).unwrap());
             let controlled = train(world, || {
-                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE));
+                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE)).unwrap();
                 MomentumCorrection::new(adaptive, settings).unwrap()
             });
             assert_eq!(dense, controlled, "{world} ranks");

@@ -25,7 +25,7 @@ fn run<R: Reducer>(
             let facts = Facts { step, ..Facts::default() };
             let (key, slots) = (Key::new(3).step(step), layout.slots());
             let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            reducer.reduce(round, &mut comm)?;
+            reducer.exchange(round, &mut comm)?;
             averages.push(average);
         }
         Ok::<_, ReduceError>((averages, reducer))
@@ -74,7 +74,8 @@ fn a_difference_that_is_not_finite_is_refused_and_the_memories_stay() {
     let mut step = |reducer: &mut Shifted<Dense>, input: [f32; 2]| {
         let (mut average, facts) = ([0.0; 2], Facts::default());
         let (key, slots) = (Key::new(0), layout.slots());
-        reducer.reduce(Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None }, &mut comm)
+        reducer
+            .exchange(Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None }, &mut comm)
     };
     step(&mut reducer, [1.0, f32::MAX]).unwrap();
     let error = step(&mut reducer, [1.0, -f32::MAX]).unwrap_err();
@@ -194,7 +195,7 @@ fn descend<R: Reducer>(world: usize, steps: u64, rate: f32, make: impl Fn() -> R
             let (mut average, facts) = (vec![0.0; 10], Facts::default());
             let (key, slots) = (Key::new(1).step(step), layout.slots());
             let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            reducer.reduce(round, &mut comm)?;
+            reducer.exchange(round, &mut comm)?;
             (0..10).for_each(|j| x[j] -= rate * average[j]);
         }
         Ok::<_, ReduceError>(x)
@@ -236,7 +237,7 @@ fn three_ranks<R: Reducer>(steps: usize, make: impl Fn() -> R + Sync) -> Vec<f32
             let (mut average, facts) = ([0.0; 3], Facts::default());
             let (key, slots) = (Key::new(0), layout.slots());
             let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            reducer.reduce(round, &mut comm)?;
+            reducer.exchange(round, &mut comm)?;
             (0..3).for_each(|j| x[j] -= 0.02 * average[j]);
             sizes.push(x.iter().fold(0.0_f32, |m, v| m.max(v.abs())));
         }

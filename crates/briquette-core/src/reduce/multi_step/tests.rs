@@ -19,7 +19,7 @@ fn exchange<R: Reducer>(
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
         let (slots, out) = (layout.slots(), Some(&mut sent[..]));
         let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
-        let exchanged = make().reduce(round, &mut comm)?;
+        let exchanged = make().exchange(round, &mut comm)?;
         Ok::<_, ReduceError>((average, sent, exchanged.traffic))
     };
     Local::run(world, body).into_iter().collect::<Result<_, _>>().unwrap()
@@ -31,6 +31,10 @@ fn factor(value: f64) -> CompressionFactor {
 
 fn top(k: usize, of: usize) -> Gather<TopK, Mean> {
     Gather::new(TopK::factor(factor(of as f64 / k as f64)), Mean)
+}
+
+fn times<R>(rounds: usize, make: impl Fn() -> R) -> Vec<R> {
+    (0..rounds).map(|_| make()).collect()
 }
 
 /// Multiples of 1/64: sums and quarters are exact.
@@ -50,11 +54,13 @@ fn error(x: &[f32], y: &[f32]) -> f64 {
 #[test]
 fn rounds_by_hand() {
     // Top-1 twice: 4, then 3 of what is left.
-    let top_k = exchange(1, Key::new(0), || MultiStep::contractive(top(1, 4), 2).unwrap(), |_| vec![4., -3., 2., 1.]);
+    let top_k =
+        exchange(1, Key::new(0), || MultiStep::contractive(times(2, || top(1, 4))).unwrap(), |_| vec![4., -3., 2., 1.]);
     assert_eq!((&top_k[0].0, &top_k[0].1), (&vec![4.0, -3.0, 0.0, 0.0], &vec![4.0, -3.0, 0.0, 0.0]));
     // omega 1: damping 1/2, q² = 1/4, weight (1/2)/(3/4) = 2/3. A compressor that loses nothing sends x, then x/2:
     // 2/3·(6 + 3) = 6.
-    let make = || MultiStep::unbiased(Gather::new(Qsgd::new(3, 512, Norm::Max).unwrap(), Mean), 2, 1.0).unwrap();
+    let make =
+        || MultiStep::unbiased(times(2, || Gather::new(Qsgd::new(3, 512, Norm::Max).unwrap(), Mean)), 1.0).unwrap();
     let [six, minus_two] = exchange(1, Key::new(0), make, |_| vec![6.0, -2.0])[0].0[..] else { unreachable!() };
     assert!((six - 6.0).abs() < 1e-6 && (minus_two + 2.0).abs() < 1e-6, "{six} {minus_two}");
 }
@@ -65,7 +71,8 @@ fn rounds_of_top_k_are_one_top_k_of_all_of_them() {
     for world in [1, 2, 4] {
         for (k, rounds) in [(5, 4), (1, 7), (20, 3)] {
             let input = |rank| dyadic(rank, len);
-            let many = exchange(world, Key::new(0), || MultiStep::contractive(top(k, len), rounds).unwrap(), input);
+            let many =
+                exchange(world, Key::new(0), || MultiStep::contractive(times(rounds, || top(k, len))).unwrap(), input);
             let one = exchange(world, Key::new(0), || top(k * rounds, len), input);
             for (many, one) in many.iter().zip(&one) {
                 assert_eq!((&many.0, &many.1), (&one.0, &one.1), "{rounds} of top-{k} in a world of {world}");
@@ -80,11 +87,11 @@ fn one_round_is_the_inner_reducer_to_the_bit() {
     let random = || SharedRandomK::scaled(factor(4.0));
     let input = |rank| dyadic(rank, 50).iter().map(|v| 0.3 * v).collect();
     for (key, world) in [(Key::new(1), 1), (Key::new(2), 3)] {
-        let once = exchange(world, key, || MultiStep::unbiased(qsgd(), 1, 1.7).unwrap(), input);
+        let once = exchange(world, key, || MultiStep::unbiased(vec![qsgd()], 1.7).unwrap(), input);
         assert_eq!(once, exchange(world, key, qsgd, input));
-        let once = exchange(world, key, || MultiStep::unbiased(random(), 1, 3.0).unwrap(), input);
+        let once = exchange(world, key, || MultiStep::unbiased(vec![random()], 3.0).unwrap(), input);
         assert_eq!(once, exchange(world, key, random, input));
-        let once = exchange(world, key, || MultiStep::contractive(top(5, 50), 1).unwrap(), input);
+        let once = exchange(world, key, || MultiStep::contractive(vec![top(5, 50)]).unwrap(), input);
         assert_eq!(once, exchange(world, key, || top(5, 50), input));
     }
 }
@@ -108,12 +115,12 @@ fn rounds_equal_the_naive_twin() {
     // Signs twice: where the residual is far from a tie the twin's rounding changes nothing.
     let (x, key) = (dyadic(0, 40), Key::new(4));
     for rounds in [1, 2, 5] {
-        let make = || MultiStep::contractive(Gather::new(ScaledSign::new(), Mean), rounds).unwrap();
+        let make = || MultiStep::contractive(times(rounds, || Gather::new(ScaledSign::new(), Mean))).unwrap();
         let ours = exchange(1, key, make, |_| x.clone());
         let twin = naive(&x, key, rounds, 0.0, &mut ScaledSign::new());
         assert!(error(&ours[0].0, &twin) <= 1e-9 * energy(&x), "{rounds}");
         let qsgd = Qsgd::new(4, 512, Norm::L2).unwrap();
-        let make = || MultiStep::unbiased(Gather::new(qsgd, Mean), rounds, 0.9).unwrap();
+        let make = || MultiStep::unbiased(times(rounds, || Gather::new(qsgd, Mean)), 0.9).unwrap();
         let ours = exchange(1, key, make, |_| x.clone());
         let twin = naive(&x, key, rounds, 0.9, &mut qsgd.clone());
         assert!(error(&ours[0].0, &twin) <= 1e-9 * energy(&x), "{rounds}");
@@ -127,12 +134,17 @@ fn the_error_contracts_with_every_round() {
     equal[3] = -0.7;
     for x in [dyadic(0, len), equal, (0..len).map(|i| 0.5_f32.powi(i as i32)).collect()] {
         for rounds in 1..12 {
-            let sent = exchange(1, Key::new(0), || MultiStep::contractive(top(k, len), rounds).unwrap(), |_| x.clone());
+            let sent = exchange(
+                1,
+                Key::new(0),
+                || MultiStep::contractive(times(rounds, || top(k, len))).unwrap(),
+                |_| x.clone(),
+            );
             let bound = (1.0 - k as f64 / len as f64).powi(rounds as i32);
             assert!(error(&x, &sent[0].0) <= (bound + 1e-12) * energy(&x), "top-k, {rounds} rounds");
             // A scaled sign leaves 1 − ‖x‖₁²/(d‖x‖²) of what it gets, so no round makes it worse.
             let sign = |rounds| {
-                let make = || MultiStep::contractive(Gather::new(ScaledSign::new(), Mean), rounds).unwrap();
+                let make = || MultiStep::contractive(times(rounds, || Gather::new(ScaledSign::new(), Mean))).unwrap();
                 error(&x, &exchange(1, Key::new(0), make, |_| x.clone())[0].0)
             };
             assert!(sign(rounds + 1) <= sign(rounds) + 1e-9 * energy(&x), "sign, {rounds} rounds");
@@ -141,14 +153,14 @@ fn the_error_contracts_with_every_round() {
 }
 
 /// Mean of the results over draws, and their mean error, relative.
-fn statistics<R: Stateless>(x: &[f32], draws: u64, mut reducer: R) -> (Vec<f64>, f64) {
+fn statistics<R: Reducer>(x: &[f32], draws: u64, mut reducer: R) -> (Vec<f64>, f64) {
     let mut comm = Local::world(1).remove(0);
     let (layout, facts) = (Layout::flat(x.len()), Facts::default());
     let (mut mean, mut lost) = (vec![0.0; x.len()], 0.0);
     for step in 0..draws {
         let (key, mut average) = (Key::new(11).step(step), vec![0.0; x.len()]);
         let round = Round { key, slots: layout.slots(), facts: &facts, input: x, average: &mut average, sent: None };
-        reducer.reduce(round, &mut comm).unwrap();
+        reducer.exchange(round, &mut comm).unwrap();
         lost += error(x, &average) / energy(x) / draws as f64;
         mean.iter_mut().zip(&average).for_each(|(mean, v)| *mean += f64::from(*v) / draws as f64);
     }
@@ -164,7 +176,7 @@ fn unbiased_rounds_are_unbiased_and_within_the_variance() {
     };
     for rounds in [1, 2, 4] {
         // Scaled random-k has the variance d/k − 1 exactly: 4 here, and 0.694 after 4 rounds.
-        let random = MultiStep::unbiased(SharedRandomK::scaled(factor(5.0)), rounds, 4.0).unwrap();
+        let random = MultiStep::unbiased(times(rounds, || SharedRandomK::scaled(factor(5.0))), 4.0).unwrap();
         let (mean, lost) = statistics(&x, draws, random);
         let expected = bound(4.0, rounds as i32);
         println!("random-k, {rounds} rounds: {lost:.4} of {expected:.4}");
@@ -172,8 +184,8 @@ fn unbiased_rounds_are_unbiased_and_within_the_variance() {
         let off: f64 = mean.iter().zip(&x).map(|(m, x)| (m - f64::from(*x)).powi(2)).sum();
         assert!(off <= 2.0 * expected * energy(&x) / draws as f64, "{rounds} rounds");
         let omega = 50_f64.sqrt(); // one level, L2
-        let qsgd = Gather::new(Qsgd::new(2, 512, Norm::L2).unwrap(), Mean);
-        let (mean, lost) = statistics(&x, draws, MultiStep::unbiased(qsgd, rounds, omega).unwrap());
+        let qsgd = || Gather::new(Qsgd::new(2, 512, Norm::L2).unwrap(), Mean);
+        let (mean, lost) = statistics(&x, draws, MultiStep::unbiased(times(rounds, qsgd), omega).unwrap());
         println!("qsgd, {rounds} rounds: {lost:.4} of {:.4}", bound(omega, rounds as i32));
         assert!(lost <= 1.05 * bound(omega, rounds as i32), "{rounds} rounds: {lost}");
         let off: f64 = mean.iter().zip(&x).map(|(m, x)| (m - f64::from(*x)).powi(2)).sum();
@@ -186,7 +198,7 @@ fn traffic_is_that_of_every_round() {
     let input = |rank| dyadic(rank, 64);
     let one = exchange(3, Key::new(0), || Gather::new(ScaledSign::new(), Mean), input);
     for rounds in [2, 5] {
-        let make = || MultiStep::contractive(Gather::new(ScaledSign::new(), Mean), rounds).unwrap();
+        let make = || MultiStep::contractive(times(rounds, || Gather::new(ScaledSign::new(), Mean))).unwrap();
         for (many, one) in exchange(3, Key::new(0), make, input).iter().zip(&one) {
             assert_eq!((many.2.sent, many.2.received), (rounds as u64 * one.2.sent, rounds as u64 * one.2.received));
         }
@@ -195,9 +207,9 @@ fn traffic_is_that_of_every_round() {
 
 #[test]
 fn impossible_settings_are_refused() {
-    let error = MultiStep::contractive(top(1, 4), 0).map(drop).unwrap_err().to_string();
+    let error = MultiStep::<Gather<TopK, Mean>>::contractive(Vec::new()).map(drop).unwrap_err().to_string();
     assert!(error.contains("at least 1"), "{error}");
     for omega in [-1.0, f64::NAN, f64::INFINITY] {
-        assert!(MultiStep::unbiased(top(1, 4), 2, omega).is_err());
+        assert!(MultiStep::unbiased(vec![top(1, 4)], omega).is_err());
     }
 }

@@ -38,7 +38,7 @@ fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Sess
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
     let facts = Facts { step, ..Facts::default() };
     let (key, slots) = (Key::new(6).step(step), layout.slots());
-    reducer.reduce(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 

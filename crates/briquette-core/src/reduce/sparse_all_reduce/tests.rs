@@ -139,7 +139,7 @@ fn fed_back_no_coordinate_waits_for_ever() {
         for step in 0..steps {
             let (key, slots, input) = (Key::new(0).step(step), layout.slots(), &inputs[comm.rank()][..]);
             let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: None };
-            reducer.reduce(round, &mut comm)?;
+            reducer.exchange(round, &mut comm)?;
             sum.iter_mut().zip(&average).for_each(|(sum, v)| *sum += f64::from(*v));
         }
         Ok::<_, ReduceError>((sum, reducer.residual().iter().fold(0.0_f64, |m, v| m.max(f64::from(v.abs())))))

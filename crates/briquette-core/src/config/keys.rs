@@ -1,0 +1,199 @@
+//! Reading a configuration: the strategy and the keys of the exchange stand side by side.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+use super::{Config, Exchange, StrategyConfig};
+
+/// The strategy's key, and the period of Local SGD, which had a key of its own.
+const OWN: [&str; 2] = ["strategy", "every"];
+
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Config;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a strategy and the keys of an exchange")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Config, A::Error> {
+        let (mut strategy, mut every) = (None, None);
+        let rest = Rest { map, strategy: &mut strategy, every: &mut every, fields: &[] };
+        let exchange = Exchange::deserialize(rest)?;
+        let strategy = match (strategy.unwrap_or_default(), every) {
+            (strategy, None) => strategy,
+            (StrategyConfig::LocalSgd(mut settings), Some(every)) => {
+                settings.period = every;
+                settings.into()
+            }
+            (strategy, Some(_)) => {
+                return Err(A::Error::custom(format!(
+                    "`every` is the period of local-sgd, and the strategy is {strategy}"
+                )));
+            }
+        };
+        Ok(Config { strategy, exchange })
+    }
+}
+
+/// The keys of the exchange; its own keys are taken out on the way.
+struct Rest<'a, A> {
+    map: A,
+    strategy: &'a mut Option<StrategyConfig>,
+    every: &'a mut Option<u64>,
+    fields: &'static [&'static str],
+}
+
+impl<'de, A: MapAccess<'de>> Deserializer<'de> for Rest<'_, A> {
+    type Error = A::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, A::Error> {
+        visitor.visit_map(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        visitor.visit_map(Rest { fields, ..self })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        while let Some(key) = self.map.next_key_seed(Key(self.fields))? {
+            match key.as_str() {
+                "strategy" => *self.strategy = Some(self.map.next_value()?),
+                "every" => *self.every = Some(self.map.next_value()?),
+                _ => return seed.deserialize(key.into_deserializer()).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+/// One of these, or its own. Refused while it is read, so that the error has its place in the file.
+struct Key(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        if self.0.contains(&key.as_str()) || OWN.contains(&key.as_str()) {
+            return Ok(key);
+        }
+        let valid = OWN[..1].iter().chain(self.0).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        Err(D::Error::custom(format!("unknown field `{key}`, expected one of {valid}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ControllerConfig, Feedback, ReducerConfig};
+    use crate::control::{GraVacConfig, Policy};
+    use crate::layer::{DianaConfig, Momentum};
+    use crate::reduce::TernaryAllReduceConfig;
+
+    /// As version 0.1 wrote them in checkpoints and as its documentation had them.
+    #[test]
+    fn configurations_of_older_versions_are_read() {
+        let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
+        let old = |keys: &str| serde_json::from_str::<Config>(&format!(r#"{{"strategy":"every-step",{keys},{rest}}}"#));
+        let gather = ReducerConfig::gather("topk:8x:q8".parse().unwrap());
+        let top_k = r#""reducer":{"kind":"gather","compressor":"topk:8x:q8","per_slot":false}"#;
+        let gravac = GraVacConfig { policy: Policy::Geometric { ratio: 2.0 }, ..GraVacConfig::default() };
+        let momentum = Momentum { clip: Some(2.0), ..Momentum::default() };
+        for (keys, expected) in [
+            (
+                r#""reducer":{"kind":"dense"},"feedback":"none","controller":{"kind":"none"}"#.to_owned(),
+                Exchange::default(),
+            ),
+            (
+                format!(r#"{top_k},"feedback":"error-inside""#),
+                Exchange { reducer: gather.clone(), feedback: Feedback::ErrorInside, ..Exchange::default() },
+            ),
+            (
+                format!(r#"{top_k},"feedback":{{"diana":{{"alpha":null}}}}"#),
+                Exchange { reducer: gather.clone(), feedback: DianaConfig::default().into(), ..Exchange::default() },
+            ),
+            (
+                format!(r#"{top_k},"feedback":{{"momentum":{{"clip":2.0}}}}"#),
+                Exchange { reducer: gather.clone(), feedback: momentum.into(), ..Exchange::default() },
+            ),
+            (
+                r#""controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#.to_owned(),
+                Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
+            ),
+            (
+                // JSON has no infinity.
+                r#""reducer":{"kind":"ternary-all-reduce","clip":null}"#.to_owned(),
+                Exchange { reducer: TernaryAllReduceConfig { clip: f32::INFINITY }.into(), ..Exchange::default() },
+            ),
+            (
+                r#""aggregator":"krum:1","reducer":{"kind":"multi-step","rounds":3,"inner":{"kind":"dense"}}"#
+                    .to_owned(),
+                Exchange {
+                    aggregator: "krum:1".parse().unwrap(),
+                    reducer: "multi-step:3,inner=dense".parse().unwrap(),
+                    ..Exchange::default()
+                },
+            ),
+        ] {
+            assert_eq!(old(&keys).map_err(|e| format!("{keys}: {e}")), Ok(Config::every_step(expected)));
+        }
+        let periodic = r#"{"strategy":"periodic","every":5}"#;
+        assert_eq!(serde_json::from_str::<Config>(periodic).unwrap(), Config::local_sgd(5));
+    }
+
+    #[test]
+    fn what_has_its_default_is_not_written() {
+        let json = |config: &Config| serde_json::to_string(config).unwrap();
+        assert_eq!(json(&Config::dense()), r#"{"strategy":"every-step"}"#);
+        let top_k = json(&Config::top_k(0.01).unwrap());
+        assert_eq!(top_k, r#"{"strategy":"every-step","reducer":"gather:topk:100x","feedback":"error"}"#);
+        assert_eq!(json(&Config::local_sgd(4)), r#"{"strategy":"local-sgd:4"}"#);
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_its_line_and_what_is_valid() {
+        let error = |text: &str| toml::from_str::<Config>(text).unwrap_err().to_string();
+        let unknown = error("strategy = 'every-step'\nreducre = 'dense'");
+        assert!(unknown.contains("line 2, column 1") && unknown.contains("`reducre`"), "{unknown}");
+        assert!(unknown.contains("`strategy`, `reducer`, `aggregator`"), "{unknown}");
+        let every = error("strategy = 'every-step'\nevery = 3");
+        assert!(every.contains("`every` is the period of local-sgd"), "{every}");
+        assert!(error("feedback = 'memory'").contains("valid are: none, error, error-inside"));
+        assert!(error("threads = 'x'").contains("line 1, column 11"));
+    }
+
+    #[test]
+    fn a_strategy_refuses_the_keys_that_it_would_ignore() {
+        let config: Config = toml::from_str("strategy = 'local-sgd:4'\nreducer = 'power-sgd:2'").unwrap();
+        let error = config.build(&crate::Layout::flat(10), 2).map(drop).unwrap_err().to_string();
+        assert!(error.contains("local-sgd") && error.contains("reducer would be ignored"), "{error}");
+    }
+}

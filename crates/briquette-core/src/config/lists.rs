@@ -1,0 +1,74 @@
+//! The families' lists: the only place that names all algorithms of a family. A new one is one more name.
+
+use super::family::family;
+use super::{AggregatorSettings, ControllerSettings, FeedbackSettings, ReducerSettings, StrategySettings};
+use crate::aggregate::*;
+use crate::control::*;
+use crate::layer::*;
+use crate::reduce::*;
+use crate::sync::*;
+
+family! {
+    /// When ranks exchange, and what.
+    StrategyConfig = EveryStep, "strategy", dyn StrategySettings {
+        EveryStep = EveryStepConfig,
+        LocalSgd(LocalSgdConfig),
+        Slowmo(SlowMoConfig),
+        Sgp(SgpConfig),
+    }
+}
+
+family! {
+    /// How vectors are combined.
+    ReducerConfig = Dense, "reducer", dyn ReducerSettings {
+        Dense = Dense,
+        Gather(GatherConfig),
+        SharedRandomK(SharedRandomKConfig),
+        PowerSgd(PowerSgdConfig),
+        MultiStep(MultiStepConfig),
+        SparseAllReduce(SparseAllReduceConfig),
+        SketchedSgd(Sketch),
+        TernaryAllReduce(TernaryAllReduceConfig),
+    }
+}
+
+family! {
+    /// How contributions become one vector.
+    ///
+    /// ```
+    /// use briquette_core::aggregate::Krum;
+    /// use briquette_core::config::AggregatorConfig;
+    /// assert_eq!("krum:1,keep=2".parse(), Ok(AggregatorConfig::Krum(Krum { byzantine: 1, keep: 2 })));
+    /// let error = "krum:1,kep=2".parse::<AggregatorConfig>().unwrap_err().to_string();
+    /// assert!(error.contains("unknown field `kep`, expected `byzantine` or `keep`"), "{error}");
+    /// ```
+    #[derive(Copy)]
+    AggregatorConfig = Mean, "aggregator", dyn AggregatorSettings {
+        Mean = Mean,
+        Krum(Krum),
+        TrimmedMean(TrimmedMean),
+    }
+}
+
+family! {
+    /// What becomes of what was not sent.
+    #[derive(Copy)]
+    Feedback = None, "feedback", dyn FeedbackSettings {
+        None = NoFeedback,
+        Error = ErrorFeedbackConfig,
+        ErrorInside = ErrorInsideConfig,
+        Momentum(Momentum),
+        Diana(DianaConfig),
+        Ef21 = Ef21Config,
+    }
+}
+
+family! {
+    /// What decides the compression ratio.
+    ControllerConfig = None, "controller", dyn ControllerSettings {
+        None = NoController,
+        Constant(ConstantConfig),
+        Schedule(ScheduleConfig),
+        Gravac(GraVacConfig),
+    }
+}

@@ -1,0 +1,154 @@
+//! What the settings of an algorithm declare and build, a trait per family. Builds and laws follow what is declared: neither asks
+//! which algorithm it is.
+
+use std::fmt;
+
+use super::{CompressorConfig, Described, Exchange, Feedback};
+use crate::Layout;
+use crate::aggregate::Aggregator;
+use crate::compress::Class;
+use crate::control::Controller;
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+use crate::sync::SyncStrategy;
+
+/// Settings of a strategy.
+pub trait StrategySettings: fmt::Debug {
+    /// The strategy of one of `world` ranks, with `exchange` for what travels. One that uses only some of its keys refuses the
+    /// others ([`Exchange::refuse_all_but`]).
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
+
+    /// The fewest ranks that it works with.
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize;
+
+    /// What travels where the laws try it.
+    fn exchanges(&self) -> Vec<Exchange>;
+}
+
+/// What a reducer is, for builds and laws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReducerTraits {
+    /// Everything travels, exactly: there is no gain to measure, and nothing to feed back.
+    pub is_dense: bool,
+    /// What it loses must be fed back.
+    pub needs_feedback: bool,
+    /// What it sends is the vector's own bits, or 0.
+    pub is_exact: bool,
+    /// It looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
+    pub searches: bool,
+    /// It compresses every slot by itself.
+    pub is_per_slot: bool,
+    /// It combines messages with the exchange's aggregator.
+    pub aggregates: bool,
+    /// Values are sums of products over a whole matrix, whose rounding is of the matrix.
+    pub multiplies_matrices: bool,
+}
+
+/// Settings of a reducer.
+pub trait ReducerSettings: fmt::Debug {
+    /// The reducer of one bucket, within `exchange`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError>;
+
+    /// Whether it is built without a bucket around it where the vector is not cut: its random bits are then those of the whole.
+    fn takes_all_slots(&self) -> bool {
+        false
+    }
+
+    /// What it is.
+    fn traits(&self) -> ReducerTraits;
+
+    /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
+    fn class(&self, len: usize) -> Option<Class>;
+
+    /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
+    fn amplification(&self, len: usize) -> Option<f64> {
+        match self.class(len)? {
+            Class::Unbiased { omega } | Class::Biased { omega } => Some(omega),
+            Class::Contractive { .. } | Class::MeanContractive { .. } => None,
+        }
+    }
+
+    /// What makes its messages, where a compressor does.
+    fn compressor(&self) -> Option<CompressorConfig> {
+        None
+    }
+}
+
+/// What a memory asks of what it is around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing: there is no memory.
+    Nothing,
+    /// It keeps what was not sent, all of it (law 3): the error must be smaller than the vector.
+    Bounded,
+    /// It sends differences: on every rank the error must be smaller than the difference, and the average a mean.
+    Contractive,
+    /// It sends differences: the error must have no mean, and the average be one.
+    Unbiased,
+}
+
+impl Asks {
+    /// Whether there is a memory.
+    pub fn remembers(self) -> bool {
+        self != Asks::Nothing
+    }
+
+    /// Whether the memory is a residual.
+    pub fn keeps_residual(self) -> bool {
+        self == Asks::Bounded
+    }
+
+    /// Whether the memory is what differences are taken to.
+    pub fn sends_differences(self) -> bool {
+        matches!(self, Asks::Contractive | Asks::Unbiased)
+    }
+}
+
+/// Settings of a memory around a reducer.
+pub trait FeedbackSettings: fmt::Debug {
+    /// The memory around what `exchange` makes for `layout`, whose errors are as it [asks](Self::asks).
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    fn wrap(
+        &self,
+        inner: Box<dyn Reducer>,
+        exchange: &Exchange,
+        layout: &Layout,
+    ) -> Result<Box<dyn Reducer>, ConfigError>;
+
+    /// What it asks of what it is around.
+    fn asks(&self) -> Asks;
+
+    /// The settings with which the laws try it under a controller, where these cannot be.
+    fn under_controller(&self) -> Option<Feedback> {
+        None
+    }
+}
+
+/// Settings of a controller.
+pub trait ControllerSettings: fmt::Debug {
+    /// The controller of one of `world` ranks; `None` where nothing is decided.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
+}
+
+/// Settings of an aggregator, which are the aggregator itself.
+pub trait AggregatorSettings: Aggregator {
+    /// As an object of its own.
+    fn build(&self) -> Box<dyn Aggregator>;
+}
+
+impl<A: Aggregator + Described + Clone + 'static> AggregatorSettings for A {
+    fn build(&self) -> Box<dyn Aggregator> {
+        Box::new(self.clone())
+    }
+}

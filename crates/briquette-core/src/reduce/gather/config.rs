@@ -1,0 +1,80 @@
+//! Settings of the gather.
+
+use super::{Gather, Grain};
+use crate::Layout;
+use crate::compress::{Class, Compressor, Dense, Spec};
+use crate::config::{
+    CompressorConfig, Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, probes, worse,
+};
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+
+/// Settings of [`Gather`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatherConfig {
+    /// What a message is.
+    pub compressor: CompressorConfig,
+    /// One message a slot instead of one a vector.
+    pub per_slot: bool,
+}
+
+/// Top-k of 5 % with 8-bit values, for the whole vector.
+impl Default for GatherConfig {
+    fn default() -> Self {
+        GatherConfig {
+            compressor: CompressorConfig::top_k_q8(crate::CompressionFactor::constant(20.0)),
+            per_slot: false,
+        }
+    }
+}
+
+impl Described for GatherConfig {
+    const NAME: &'static str = "gather";
+    const SETTINGS: &'static str = "COMPRESSOR[,per-slot=true]";
+    const HELP: &'static str = "an all-gather of compressed messages, one for all or one a slot (topk:20x:q8)";
+
+    fn representatives() -> Vec<Self> {
+        vec![GatherConfig { compressor: Dense::representative().into(), per_slot: false }]
+    }
+}
+
+impl ReducerSettings for GatherConfig {
+    fn build(&self, exchange: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        let grain = if self.per_slot { Grain::PerSlot } else { Grain::Whole };
+        Ok(Box::new(Gather::new(self.compressor.build(), exchange.aggregator.get().build()).grain(grain)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: self.compressor.needs_feedback(),
+            is_exact: self.compressor.is_exact(),
+            searches: self.compressor.searches(),
+            is_per_slot: self.per_slot,
+            aggregates: true,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn class(&self, len: usize) -> Option<Class> {
+        let compressor = self.compressor.build();
+        probes(len).map(|x| compressor.class(&x)).reduce(worse)
+    }
+
+    fn compressor(&self) -> Option<CompressorConfig> {
+        Some(self.compressor)
+    }
+}
+
+impl ReducerConfig {
+    /// One message for the whole vector.
+    pub fn gather(compressor: CompressorConfig) -> Self {
+        GatherConfig { compressor, per_slot: false }.into()
+    }
+
+    /// One message a slot.
+    pub fn gather_per_slot(compressor: CompressorConfig) -> Self {
+        GatherConfig { compressor, per_slot: true }.into()
+    }
+}
