@@ -239,6 +239,10 @@ impl Transport for Local {
     }
 
     fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        if self.channel > 0 {
+            let cause = "a channel has no channels of its own: open it on the session of the rank".to_owned();
+            return Err(CommError::Channel { rank: self.rank, channel, cause });
+        }
         Ok(Box::new(Local::of(&self.world, self.rank, channel, self.clock.clone())))
     }
 
