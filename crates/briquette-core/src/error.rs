@@ -346,6 +346,16 @@ impl ConfigError {
     pub(crate) fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
         ConfigError::Range { what, range, got: got.to_string() }
     }
+
+    /// The same as a result: an error unless `valid`.
+    pub(crate) fn unless(
+        valid: bool,
+        what: &'static str,
+        range: &'static str,
+        got: impl std::fmt::Display,
+    ) -> Result<(), Self> {
+        if valid { Ok(()) } else { Err(ConfigError::range(what, range, got)) }
+    }
 }
 
 /// Saved state does not fit.
@@ -365,4 +375,10 @@ pub enum StateError {
         /// What was saved.
         got: String,
     },
+}
+
+impl StateError {
+    pub(crate) fn mismatch(name: &str, expected: &str, got: impl std::fmt::Debug) -> Self {
+        StateError::Mismatch { name: name.into(), expected: expected.into(), got: format!("{got:?}") }
+    }
 }

@@ -2,8 +2,11 @@
 //! so that they replay, on however many threads.
 
 use crate::parallel::{self, Part, SEGMENT};
+use crate::reduce::Kept;
 
 const LANES: usize = 8;
+/// All set in NaN and infinities, and in no other number.
+const EXPONENT: u32 = 0x7f80_0000;
 
 #[inline(always)]
 fn lanes(x: &[f32], term: impl Fn(f64) -> f64) -> f64 {
@@ -88,9 +91,81 @@ pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
     parallel::fold(0..segments, work, &|_, (x, y)| distances(x.0, y.0), &|a, b| a + b).unwrap_or(0.0)
 }
 
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn add_scaled_segment(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    let ((x, rest_x), (y, rest_y)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    let (out, rest_out) = out.as_chunks_mut::<LANES>();
+    let mut add = |lane: usize, x: f32, y: f32, out: &mut f32| {
+        *out = x * weight + y;
+        sums[lane] += f64::from(*out) * f64::from(*out);
+    };
+    for ((x, y), out) in x.iter().zip(y).zip(out) {
+        (0..LANES).for_each(|i| add(i, x[i], y[i], &mut out[i]));
+    }
+    (0..rest_x.len()).for_each(|i| add(i, rest_x[i], rest_y[i], &mut rest_out[i]));
+    sums.iter().sum()
+}
+
+/// `out = weight·x + y`, and `‖out‖²`: finite where all of `out` is, as no sum of squares of floats leaves the range of f64.
+pub(crate) fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> f64 {
+    let segments = out.len().div_ceil(SEGMENT);
+    let work = ((Part(x, SEGMENT), Part(y, SEGMENT)), Part(out, SEGMENT));
+    type Pair<'a> = (Part<&'a [f32]>, Part<&'a [f32]>);
+    let each = |_, ((x, y), out): (Pair<'_>, Part<&mut [f32]>)| add_scaled_segment(x.0, weight, y.0, out.0);
+    parallel::fold(0..segments, work, &each, &|a, b| a + b).unwrap_or(0.0)
+}
+
+/// `out = x`, and `‖x‖²`: a segment is near when it is read again.
+pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
+    let work = (Part(x, SEGMENT), Part(out, SEGMENT));
+    let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
+        out.0.copy_from_slice(x.0);
+        squares(x.0)
+    };
+    parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a + b).unwrap_or(0.0)
+}
+
+/// `x ← x − sent`; what that was is added to `kept`, and whether all that stays behind is finite. For blocks that lie in the
+/// nearest cache: two loops, each of which vectorises.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(crate) fn take_off(x: &mut [f32], sent: &[f32], kept: &mut Kept) -> bool {
+    let mut energies = [0.0_f64; LANES];
+    let ((chunks, rest), (chunks_sent, rest_sent)) = (x.as_chunks::<LANES>(), sent.as_chunks::<LANES>());
+    // x² − (x − c)² = c·(2x − c)
+    let mut add = |lane: usize, x: f32, sent: f32| {
+        let (x, sent) = (f64::from(x), f64::from(sent));
+        energies[lane] += sent * (2.0 * x - sent);
+    };
+    for (x, sent) in chunks.iter().zip(chunks_sent) {
+        (0..LANES).for_each(|i| add(i, x[i], sent[i]));
+    }
+    (0..rest.len()).for_each(|i| add(i, rest[i], rest_sent[i]));
+    kept.energy += energies.iter().sum::<f64>();
+    let (mut count, mut bad) = (0_u32, 0_u32);
+    for (x, sent) in x.iter_mut().zip(sent) {
+        // A decoded vector has no negative zeros.
+        *x -= sent + 0.0;
+        count += u32::from(*sent != 0.0);
+        bad |= u32::from(x.to_bits() & EXPONENT == EXPONENT);
+    }
+    kept.values += count as usize;
+    bad == 0
+}
+
+/// `‖x‖²`, `‖x − sent‖²` and how many values of `sent` are not 0, in one pass over both.
+pub(crate) fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
+    let work = (Part(x, SEGMENT), Part(&sent[..x.len()], SEGMENT));
+    let each = |_, (x, sent): (Part<&[f32]>, Part<&[f32]>)| {
+        let count = sent.0.iter().map(|v| u32::from(*v != 0.0)).sum::<u32>();
+        (squares(x.0), distances(x.0, sent.0), count as usize)
+    };
+    let join = |a: (f64, f64, usize), b: (f64, f64, usize)| (a.0 + b.0, a.1 + b.1, a.2 + b.2);
+    parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &join).unwrap_or_default()
+}
+
 /// Whether no value is NaN or infinite. Without a branch or an early end, so that it runs at the speed of memory.
 pub(crate) fn all_finite(x: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 

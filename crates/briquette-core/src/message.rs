@@ -16,6 +16,7 @@
 
 mod decode;
 mod payload;
+mod take_off;
 mod write;
 
 pub(crate) use payload::{Coding, Grid, Payload, Values, bucket_count, for_buckets, power_of_two};

@@ -70,5 +70,7 @@ family! {
         Constant(ConstantConfig),
         Schedule(ScheduleConfig),
         Gravac(GraVacConfig),
+        Adaqs(Adaqs),
+        LGreco(LGreco),
     }
 }

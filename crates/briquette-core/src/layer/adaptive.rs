@@ -23,7 +23,7 @@ use crate::Session;
 use crate::control::{Agreed, Controller, Moments};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
-use crate::reduce::{Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, gain};
+use crate::reduce::{Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, gain};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
@@ -152,6 +152,14 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         self.discard();
         self.before.insert(State::default()).put_part("controller", &self.controller);
         self.decide_and_reduce(round, comm)
+    }
+
+    fn can_take_off(&self) -> bool {
+        self.inner.can_take_off()
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        if self.was_dense { self.dense.take_off(unsent) } else { self.inner.take_off(unsent) }
     }
 
     fn report(&self, report: &mut Report) {

@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Energies, Exchanged, Facts, Knob, Levels, Probe, Reducer, Round, Selections};
+use crate::reduce::{Energies, Exchanged, Facts, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
@@ -131,6 +131,19 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         };
         comm.scope().bucket = None;
         Ok(exchanged)
+    }
+
+    fn can_take_off(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.reducer.can_take_off())
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let mut first = 0;
+        self.buckets.iter_mut().fold(true, |finite, Bucket { range, slots, reducer, .. }| {
+            let places = first..first + slots.len();
+            first = places.end;
+            reducer.take_off(&mut unsent.part(slots, places, range.clone())) & finite
+        })
     }
 
     fn report(&self, report: &mut Report) {

@@ -22,7 +22,8 @@
 //! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
 //! the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
-//! **State.** The residual: one vector a rank. While exchanging, two more (the fed vector and `sent`).
+//! **State.** The residual: one vector a rank. While exchanging, the fed vector, and `sent` where the reducer inside cannot take its
+//! messages off the fed vector.
 //!
 //! **Deviations.** The learning rate is outside the memory unless asked for, as in GraVAC. Under parameter groups of
 //! different rates, inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD: an inner momentum goes on
@@ -51,10 +52,11 @@
 use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::reduce::{Exchanged, Facts, Reducer, Round};
+use crate::math::add_scaled;
+use crate::reduce::{Exchanged, Facts, Kept, Reducer, Round, Unsent};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Layout, Session};
+use crate::{Layout, Session, Slot};
 
 /// Feeds back what was not sent; see the [module](self).
 #[derive(Debug)]
@@ -63,13 +65,18 @@ pub struct ErrorFeedback<R> {
     inside: bool,
     /// The next one is the fed vector until what was sent is known.
     residual: Staged<Vec<f32>>,
+    /// Where the reducer inside cannot take its messages off.
     sent: Vec<f32>,
+    /// Of each slot of the fed vector: `‖x‖²`, and what was sent.
+    energies: Vec<f64>,
+    kept: Vec<Kept>,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Around any reducer that reports what it sent.
     pub fn new(inner: R) -> Self {
-        ErrorFeedback { inner, inside: false, residual: Staged::default(), sent: Vec::new() }
+        let (residual, sent, energies, kept) = (Staged::default(), Vec::new(), Vec::new(), Vec::new());
+        ErrorFeedback { inner, inside: false, residual, sent, energies, kept }
     }
 
     /// With the memory inside the learning rate. Rounds must then tell the rate, see
@@ -87,6 +94,37 @@ impl<R: Reducer> ErrorFeedback<R> {
             (true, Some(rate)) => Err(ReduceError::LearningRate { step: facts.step, rate }),
             (true, None) => Err(ReduceError::NoLearningRate { step: facts.step }),
         }
+    }
+
+    /// Writes what is to be sent beside the residual, and its energies.
+    fn feed(&mut self, round: &Round<'_>, rate: f32, rank: usize) -> Result<(), ReduceError> {
+        let (residual, fed) = self.residual.both();
+        // A rate of 0 applies nothing: what waits goes on waiting.
+        let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
+        let energy = |slot: &Slot| {
+            let place = slot.range();
+            add_scaled(&residual[place.clone()], weight, &round.input[place.clone()], &mut fed[place])
+        };
+        self.energies.clear();
+        self.energies.extend(round.slots.iter().map(energy));
+        // Any of it may stay behind, times the rate.
+        if rate > 1.0 || self.energies.iter().any(|energy| !energy.is_finite()) {
+            check_finite(fed, rate.max(1.0), round.slots, rank)?;
+        }
+        Ok(())
+    }
+
+    /// What stays behind of the fed vector, times the rate.
+    fn take_off(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
+        let (vector, energies, kept) = (&mut self.residual.next_mut()[..], &self.energies[..], &mut self.kept);
+        kept.clear();
+        kept.resize(slots.len(), Kept::default());
+        let finite = self.inner.take_off(&mut Unsent { slots, vector, energies, kept });
+        if rate == 0.0 || (rate == 1.0 && finite) {
+            return Ok(());
+        }
+        vector.iter_mut().for_each(|unsent| *unsent *= rate);
+        check_finite(vector, 1.0, slots, rank)
     }
 
     /// What this rank wanted to send and did not, times the learning rate where that is inside; empty before the first
@@ -123,26 +161,25 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.facts)?;
-        let len = round.input.len();
+        let (len, rank) = (round.input.len(), comm.rank());
         self.residual.fit(len)?;
-        self.sent.resize(len, 0.0);
-        let (residual, fed) = self.residual.both();
-        // A rate of 0 applies nothing: what waits goes on waiting.
-        let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        for ((fed, residual), input) in fed.iter_mut().zip(residual).zip(round.input) {
-            *fed = residual * weight + input;
-        }
-        // Any of it may stay behind, times the rate.
-        check_finite(fed, rate.max(1.0), round.slots, comm.rank())?;
+        self.feed(&round, rate, rank)?;
+        let fed = self.residual.next_mut();
         let Round { key, slots, facts, average, sent: wanted, .. } = round;
-        let inner = Round { key, slots, facts, input: fed, average, sent: Some(&mut self.sent) };
-        let exchanged = self.inner.reduce(inner, comm)?;
-        if rate != 0.0 {
-            keep_unsent(fed, &self.sent, rate, slots, comm.rank())?;
-            self.residual.stage();
+        let by_messages = wanted.is_none() && self.inner.can_take_off();
+        self.sent.resize(if by_messages { 0 } else { len }, 0.0);
+        let sent = (!by_messages).then_some(&mut self.sent[..]);
+        let exchanged = self.inner.reduce(Round { key, slots, facts, input: fed, average, sent }, comm)?;
+        if by_messages {
+            self.take_off(slots, rate, rank)?;
+        } else if rate != 0.0 {
+            keep_unsent(fed, &self.sent, rate, slots, rank)?;
         }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
+        }
+        if rate != 0.0 {
+            self.residual.stage();
         }
         Ok(exchanged)
     }
@@ -191,87 +228,4 @@ impl FeedbackSettings for ErrorInsideConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::aggregate::Mean;
-    use crate::comm::Local;
-    use crate::compress::TopK;
-    use crate::reduce::Gather;
-    use crate::{Key, Layout};
-
-    type Fed = ErrorFeedback<Gather<TopK, Mean>>;
-
-    fn reducer(make: fn(Gather<TopK, Mean>) -> Fed) -> Fed {
-        make(Gather::new(TopK::fraction(0.5).unwrap(), Mean))
-    }
-
-    fn step(reducer: &mut Fed, input: [f32; 2], learning_rate: Option<f64>) -> Result<[f32; 2], ReduceError> {
-        let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
-        let facts = Facts { learning_rate, ..Facts::default() };
-        let (key, slots) = (Key::new(0), layout.slots());
-        let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-        reducer.exchange(round, &mut Local::world(1).remove(0)).map(|_| average)
-    }
-
-    #[test]
-    fn inside_what_waits_keeps_the_rate_of_its_step() {
-        // By hand: 2 waits at rate 0.5, so 1 in parameters; at rate 0.25 that is 4 in gradients.
-        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
-        assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.5)).unwrap(), [3.0, 0.0]);
-        assert_eq!(inside.residual(), [0.0, 1.0]);
-        assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.25)).unwrap(), [0.0, 6.0]);
-        assert_eq!(inside.residual(), [0.75, 0.0]);
-        // At rate 0 nothing is applied and nothing forgotten.
-        assert_eq!(step(&mut inside, [0.0, 1.0], Some(0.0)).unwrap(), [0.0, 1.0]);
-        assert_eq!(inside.residual(), [0.75, 0.0]);
-        assert_eq!(step(&mut inside, [0.0, 1.0], Some(1.0)).unwrap(), [0.0, 1.0]);
-        assert_eq!(inside.residual(), [0.75, 0.0]);
-    }
-
-    #[test]
-    fn inside_what_moves_is_what_was_asked_for_whatever_the_rates() {
-        // Σ γ·Δ + e = Σ γ·g: the virtual iterate. Outside, this holds for constant rates only.
-        let rates = [0.5, 0.25, 1.0, 0.125, 0.5];
-        let (mut moved, mut asked) = ([0.0; 2], [0.0; 2]);
-        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
-        for (index, rate) in rates.into_iter().enumerate() {
-            let input = [1.0 + index as f32, 3.0 - index as f32];
-            let sent = step(&mut inside, input, Some(rate)).unwrap();
-            (0..2).for_each(|i| moved[i] += rate as f32 * sent[i]);
-            (0..2).for_each(|i| asked[i] += rate as f32 * input[i]);
-        }
-        assert_eq!([moved[0] + inside.residual()[0], moved[1] + inside.residual()[1]], asked);
-    }
-
-    #[test]
-    fn a_constant_rate_makes_no_difference() {
-        let (mut inside, mut outside) = (reducer(ErrorFeedback::inside_learning_rate), reducer(ErrorFeedback::new));
-        for index in 0..6 {
-            let input = [0.3 * index as f32, 1.7 - 0.9 * index as f32];
-            let with = step(&mut inside, input, Some(0.125)).unwrap();
-            assert_eq!(with, step(&mut outside, input, None).unwrap());
-        }
-    }
-
-    #[test]
-    fn rates_that_no_memory_can_be_kept_in_are_refused() {
-        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
-        for rate in [f64::INFINITY, f64::NAN, -0.1, 1e-40, 1e39] {
-            let error = step(&mut inside, [1.0, 2.0], Some(rate)).unwrap_err().to_string();
-            assert!(error.contains(&format!("learning rate is {rate}")), "{error}");
-            assert!(inside.residual().is_empty(), "as before");
-        }
-        // 2.9e38 would wait at rate 8: more than there are numbers for.
-        let error = step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap_err();
-        assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "{error}");
-        assert!(inside.residual().is_empty(), "as before");
-    }
-
-    #[test]
-    fn without_a_rate_inside_says_what_is_missing() {
-        let mut inside = reducer(ErrorFeedback::inside_learning_rate);
-        let error = step(&mut inside, [1.0, 2.0], None).unwrap_err().to_string();
-        assert!(error.contains("step 0") && error.contains("record_learning_rate"), "{error}");
-        assert!(inside.residual().is_empty(), "as before");
-    }
-}
+mod tests;

@@ -32,7 +32,7 @@
 use std::fmt;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round, Selections};
+use crate::reduce::{Exchanged, Kept, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{Layout, Session, Traffic};
@@ -104,6 +104,19 @@ impl Group {
         selections.put(self.members.iter().copied(), &exchanged.selection);
         Ok(exchanged.traffic)
     }
+
+    /// The same off this group's slots. Their input is still side by side.
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let energies: Vec<f64> = self.members.iter().map(|&member| unsent.energies[member]).collect();
+        let mut kept = vec![Kept::default(); self.members.len()];
+        let (slots, vector) = (self.layout.slots(), &mut self.input[..]);
+        let finite = self.reducer.take_off(&mut Unsent { slots, vector, energies: &energies, kept: &mut kept });
+        for ((&member, slot), kept) in self.members.iter().zip(slots).zip(kept) {
+            unsent.vector[unsent.slots[member].range()].copy_from_slice(&self.input[slot.range()]);
+            unsent.kept[member] = kept;
+        }
+        finite
+    }
 }
 
 /// Some slots of a layout as a layout.
@@ -157,6 +170,15 @@ impl Reducer for Grouped {
         }
         traffic += self.main.reduce(&mut round, key, comm, &mut selections)?;
         Ok(Exchanged { traffic, selection: selections.finish() })
+    }
+
+    fn can_take_off(&self) -> bool {
+        [&self.main].into_iter().chain(&self.others).all(|group| group.reducer.can_take_off())
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let groups = [&mut self.main].into_iter().chain(&mut self.others);
+        groups.filter(|group| !group.members.is_empty()).fold(true, |finite, group| group.take_off(unsent) & finite)
     }
 
     /// What the main group reports; nothing when it has no slots.

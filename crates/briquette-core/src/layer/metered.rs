@@ -7,8 +7,8 @@
 
 use crate::comm::Spent;
 use crate::error::{ReduceError, StateError};
-use crate::math::{distance2, norm2};
-use crate::reduce::{Exchanged, Reducer, Round, gain};
+use crate::math::{compare, copy_and_norm2};
+use crate::reduce::{Exchanged, Kept, Reducer, Round, Unsent, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
 use crate::{Session, Slot, Traffic};
@@ -18,7 +18,11 @@ use crate::{Session, Slot, Traffic};
 pub struct Metered<R> {
     inner: R,
     gains: bool,
-    own_sent: Vec<f32>,
+    /// A memory around it takes what was sent off its vector, and so measures it.
+    under_memory: bool,
+    own: Vec<f32>,
+    energies: Vec<f64>,
+    kept: Vec<Kept>,
     seconds: ExchangeSeconds,
     traffic: Traffic,
     gain: Option<f64>,
@@ -31,17 +35,43 @@ impl<R: Reducer> Metered<R> {
         Metered { gains: true, ..Metered::seconds_only(inner) }
     }
 
+    /// Inside a memory that asks for what was sent, or [takes it off](Reducer::take_off): that is what is measured.
+    #[must_use]
+    pub fn under_memory(mut self, under_memory: bool) -> Self {
+        self.under_memory = under_memory;
+        self
+    }
+
     /// Without gains, and without their cost: for reducers that send everything.
     pub fn seconds_only(inner: R) -> Self {
         Metered {
             inner,
             gains: false,
-            own_sent: Vec::new(),
+            under_memory: false,
+            own: Vec::new(),
+            energies: Vec::new(),
+            kept: Vec::new(),
             seconds: ExchangeSeconds::default(),
             traffic: Traffic::default(),
             gain: None,
             slots: Vec::new(),
         }
+    }
+}
+
+impl<R: Reducer> Metered<R> {
+    /// Takes the messages off a copy.
+    fn measure_copy(&mut self, input: &[f32], slots: &[Slot]) {
+        self.own.resize(input.len(), 0.0);
+        let (mut own, mut energies) = (std::mem::take(&mut self.own), std::mem::take(&mut self.energies));
+        let copy = |slot: &Slot| copy_and_norm2(&input[slot.range()], &mut own[slot.range()]);
+        energies.clear();
+        energies.extend(slots.iter().map(copy));
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.clear();
+        kept.resize(slots.len(), Kept::default());
+        self.take_off(&mut Unsent { slots, vector: &mut own, energies: &energies, kept: &mut kept });
+        (self.own, self.energies, self.kept) = (own, energies, kept);
     }
 }
 
@@ -63,9 +93,10 @@ impl<R: Reducer> Stateful for Metered<R> {
 impl<R: Reducer> Reducer for Metered<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, facts, input, average, mut sent } = round;
-        if sent.is_none() && self.gains {
-            self.own_sent.resize(input.len(), 0.0);
-            sent = Some(&mut self.own_sent);
+        let takes_off = sent.is_none() && self.inner.can_take_off();
+        if sent.is_none() && self.gains && !takes_off {
+            self.own.resize(input.len(), 0.0);
+            sent = Some(&mut self.own);
         }
         let start = comm.now();
         let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
@@ -75,13 +106,30 @@ impl<R: Reducer> Reducer for Metered<R> {
         let end = comm.now();
         let encode = (first.unwrap_or(end) - start).max(0.0);
         self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
-        if let Some(sent) = sent.filter(|_| self.gains) {
-            (self.gain, self.slots) = measure(input, sent, slots, std::mem::take(&mut self.slots));
-        } else {
+        if !self.gains {
             self.slots.clear();
             self.slots.extend(slots.iter().map(|slot| SlotReport { gain: 1.0, kept: slot.len() }));
+        } else if let Some(sent) = sent {
+            let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
+            self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
+        } else if !self.under_memory {
+            self.measure_copy(input, slots);
         }
         Ok(exchanged)
+    }
+
+    fn can_take_off(&self) -> bool {
+        self.inner.can_take_off()
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let finite = self.inner.take_off(unsent);
+        if self.gains {
+            let parts =
+                unsent.energies.iter().zip(&*unsent.kept).map(|(energy, kept)| (*energy, kept.energy, kept.values));
+            self.gain = summarize(parts, &mut self.slots);
+        }
+        finite
     }
 
     fn report(&self, report: &mut Report) {
@@ -93,19 +141,16 @@ impl<R: Reducer> Reducer for Metered<R> {
     }
 }
 
-/// Gain of the whole vector and of each slot.
-fn measure(input: &[f32], sent: &[f32], slots: &[Slot], mut out: Vec<SlotReport>) -> (Option<f64>, Vec<SlotReport>) {
-    out.clear();
-    let (mut total, mut lost) = (0.0, 0.0);
-    for slot in slots {
-        let (x, s) = (&input[slot.range()], &sent[slot.range()]);
-        let (energy, error) = (norm2(x), distance2(x, s));
-        let kept = s.iter().filter(|v| **v != 0.0).count();
-        out.push(SlotReport { gain: gain(energy - error, energy), kept });
+/// The gain of the whole vector, and of each slot, from `‖x‖²`, what was kept of it, and how many values.
+fn summarize(parts: impl Iterator<Item = (f64, f64, usize)>, slots: &mut Vec<SlotReport>) -> Option<f64> {
+    slots.clear();
+    let (mut total, mut sum) = (0.0, 0.0);
+    for (energy, kept, values) in parts {
+        slots.push(SlotReport { gain: gain(kept, energy), kept: values });
         total += energy;
-        lost += error;
+        sum += kept;
     }
-    (Some(gain(total - lost, total)), out)
+    Some(gain(sum, total))
 }
 
 #[cfg(test)]

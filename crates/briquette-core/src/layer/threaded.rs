@@ -9,7 +9,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::Session;
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round};
+use crate::reduce::{Exchanged, Reducer, Round, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
@@ -54,6 +54,14 @@ impl<R: Reducer> Stateful for Threaded<R> {
 impl<R: Reducer> Reducer for Threaded<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         self.pool.install(|| self.inner.reduce(round, comm))
+    }
+
+    fn can_take_off(&self) -> bool {
+        self.inner.can_take_off()
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        self.pool.install(|| self.inner.take_off(unsent))
     }
 
     fn report(&self, report: &mut Report) {

@@ -16,11 +16,11 @@ pub use config::GatherConfig;
 
 use std::ops::Range;
 
-use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
+use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Unsent, check_average};
 use crate::aggregate::Aggregator;
 use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError, WireError};
-use crate::math::norm2;
+use crate::math::{all_finite, norm2};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{CompressionFactor, Frame, Key, Message, Session, Slot};
@@ -183,6 +183,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
                 (0..world).map(|from| if from == rank { mine } else { &self.decoded[from] }).collect();
             self.aggregator.rate(&all, &mut self.weights)?;
         }
+        let mut finite = true;
         for part in 0..parts {
             if held < parts {
                 decode(&mut self.decoded, 0, part)?;
@@ -191,7 +192,9 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             let place = if held < parts { 0 } else { part };
             let column = |from: usize| if from == rank { &self.mine[part] } else { &self.decoded[from][place] };
             let column: Vec<&Message> = (0..world).map(column).collect();
-            self.aggregator.combine(&self.weights, &column, &mut average[ranges[part].clone()])?;
+            let average = &mut average[ranges[part].clone()];
+            self.aggregator.combine(&self.weights, &column, average)?;
+            finite &= is_finite(average, if self.aggregator.is_mean() { &column } else { &[] });
         }
         for (from, cursor) in cursors.iter().enumerate() {
             let extra = self.frames[from].len() - cursor;
@@ -199,7 +202,18 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
                 return Err(AggregateError::Message { rank: from, source: WireError::Trailing { extra } }.into());
             }
         }
-        Ok(())
+        if finite { Ok(()) } else { check_average(average, slots) }
+    }
+}
+
+/// Whether all of an average is finite. A mean of sparse messages is looked at where they have values: elsewhere it is 0.
+fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
+    let touched: Option<Vec<&[u32]>> = messages.iter().map(|message| message.sparse_indices()).collect();
+    match touched {
+        Some(touched) if !touched.is_empty() => {
+            touched.iter().copied().flatten().fold(true, |finite, &index| finite & average[index as usize].is_finite())
+        }
+        _ => all_finite(average),
     }
 }
 
@@ -279,7 +293,6 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
         self.aggregate(round.slots, rank, round.average)?;
-        check_average(round.average, round.slots)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {
                 let range = self.grain.part(index, sent.len(), round.slots);
@@ -289,6 +302,23 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
             }
         }
         Ok(exchanged)
+    }
+
+    fn can_take_off(&self) -> bool {
+        true
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let Unsent { slots, vector, kept, .. } = unsent;
+        (0..self.grain.parts(slots)).fold(true, |finite, index| {
+            let range = self.grain.part(index, vector.len(), slots);
+            let places = match self.grain {
+                Grain::Whole => 0..slots.len(),
+                Grain::PerSlot => index..index + 1,
+            };
+            let (start, part) = (range.start, &mut vector[range]);
+            self.mine[index].take_off(start, &slots[places.clone()], part, &mut kept[places]) & finite
+        })
     }
 
     fn report(&self, report: &mut Report) {

@@ -14,6 +14,7 @@ pub mod shared_random_k;
 pub mod sketched_sgd;
 pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
+mod unsent;
 
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
@@ -24,6 +25,7 @@ pub use shared_random_k::{SharedRandomK, SharedRandomKConfig};
 pub use sketched_sgd::{Sketch, SketchedSgd};
 pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
 pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
+pub use unsent::{Kept, Unsent};
 
 use crate::error::ReduceError;
 use crate::math::all_finite;
@@ -205,6 +207,17 @@ pub trait Reducer: Stateful + Send {
         exchanged
     }
 
+    /// Whether [`take_off`](Reducer::take_off) works after every exchange, so that the round need not ask for `sent`.
+    fn can_take_off(&self) -> bool {
+        false
+    }
+
+    /// Takes what the last exchange sent off the vector that it was given, and writes what that was; whether everything that
+    /// stays behind is finite. Called at most once an exchange, before it is committed.
+    fn take_off(&mut self, _unsent: &mut Unsent<'_>) -> bool {
+        unreachable!("asked of a reducer that cannot")
+    }
+
     /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
 
@@ -217,6 +230,12 @@ pub trait Reducer: Stateful + Send {
 impl<R: Reducer + ?Sized> Reducer for Box<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         (**self).reduce(round, comm)
+    }
+    fn can_take_off(&self) -> bool {
+        (**self).can_take_off()
+    }
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        (**self).take_off(unsent)
     }
     fn report(&self, report: &mut Report) {
         (**self).report(report);

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use briquette_core::Key;
+use briquette_core::comm::Local;
 use briquette_core::config::{Asks, ControllerConfig, Exchange, Feedback, exchanges};
-use briquette_core::state::State;
-
-use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, same_bits, short};
+use briquette_core::error::ReduceError;
+use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_bits, short};
+use briquette_core::reduce::{Facts, Reducer, Round};
+use briquette_core::report::Report;
+use briquette_core::state::{State, Stateful};
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
@@ -46,6 +50,53 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
             assert!(ok, "{setup}, rank {rank}, step {step}, value {i}: {owed} = {sent} + {residual}");
         }
         before = Memory::of(&outcome.state);
+    }
+}
+
+/// Averages and states of some steps, and the report of the last, with or without asking for what was sent.
+fn reduce(setup: &Setup<Exchange>, asks: bool) -> Vec<(Vec<f32>, State, Report)> {
+    let outcomes = Local::run(setup.world, |mut comm| {
+        let mut reducer = setup.config.build_reducer(&setup.layout, setup.world).unwrap();
+        let (mut average, mut sent) = (vec![0.0; setup.layout.len()], vec![0.0; setup.layout.len()]);
+        let (mut state, mut report) = (State::default(), Report::default());
+        for step in 0..4 {
+            let input = gradient(&setup.layout, comm.rank(), step);
+            let facts = Facts { step, learning_rate: Some(learning_rate(step)), ..Facts::default() };
+            let sent = asks.then_some(&mut sent[..]);
+            let (key, slots, average) = (Key::new(5).step(step), setup.layout.slots(), &mut average);
+            reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent }, &mut comm)?;
+        }
+        reducer.save(&mut state);
+        reducer.report(&mut report);
+        Ok::<_, ReduceError>((average, state, report))
+    });
+    outcomes.into_iter().map(Result::unwrap).collect()
+}
+
+/// Without being asked, a reducer may take its messages off instead: the same residual, and the same gains to rounding.
+#[test]
+fn law_3_asking_for_what_was_sent_changes_nothing() {
+    for exchange in exchanges() {
+        for (layout, world) in [(short(), 3), (long(), 2)] {
+            let setup = Setup { world: world.max(exchange.fewest_ranks()), config: exchange.clone(), layout };
+            for (rank, (asked, not)) in reduce(&setup, true).iter().zip(reduce(&setup, false)).enumerate() {
+                assert!(same_bits(&asked.0, &not.0), "{setup}, rank {rank}: average");
+                assert_eq!(format!("{:?}", asked.1), format!("{:?}", not.1), "{setup}, rank {rank}: state");
+                let gains = |report: &Report| -> Vec<f64> {
+                    report.gain.into_iter().chain(report.slots.iter().map(|slot| slot.gain)).collect()
+                };
+                let (with, without) = (gains(&asked.2), gains(&not.2));
+                assert!(with.len() == without.len() && !with.is_empty(), "{setup}");
+                for (a, b) in with.iter().zip(&without) {
+                    assert!(
+                        (a - b).abs() <= 1e-9 * (1.0 + a.abs()),
+                        "{setup}, rank {rank}: gains {with:?}, {without:?}"
+                    );
+                }
+                let kept = |report: &Report| report.slots.iter().map(|slot| slot.kept).collect::<Vec<_>>();
+                assert_eq!(kept(&asked.2), kept(&not.2), "{setup}, rank {rank}: values kept");
+            }
+        }
     }
 }
 

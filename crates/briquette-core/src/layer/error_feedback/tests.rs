@@ -1,0 +1,126 @@
+use super::*;
+use crate::aggregate::Mean;
+use crate::comm::Local;
+use crate::compress::{Class, Compressor, TopK};
+use crate::reduce::Gather;
+use crate::{CompressionFactor, Key, Layout, Message};
+
+type Fed = ErrorFeedback<Gather<TopK, Mean>>;
+
+fn reducer(make: fn(Gather<TopK, Mean>) -> Fed) -> Fed {
+    make(Gather::new(TopK::fraction(0.5).unwrap(), Mean))
+}
+
+fn step(reducer: &mut Fed, input: [f32; 2], learning_rate: Option<f64>) -> Result<[f32; 2], ReduceError> {
+    let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
+    let facts = Facts { learning_rate, ..Facts::default() };
+    let (key, slots) = (Key::new(0), layout.slots());
+    let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+    reducer.exchange(round, &mut Local::world(1).remove(0)).map(|_| average)
+}
+
+#[test]
+fn inside_what_waits_keeps_the_rate_of_its_step() {
+    // By hand: 2 waits at rate 0.5, so 1 in parameters; at rate 0.25 that is 4 in gradients.
+    let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+    assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.5)).unwrap(), [3.0, 0.0]);
+    assert_eq!(inside.residual(), [0.0, 1.0]);
+    assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.25)).unwrap(), [0.0, 6.0]);
+    assert_eq!(inside.residual(), [0.75, 0.0]);
+    // At rate 0 nothing is applied and nothing forgotten.
+    assert_eq!(step(&mut inside, [0.0, 1.0], Some(0.0)).unwrap(), [0.0, 1.0]);
+    assert_eq!(inside.residual(), [0.75, 0.0]);
+    assert_eq!(step(&mut inside, [0.0, 1.0], Some(1.0)).unwrap(), [0.0, 1.0]);
+    assert_eq!(inside.residual(), [0.75, 0.0]);
+}
+
+#[test]
+fn inside_what_moves_is_what_was_asked_for_whatever_the_rates() {
+    // Σ γ·Δ + e = Σ γ·g: the virtual iterate. Outside, this holds for constant rates only.
+    let rates = [0.5, 0.25, 1.0, 0.125, 0.5];
+    let (mut moved, mut asked) = ([0.0; 2], [0.0; 2]);
+    let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+    for (index, rate) in rates.into_iter().enumerate() {
+        let input = [1.0 + index as f32, 3.0 - index as f32];
+        let sent = step(&mut inside, input, Some(rate)).unwrap();
+        (0..2).for_each(|i| moved[i] += rate as f32 * sent[i]);
+        (0..2).for_each(|i| asked[i] += rate as f32 * input[i]);
+    }
+    assert_eq!([moved[0] + inside.residual()[0], moved[1] + inside.residual()[1]], asked);
+}
+
+#[test]
+fn a_constant_rate_makes_no_difference() {
+    let (mut inside, mut outside) = (reducer(ErrorFeedback::inside_learning_rate), reducer(ErrorFeedback::new));
+    for index in 0..6 {
+        let input = [0.3 * index as f32, 1.7 - 0.9 * index as f32];
+        let with = step(&mut inside, input, Some(0.125)).unwrap();
+        assert_eq!(with, step(&mut outside, input, None).unwrap());
+    }
+}
+
+#[test]
+fn rates_that_no_memory_can_be_kept_in_are_refused() {
+    let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+    for rate in [f64::INFINITY, f64::NAN, -0.1, 1e-40, 1e39] {
+        let error = step(&mut inside, [1.0, 2.0], Some(rate)).unwrap_err().to_string();
+        assert!(error.contains(&format!("learning rate is {rate}")), "{error}");
+        assert!(inside.residual().is_empty(), "as before");
+    }
+    // 2.9e38 would wait at rate 8: more than there are numbers for.
+    let error = step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap_err();
+    assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "{error}");
+    assert!(inside.residual().is_empty(), "as before");
+}
+
+#[test]
+fn without_a_rate_inside_says_what_is_missing() {
+    let mut inside = reducer(ErrorFeedback::inside_learning_rate);
+    let error = step(&mut inside, [1.0, 2.0], None).unwrap_err().to_string();
+    assert!(error.contains("step 0") && error.contains("record_learning_rate"), "{error}");
+    assert!(inside.residual().is_empty(), "as before");
+}
+
+#[test]
+fn what_leaves_the_range_of_numbers_beside_the_residual_is_not_sent() {
+    let mut fed = reducer(ErrorFeedback::new);
+    step(&mut fed, [3e38, 2.9e38], None).unwrap();
+    let error = step(&mut fed, [1.0, 2.9e38], None).unwrap_err();
+    assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "{error}");
+    assert_eq!(fed.residual(), [0.0, 2.9e38], "as before");
+}
+
+/// Sends the opposite of half of the values, or of all.
+struct Opposite(bool);
+
+impl Compressor for Opposite {
+    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+        let opposite = x.iter().map(|x| -x);
+        match self.0 {
+            true => out.write_sparse(x.len(), (0..).zip(opposite).take(x.len() / 2)).unwrap(),
+            false => out.write_dense(&opposite.collect::<Vec<_>>()).unwrap(),
+        }
+    }
+    fn class(&self, _x: &[f32]) -> Class {
+        Class::Biased { omega: 4.0 }
+    }
+    fn nominal(&self) -> CompressionFactor {
+        CompressionFactor::DENSE
+    }
+}
+
+#[test]
+fn what_stays_behind_is_finite_or_the_exchange_fails() {
+    for sparse in [true, false] {
+        let mut fed = ErrorFeedback::new(Gather::new(Opposite(sparse), Mean));
+        let (layout, mut average, facts) = (Layout::flat(2), [0.0; 2], Facts::default());
+        let mut step = |input: [f32; 2]| {
+            let (key, slots) = (Key::new(0), layout.slots());
+            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            fed.exchange(round, &mut Local::world(1).remove(0)).map(|_| fed.residual().to_vec())
+        };
+        assert_eq!(step([1.0, 2.0]).unwrap(), [2.0, if sparse { 2.0 } else { 4.0 }]);
+        let error = step([3e38, 0.0]).unwrap_err();
+        assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "sparse: {sparse}: {error}");
+    }
+}

@@ -1,0 +1,47 @@
+//! A message taken off the vector it was made of.
+
+use std::ops::Range;
+
+use super::{Message, Payload};
+use crate::Slot;
+use crate::math::take_off;
+use crate::reduce::Kept;
+
+impl Message {
+    /// `x ← x − decoded`, and what was sent of each slot; whether all that stays behind is finite. The first slot begins at
+    /// `start` of the slots' own vector.
+    pub(crate) fn take_off(&self, start: usize, slots: &[Slot], x: &mut [f32], kept: &mut [Kept]) -> bool {
+        assert_eq!(x.len(), self.len, "a message is taken off the vector it was made of");
+        let ranges = slots.iter().map(|slot| slot.range().start - start..slot.range().end - start);
+        match &self.payload {
+            Payload::Sparse { .. } => self.take_kept_off(ranges, x, kept),
+            _ => ranges.zip(kept).fold(true, |finite, (range, kept)| {
+                let mut all = finite;
+                self.for_each_block(range.start, range.end, |at, sent| {
+                    all &= take_off(&mut x[at..][..sent.len()], sent, kept);
+                });
+                all
+            }),
+        }
+    }
+
+    fn take_kept_off(&self, ranges: impl Iterator<Item = Range<usize>>, x: &mut [f32], kept: &mut [Kept]) -> bool {
+        let Payload::Sparse { indices, values } = &self.payload else { unreachable!("a sparse message") };
+        let (mut from, mut finite) = (0, true);
+        for (range, kept) in ranges.zip(kept) {
+            let to = from + indices[from..].partition_point(|&index| (index as usize) < range.end);
+            values.for_each(from, to, |j, value| {
+                let x = &mut x[indices[j] as usize];
+                // x² − (x − c)² = c·(2x − c)
+                let (before, sent) = (f64::from(*x), f64::from(value));
+                kept.energy += sent * (2.0 * before - sent);
+                kept.values += usize::from(value != 0.0);
+                // A decoded vector has no negative zeros.
+                *x -= value + 0.0;
+                finite &= x.is_finite();
+            });
+            from = to;
+        }
+        finite
+    }
+}
