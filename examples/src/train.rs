@@ -130,7 +130,8 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
 
 /// The session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
-    let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop));
+    let channels = usize::from(settings.overlap == Some(Toggle::On));
+    let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     Ok(match settings.clock {
         ClockSpec::Fixed(seconds) => comm.stepped(Duration::from_secs_f64(seconds)),

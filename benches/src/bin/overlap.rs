@@ -108,7 +108,7 @@ fn launch(arguments: &Arguments) -> Result<()> {
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     pin(environment.rank, arguments.cores)?;
     let join = || -> Result<Session> {
-        Ok(TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start())).join()?.into())
+        Ok(TcpBuilder::from_environment(environment)?.channels(1).clock(Arc::new(WallClock::start())).join()?.into())
     };
     // Where rank 0 does not listen yet, a relay hangs up, which is no reason to call again, as a refusal would be.
     let mut comm = join().or_else(|_| {
