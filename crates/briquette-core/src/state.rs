@@ -230,6 +230,11 @@ impl<T: Default> Staged<T> {
         if self.fresh { &self.empty } else { &self.now }
     }
 
+    /// Whether a next value waits to be committed.
+    pub fn is_staged(&self) -> bool {
+        self.staged
+    }
+
     /// What later parts of the same step see: what is staged, or else what was committed last.
     pub fn latest(&self) -> &T {
         if self.staged { &self.next } else { &self.now }

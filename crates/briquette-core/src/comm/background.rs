@@ -164,6 +164,18 @@ impl<T> Pending<T> {
     }
 }
 
+impl<T> Pending<T> {
+    /// Waits for the job and returns what it returned, for one whose session is gone or goes on from another state: its bytes
+    /// and seconds count nowhere.
+    ///
+    /// # Panics
+    /// When the job did, with its panic.
+    pub fn abandon(self) -> T {
+        let (result, _) = self.result.recv().expect("a job sends what became of it");
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pending")
