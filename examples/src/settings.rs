@@ -340,4 +340,54 @@ mod tests {
         let unknown = toml::from_str::<Options>("rank = 3").unwrap_err().to_string();
         assert!(unknown.contains("unknown field `rank`"), "{unknown}");
     }
+
+    #[test]
+    fn a_run_of_an_older_version_has_the_same_exchange_and_keeps_the_flags_that_its_checkpoints_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.toml");
+        let old = "run = \"7\"\nranks = 2\nlr = 0.2\nmomentum = 0.9\nseed = 1\nreducer = \"gather\"\n\
+                   momentum-correction = \"on\"\ncompressor = \"topk:20x:q8\"\nper-slot = \"on\"\n\
+                   rules = \"*.bias=dense\"\ncontroller = \"schedule:from=2x,epochs=0.5\"\n";
+        std::fs::write(&path, old).unwrap();
+        let read = || Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
+        let settings = read().resolve().unwrap();
+        let expected = "strategy = 'every-step'\nreducer = 'gather:topk:20x:q8,per-slot=true'\nfeedback = 'momentum:0.9'\n\
+                        rules = [{ slots = '*.bias', reducer = 'gather:dense' }]";
+        assert_eq!(settings.config, toml::from_str(expected).unwrap());
+        assert_eq!(settings.config(40).unwrap().exchange.controller.to_string(), "schedule:2x,to=20x,steps=20");
+        let former = settings.former.clone().unwrap();
+        let kept = ["compressor", "controller", "momentum-correction", "per-slot", "reducer", "rules"];
+        assert_eq!(former.keys().collect::<Vec<_>>(), kept);
+        // As it is written when it goes on, it is read again.
+        std::fs::write(&path, toml::to_string(&settings).unwrap()).unwrap();
+        assert_eq!(read().resolve().unwrap(), settings);
+        // A run of today has none.
+        std::fs::write(&path, toml::to_string(&Options::default().resolve().unwrap()).unwrap()).unwrap();
+        assert_eq!(read().resolve().unwrap().former, None);
+    }
+
+    #[test]
+    fn short_forms_and_keys_are_the_same_settings() {
+        let options = |toml: &str| toml::from_str::<Options>(toml).unwrap().resolve().unwrap().config;
+        for (short, set) in [
+            ("reducer = 'power-sgd:4'", "['reducer=power-sgd:4']"),
+            ("compressor = 'qsgd:4'\nper-slot = 'on'", "['reducer=gather:qsgd:4,per-slot=on']"),
+            (
+                "compressor = 'qsgd:4'\nper-slot = 'on'",
+                "['reducer.kind=gather', 'reducer.compressor=qsgd:4', 'reducer.per-slot=true']",
+            ),
+            (
+                "feedback = 'none'\nbucket-values = 7\noverlap = 'on'",
+                "['feedback=none', 'bucket-values=7', 'overlap=true']",
+            ),
+            ("momentum-correction = 'on'", "['feedback=momentum:0.9']"),
+            ("local-steps = 3", "['strategy=local-sgd:3', 'reducer=dense', 'feedback=none']"),
+            (
+                "reducer = 'dense'\nrules = '*.bias=sign'",
+                "['reducer=dense', \"rules=[{slots='*.bias', reducer='gather:sign'}]\"]",
+            ),
+        ] {
+            assert_eq!(options(short), options(&format!("set = {set}")), "{short}");
+        }
+    }
 }

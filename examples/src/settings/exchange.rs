@@ -63,7 +63,7 @@ impl Options {
         }
         if let Some(period) = self.local_steps {
             unused("local-steps", self.strategy.as_ref(), "--strategy")?;
-            config.strategy = Config::local_sgd(period).strategy;
+            config.strategy = format!("local-sgd:{period}").parse().context("--local-steps")?;
         }
         Ok(())
     }
