@@ -210,16 +210,16 @@ impl Settings {
 /// What there is of each family, for `--help`.
 pub fn families() -> String {
     let lists = [
-        ("--strategy", StrategyConfig::help()),
-        ("--reducer", ReducerConfig::help()),
-        ("--compressor", CompressorKind::help()),
-        ("--aggregator", AggregatorConfig::help()),
-        ("--feedback", Feedback::help()),
-        ("--controller", ControllerConfig::help()),
+        ("--strategy, --set strategy=", StrategyConfig::help()),
+        ("--reducer, --set reducer=", ReducerConfig::help()),
+        ("--compressor, --set reducer=gather:", CompressorKind::help()),
+        ("--aggregator, --set aggregator=", AggregatorConfig::help()),
+        ("--feedback, --set feedback=", Feedback::help()),
+        ("--controller, --set controller=", ControllerConfig::help()),
     ];
     let list = |(flag, entries): (&str, Vec<(String, &str)>)| {
         let entries = entries.into_iter().map(|(syntax, help)| format!("  {syntax}\n          {help}\n"));
-        format!("\n{flag}, or the key of that name in TOML and --set:\n{}", entries.collect::<String>())
+        format!("\n{flag}\n{}", entries.collect::<String>())
     };
     lists.map(list).concat()
 }
