@@ -187,7 +187,7 @@ mod tests {
         assert!(unknown.contains("`strategy`, `reducer`, `aggregator`"), "{unknown}");
         let every = error("strategy = 'every-step'\nevery = 3");
         assert!(every.contains("`every` is the period of local-sgd"), "{every}");
-        assert!(error("feedback = 'memory'").contains("valid are: none, error, error-inside"));
+        assert!(error("feedback = 'memory'").contains("error, error-inside, momentum"));
         assert!(error("threads = 'x'").contains("line 1, column 11"));
     }
 
