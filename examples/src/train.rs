@@ -31,7 +31,7 @@ use crate::interrupt::Stage;
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
-use crate::spec::{ClockSpec, Toggle};
+use crate::spec::ClockSpec;
 use crate::task::Task;
 
 /// How a run is shown and ended.
@@ -174,7 +174,7 @@ impl<T: Task> Run<'_, T> {
         match settings.optimizer {
             OptimizerKind::Adam => AdamConfig::new().init(),
             // Under momentum correction each rank has the momentum; here it must not act twice.
-            OptimizerKind::Sgd if settings.momentum_correction == Toggle::On => SgdConfig::new().init(),
+            OptimizerKind::Sgd if settings.corrects_momentum() => SgdConfig::new().init(),
             OptimizerKind::Sgd => {
                 let given = settings.momentum.filter(|momentum| *momentum != 0.0);
                 let momentum = given.map(|m| MomentumConfig::new().with_momentum(m).with_dampening(0.0));
