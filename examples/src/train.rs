@@ -1,5 +1,5 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
-//! communicator of its own.
+//! session of its own.
 
 mod common;
 mod failure;

@@ -24,8 +24,8 @@ pub struct Exchange {
     /// Values a bucket holds at least; one bucket when absent.
     #[serde(skip_serializing_if = "is_default")]
     pub bucket_values: Option<usize>,
-    /// Exchange a bucket while the one before is decoded and the one after encoded, on a second thread: the same bits. Needs
-    /// `bucket_values`. Ranks may differ in it, but should not: should a sum overflow, they stop at different calls.
+    /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
+    /// the same setting on every rank.
     #[serde(skip_serializing_if = "is_default")]
     pub overlap: bool,
     /// Slots that are exchanged another way: the first rule that matches decides.
