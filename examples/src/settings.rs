@@ -189,7 +189,7 @@ flags! {
     local_steps: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
-    /// Exchange a bucket while the one before is decoded and the one after encoded; needs --bucket-values
+    /// Exchange every other bucket in the background, on a second thread; needs --bucket-values
     overlap: Toggle,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,

@@ -1,5 +1,5 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
-//! communicator of its own.
+//! session of its own.
 
 mod common;
 mod failure;
@@ -130,7 +130,7 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
 
 /// The session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
-    let channels = usize::from(settings.overlap == Some(Toggle::On));
+    let channels = settings.config.channels();
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     Ok(match settings.clock {

@@ -161,9 +161,9 @@ impl Settings {
 
     /// What would be ignored is refused; the rest is built once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
-        if self.config.averages_parameters() && self.rebroadcast.is_some() {
+        if self.config.strategy != StrategyConfig::EveryStep && self.rebroadcast.is_some() {
             bail!(
-                "--rebroadcast would be ignored under --strategy {}, which makes replicas equal itself: leave it away",
+                "--rebroadcast would be ignored under --strategy {}, which exchanges parameters itself: omit it",
                 self.config.strategy
             );
         }

@@ -19,8 +19,8 @@ pub struct Exchange {
     pub controller: ControllerConfig,
     /// Values a bucket holds at least; one bucket when absent.
     pub bucket_values: Option<usize>,
-    /// Exchange a bucket while the one before is decoded and the one after encoded, on a second thread: the same bits. Needs
-    /// `bucket_values`. Ranks may differ in it, but should not: should a sum overflow, they stop at different calls.
+    /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
+    /// the same setting on every rank.
     pub overlap: bool,
     /// Slots that are exchanged another way: the first rule that matches decides.
     pub rules: Vec<Rule>,

@@ -117,6 +117,10 @@ impl StrategySettings for OverlapConfig {
         exchange.fewest_ranks()
     }
 
+    fn channels(&self) -> usize {
+        CHANNEL
+    }
+
     /// Dense, and compressed with a memory.
     fn exchanges(&self) -> Vec<Exchange> {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
