@@ -275,7 +275,7 @@ impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
         state.put("anchor", self.anchor.now().clone());
         state.put_at(Place::PerRank(OnResize::Spread), "momentum", self.momentum.now().clone());
         state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
-        state.put("started", self.started);
+        state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
         match &self.reducer {
             Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),
             _ => state.extend(&self.reducer_before),
