@@ -11,12 +11,13 @@
 //! 3. moves its momentum: `v ← β·v + (z − x)/γ` with the learning rate `γ` of this step;
 //! 4. starts the exchange of `z − γ·v`, whose mean over ranks is the next `z`.
 //!
-//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. With `β = 0` the next anchor is
-//! the mean of the pulled parameters. The inner optimizer's momenta are left alone.
+//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. What a compressor does not send
+//! stays in the next difference, so error feedback would count it twice and is refused. With `β = 0` the next anchor is the
+//! mean of the pulled parameters. The inner optimizer's momenta are left alone.
 //!
 //! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
 //!
-//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` the mean over ranks of
+//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` and a dense reducer the mean over ranks of
 //! `(1−α)·x + α·z` is conserved, `z` being what is under way. No rank agrees on a header.
 //!
 //! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
@@ -56,7 +57,7 @@
 
 use super::{Context, Momenta, Plan, SyncStrategy};
 use crate::comm::{Pending, Session};
-use crate::config::{Described, Exchange, Feedback, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::math::all_finite;
 use crate::reduce::{Exchanged, Facts, Reducer, Round, not_finite};
@@ -110,7 +111,12 @@ impl Described for OverlapConfig {
 
 impl StrategySettings for OverlapConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?))
+        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        let why = "strategy overlap-local-sgd exchanges in the background, differences that keep what was not sent";
+        exchange.refuse_all_but(&used, why)?;
+        let overlap = OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?;
+        let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
+        Ok(Box::new(OverlapLocalSgd { is_exact, ..overlap }))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
@@ -121,10 +127,10 @@ impl StrategySettings for OverlapConfig {
         CHANNEL
     }
 
-    /// Dense, and compressed with a memory.
+    /// Dense, and compressed.
     fn exchanges(&self) -> Vec<Exchange> {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+        vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
     }
 }
 
@@ -138,6 +144,8 @@ struct Reduced<R> {
 /// Averages in the background; see the [module](self).
 pub struct OverlapLocalSgd<R> {
     settings: OverlapConfig,
+    /// Whether the reducer sends everything.
+    is_exact: bool,
     /// Nothing while it is in the background.
     reducer: Option<R>,
     pending: Option<Pending<Reduced<R>>>,
@@ -169,6 +177,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         settings.check()?;
         Ok(OverlapLocalSgd {
             settings,
+            is_exact: true,
             reducer: Some(reducer),
             pending: None,
             reducer_before: State::default(),
@@ -373,7 +382,7 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
             let z = self.anchor.now()[i] + self.input.now().get(i).unwrap_or(&0.0);
             x + alpha * (z - x)
         };
-        (beta == 0.0).then(|| parameters.iter().enumerate().map(share).collect())
+        (beta == 0.0 && self.is_exact).then(|| parameters.iter().enumerate().map(share).collect())
     }
 
     fn report(&self, report: &mut Report) {
