@@ -1,7 +1,7 @@
 //! Three ways to sum short vectors over all ranks, to choose between by measurement.
 
 use briquette::core::error::CommError;
-use briquette::core::{Communicator, Frame};
+use briquette::core::{Frame, Session};
 
 /// How a vector is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Method {
     ///
     /// # Errors
     /// The communicator's.
-    pub fn sum(self, comm: &mut dyn Communicator, x: &mut [f32], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+    pub fn sum(self, comm: &mut Session, x: &mut [f32], parts: &mut Vec<Frame>) -> Result<(), CommError> {
         match self {
             Method::Gather => {
                 let own = encoded(comm, x);
@@ -71,7 +71,7 @@ impl Method {
     }
 }
 
-fn encoded(comm: &mut dyn Communicator, x: &[f32]) -> Frame {
+fn encoded(comm: &mut Session, x: &[f32]) -> Frame {
     let mut frame = comm.pool().take_for(4 * x.len());
     frame.resize(4 * x.len(), 0);
     frame.as_chunks_mut().0.iter_mut().zip(x).for_each(|(bytes, value)| *bytes = value.to_le_bytes());

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use briquette::core::Key;
-use briquette::core::comm::Local;
+use briquette::core::comm::{Local, Session};
 use briquette::{Config, DistributedOptimizer, StepReport};
 use briquette_cli::measure::median;
 use briquette_examples::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
@@ -155,7 +155,7 @@ pub struct Wrapped<C: Case> {
 
 impl<C: Case> Wrapped<C> {
     /// Joined and ready for the first step.
-    pub fn new(case: C, device: &Device, comm: Local, config: Config) -> Self {
+    pub fn new(case: C, device: &Device, comm: Session, config: Config) -> Self {
         let device = device.clone().autodiff();
         let (model, optim) = case.build(&device);
         let mut optim = DistributedOptimizer::new(optim, comm, config, 1);

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use briquette::core::Communicator;
+use briquette::core::Session;
 use briquette_cli::measure::median;
 use briquette_tcp::Environment;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -88,7 +88,7 @@ pub fn pin(rank: usize, count: usize) -> Result<usize> {
 ///
 /// # Errors
 /// When the ranks cannot tell each other.
-pub fn slowest(comm: &mut dyn Communicator, mine: &[Duration]) -> Result<f64> {
+pub fn slowest(comm: &mut Session, mine: &[Duration]) -> Result<f64> {
     let bytes: Vec<u8> = mine.iter().flat_map(|d| d.as_secs_f64().to_le_bytes()).collect();
     let mut parts = Vec::new();
     comm.all_gather(&bytes, &mut parts)?;

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use briquette::core::Communicator;
+use briquette::core::Session;
 use mio::{Events, Interest, Token};
 
 /// Bytes of one read or write, as well tuned for loopback as the collectives' frames are.
@@ -25,7 +25,7 @@ impl RawRing {
     ///
     /// # Errors
     /// When a socket cannot be made.
-    pub fn connect(comm: &mut dyn Communicator) -> Result<RawRing> {
+    pub fn connect(comm: &mut Session) -> Result<RawRing> {
         let (rank, world) = (comm.rank(), comm.world());
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();

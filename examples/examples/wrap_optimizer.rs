@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example wrap_optimizer`
 
-use briquette::core::comm::{Local, run_ranks}; // +
+use briquette::core::comm::{Local, Session, run_ranks}; // +
 use briquette::core::error::CommError;
 use briquette::{Config, DistributedOptimizer, Error}; // +
 use burn::nn::loss::{MseLoss, Reduction};
@@ -11,7 +11,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 
 /// Learns `y = x · (1, 2, 3)`; every rank draws its own samples.
-fn train(comm: Local) -> Result<f32, Error> {
+fn train(comm: Session) -> Result<f32, Error> {
     let device = Device::flex().autodiff();
     let target = Tensor::<2>::from_data([[1.0], [2.0], [3.0]], &device);
     let model: Linear = LinearConfig::new(3, 1).init(&device);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use briquette::WallClock;
 use briquette::core::Key;
-use briquette::core::comm::{Communicator, Compute, Local, Simulated, Stepped, run_ranks};
+use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
 use briquette_cli::memory;
 use briquette_datasets::Shards;
 use briquette_tcp::{Environment, TcpBuilder};
@@ -113,8 +113,8 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     first_error(run_ranks(world, |comm| run.rank(comm).map_err(RankError::from)))
 }
 
-/// One communicator a rank, in threads.
-fn threads(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
+/// One session a rank, in threads.
+fn threads(settings: &Settings) -> Result<Vec<Session>> {
     let clock = Arc::new(WallClock::start());
     let ranks = settings.ranks;
     Ok(if settings.simulated() {
@@ -122,19 +122,19 @@ fn threads(settings: &Settings) -> Result<Vec<Box<dyn Communicator>>> {
             ClockSpec::Fixed(seconds) => Compute::Fixed(Duration::from_secs_f64(seconds)),
             ClockSpec::Wall => Compute::Measured(clock),
         };
-        Simulated::world(ranks, settings.network()?, compute).into_iter().map(|c| Box::new(c) as _).collect()
+        Simulated::world(ranks, settings.network()?, compute)
     } else {
-        Local::builder(ranks).clock(clock).build().into_iter().map(|c| Box::new(c) as _).collect()
+        Local::builder(ranks).clock(clock).build()
     })
 }
 
-/// The communicator of a process that is one rank.
-fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Box<dyn Communicator>> {
+/// The session of a process that is one rank.
+fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop));
-    let comm = builder.clock(Arc::new(WallClock::start())).join()?;
+    let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     Ok(match settings.clock {
-        ClockSpec::Fixed(seconds) => Box::new(Stepped::new(comm, Duration::from_secs_f64(seconds))),
-        ClockSpec::Wall => Box::new(comm),
+        ClockSpec::Fixed(seconds) => comm.stepped(Duration::from_secs_f64(seconds)),
+        ClockSpec::Wall => comm,
     })
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use briquette::core::comm::{Local, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::{Config, DistributedOptimizer, Error};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
@@ -120,7 +120,7 @@ fn row(arguments: &Arguments, (model_mib, saving): (usize, Mode), cycles: &[Cycl
 
 /// Rank 0's cycles count, but for the first, whose files are new.
 fn cycles(
-    comm: Local,
+    comm: Session,
     arguments: &Arguments,
     (mib, mode): (usize, Mode),
     directory: &Path,

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use briquette::core::Communicator;
+use briquette::core::Session;
 use briquette::core::comm::all_reduce_traffic;
 use briquette_benches::methods::Method;
 use briquette_benches::ranks::{here, pin, run, slowest, write_csv};
@@ -102,7 +102,7 @@ fn tcp(ranks: usize) -> Result<Vec<Row>> {
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     let cores = pin(environment.rank, 1)?;
     let checksums = !arguments.no_checksums;
-    let mut comm = TcpBuilder::from_environment(environment)?.checksums(checksums).join()?;
+    let mut comm = Session::from(TcpBuilder::from_environment(environment)?.checksums(checksums).join()?);
     if arguments.methods {
         return methods(arguments, &mut comm);
     }
@@ -147,7 +147,7 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
 }
 
 /// One rank's part of comparing [`Method`]s, each size's in turns.
-fn methods(arguments: &Arguments, comm: &mut dyn Communicator) -> Result<()> {
+fn methods(arguments: &Arguments, comm: &mut Session) -> Result<()> {
     let mut csv = csv::Writer::from_writer(std::io::stdout());
     let usable: Vec<_> = Method::ALL.into_iter().filter(|(_, method)| method.works(comm.world())).collect();
     let mut parts = Vec::new();
@@ -174,7 +174,7 @@ fn methods(arguments: &Arguments, comm: &mut dyn Communicator) -> Result<()> {
     Ok(())
 }
 
-fn round_trip(comm: &mut dyn Communicator, raw: &mut RawRing) -> Result<f64> {
+fn round_trip(comm: &mut Session, raw: &mut RawRing) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..2000 {
         comm.barrier()?;

@@ -49,6 +49,8 @@ enum Which {
     Compressors,
     /// BiLSTM on AG-News, 3 epochs
     AgNews,
+    /// Strategies that do not wait for all ranks at every step, over a link of 10 ms
+    Strategies,
 }
 
 /// The name and the flags that make the row.
@@ -117,26 +119,47 @@ const AG_NEWS: &[Row] = &[
     ("GraVAC q8, error feedback", "--compressor topk:20x:q8 --controller gravac:min=20x"),
 ];
 
+/// The same period wherever there is one.
+const STRATEGIES: &[Row] = &[
+    ("dense", "--reducer dense"),
+    ("Local SGD", "--strategy local-sgd:4"),
+    ("SlowMo", "--strategy slowmo:4"),
+    ("SlowMo, top-k 10x", "--strategy slowmo:4 --compressor topk:10x --feedback error"),
+    ("Overlap-Local-SGD", "--strategy overlap-local-sgd:4"),
+    ("SGP", "--strategy sgp"),
+    ("SlowMo over SGP", "--strategy slowmo:12,base=sgp"),
+];
+
 impl Which {
     fn rows(self) -> &'static [Row] {
         match self {
             Which::Cifar => CIFAR,
             Which::Compressors => COMPRESSORS,
             Which::AgNews => AG_NEWS,
+            Which::Strategies => STRATEGIES,
         }
     }
 
     fn trainer(self) -> &'static str {
         match self {
-            Which::Cifar | Which::Compressors => "cifar",
+            Which::Cifar | Which::Compressors | Which::Strategies => "cifar",
             Which::AgNews => "ag-news",
         }
+    }
+
+    /// Rows of different tables may have the same name.
+    fn directory(self) -> &'static str {
+        if let Which::Strategies = self { "strategies" } else { self.trainer() }
     }
 
     fn common(self) -> &'static str {
         match self {
             Which::Cifar | Which::Compressors => {
                 "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,1ms \
+                 --eval-every 5 --checkpoint-every 0 --plain"
+            }
+            Which::Strategies => {
+                "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,10ms \
                  --eval-every 5 --checkpoint-every 0 --plain"
             }
             Which::AgNews => {
@@ -179,7 +202,7 @@ fn flags(cli: &Cli, row: &str, seed: u64) -> String {
 
 fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
     let name: String = row.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    cli.out.join(cli.table.trainer()).join(name).join(format!("seed-{seed}"))
+    cli.out.join(cli.table.directory()).join(name).join(format!("seed-{seed}"))
 }
 
 fn summaries(cli: &Cli, (name, row): Row) -> Vec<(u64, Summary)> {

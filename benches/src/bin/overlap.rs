@@ -17,12 +17,12 @@ use briquette::WallClock;
 use briquette::core::config::{CompressorConfig, Exchange, Feedback, ReducerConfig};
 use briquette::core::reduce::{Facts, Reducer, Round};
 use briquette::core::report::Report;
-use briquette::core::{Communicator, Key, Layout};
+use briquette::core::{Key, Layout, Session};
 use briquette_benches::ranks::{here, pin, run, slowest, write_csv};
 use briquette_benches::trainer::machine;
 use briquette_benches::vectors::Source;
 use briquette_cli::measure::median;
-use briquette_tcp::{Environment, Tcp, TcpBuilder};
+use briquette_tcp::{Environment, TcpBuilder};
 use briquette_testkit::proxy::{Harm, Proxy};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
@@ -107,8 +107,8 @@ fn launch(arguments: &Arguments) -> Result<()> {
 /// One rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     pin(environment.rank, arguments.cores)?;
-    let join = || -> Result<Tcp> {
-        Ok(TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start())).join()?)
+    let join = || -> Result<Session> {
+        Ok(TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start())).join()?.into())
     };
     // Where rank 0 does not listen yet, a relay hangs up, which is no reason to call again, as a refusal would be.
     let mut comm = join().or_else(|_| {
@@ -133,7 +133,7 @@ struct Kind {
     times: Vec<Duration>,
 }
 
-fn compare(arguments: &Arguments, compressor: &str, comm: &mut dyn Communicator) -> Result<Row> {
+fn compare(arguments: &Arguments, compressor: &str, comm: &mut Session) -> Result<Row> {
     let (values, buckets) = (arguments.values, arguments.buckets);
     ensure!(buckets > 0 && values.is_multiple_of(buckets), "--values must be a multiple of --buckets");
     let layout = Layout::new((0..buckets).map(|slot| (slot.to_string(), vec![values / buckets])));

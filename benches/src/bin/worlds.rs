@@ -14,7 +14,7 @@ use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
 use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
 use briquette::core::reduce::{Facts, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
-use briquette::core::{Communicator, CompressionFactor, Key, Layout, Message};
+use briquette::core::{CompressionFactor, Key, Layout, Message};
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
 use clap::Parser;

@@ -2,7 +2,7 @@
 
 use crate::comm::Scope;
 
-/// A communicator could not finish an operation. The communicator is of no further use after one.
+/// A session could not finish an operation. It is of no further use after one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
@@ -20,7 +20,7 @@ pub enum CommError {
         /// What is known of the other side, where the transport knows anything.
         last_seen: Option<String>,
     },
-    /// Some rank called [`abort`](crate::Communicator::abort), panicked, or failed.
+    /// Some rank called [`abort`](crate::comm::Session::abort), panicked, or failed.
     #[error("rank {by} stopped the run during {during}: {reason}")]
     Aborted {
         /// The rank that stopped the run.
@@ -336,6 +336,16 @@ impl ConfigError {
     pub(crate) fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
         ConfigError::Range { what, range, got: got.to_string() }
     }
+
+    /// The same as a result: an error unless `valid`.
+    pub(crate) fn unless(
+        valid: bool,
+        what: &'static str,
+        range: &'static str,
+        got: impl std::fmt::Display,
+    ) -> Result<(), Self> {
+        if valid { Ok(()) } else { Err(ConfigError::range(what, range, got)) }
+    }
 }
 
 /// Saved state does not fit.
@@ -355,4 +365,10 @@ pub enum StateError {
         /// What was saved.
         got: String,
     },
+}
+
+impl StateError {
+    pub(crate) fn mismatch(name: &str, expected: &str, got: impl std::fmt::Debug) -> Self {
+        StateError::Mismatch { name: name.into(), expected: expected.into(), got: format!("{got:?}") }
+    }
 }

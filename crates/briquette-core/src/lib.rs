@@ -5,7 +5,7 @@
 //! no clock and no globals. The `briquette` crate puts it under Burn.
 //!
 //! ```text
-//! flat vector → layers → compressor → message → communicator → aggregate → average
+//! flat vector → layers → compressor → message → session → aggregate → average
 //! ```
 //!
 //! # The map
@@ -46,7 +46,7 @@
 //! ```
 //! use briquette_core::error::ReduceError;
 //! use briquette_core::reduce::{Facts, Gather, Reducer, Round};
-//! use briquette_core::{Communicator, Key, Layout};
+//! use briquette_core::{Key, Layout};
 //! use briquette_core::{aggregate::Mean, comm::Local, compress::TopK, layer::ErrorFeedback};
 //!
 //! let top_k = TopK::fraction(0.5)?;
@@ -103,7 +103,7 @@ mod text;
 mod traffic;
 mod wire;
 
-pub use comm::{Communicator, Frame};
+pub use comm::{Frame, Session};
 pub use factor::CompressionFactor;
 pub use key::{BLOCK, Key, KeyRng};
 pub use layout::{Layout, Slot};

@@ -230,6 +230,11 @@ impl<T: Default> Staged<T> {
         if self.fresh { &self.empty } else { &self.now }
     }
 
+    /// What later parts of the same step see: what is staged, or else what was committed last.
+    pub fn latest(&self) -> &T {
+        if self.staged { &self.next } else { &self.now }
+    }
+
     /// Storage for the next value, which holds whatever it was used for last.
     pub fn next_mut(&mut self) -> &mut T {
         self.both().1

@@ -12,7 +12,7 @@
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use briquette_core::comm::{Communicator, Local, run_ranks};
+use briquette_core::comm::{Local, Session, run_ranks};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
@@ -126,7 +126,7 @@ fn run(config: &Config, world: usize) -> Memory {
 }
 
 /// What the counter says when all ranks have come here and none has gone on.
-fn look(comm: &mut Local, counter: &AtomicU64) -> Result<u64, CommError> {
+fn look(comm: &mut Session, counter: &AtomicU64) -> Result<u64, CommError> {
     comm.barrier()?;
     let seen = counter.load(Relaxed);
     comm.barrier()?;

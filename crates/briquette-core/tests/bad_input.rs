@@ -3,7 +3,7 @@
 //!
 //! Finite in, finite out, or an error that names the slot; nothing panics, and no state holds what is not finite.
 
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::Local;
 use briquette_core::compress::{Class, Compressor};
 use briquette_core::config::{AggregatorConfig, CompressorConfig, Config, Exchange, exchanges, representatives};
 use briquette_core::error::ReduceError;

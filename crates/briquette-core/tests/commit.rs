@@ -15,13 +15,13 @@ use briquette_core::reduce::{
     Dense, Energies, Exchanged, Facts, Gather, Knob, Levels, MultiStep, PowerSgd, Probe, Reducer, Round,
 };
 use briquette_core::state::{Staged, State, Stateful};
-use briquette_core::{Communicator, CompressionFactor, Key, Layout};
+use briquette_core::{CompressionFactor, Key, Layout, Session};
 
 fn layout() -> Layout {
     Layout::new([("square", vec![5, 5]), ("few", vec![3])])
 }
 
-fn exchange(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Local) -> Result<Vec<f32>, ReduceError> {
+fn exchange(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average, facts) = (layout(), vec![0.0; input.len()], Facts::default());
     let (key, slots) = (Key::new(1), layout.slots());
     reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
@@ -48,7 +48,7 @@ impl Stateful for Counts {
 }
 
 impl Reducer for Counts {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         Dense.reduce(round, comm)
     }
     fn knob(&mut self) -> Option<&mut dyn Knob> {

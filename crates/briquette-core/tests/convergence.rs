@@ -2,7 +2,7 @@
 //! quantizer SGD levels off at a known height.
 
 use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, Dense, Norm, PlainSign, Qsgd, ScaledSign};
 use briquette_core::error::ReduceError;
 use briquette_core::layer::ErrorFeedback;

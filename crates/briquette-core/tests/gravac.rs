@@ -2,7 +2,7 @@
 //! of the controller alone stand beside it.
 
 use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Compressor, Dense as Identity, TopK};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::control::{Agreed, Controller, GraVac, GraVacConfig, Policy};
@@ -85,7 +85,7 @@ fn exchange(
     reducer: &mut Fed,
     step: u64,
     input: &[f32],
-    comm: &mut Local,
+    comm: &mut Session,
 ) -> Result<(Vec<f32>, Vec<f32>, f64), ReduceError> {
     let layout = Layout::flat(input.len());
     let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);

@@ -1,7 +1,7 @@
 //! What controllers need is measured and agreed, what they do not need costs nothing, and slots get the ratios decided for them.
 
 use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Compressor, Dense as Identity, Norm, Qsgd, RandomK, TopK};
 use briquette_core::control::{Agreed, Controller, Decision, Moments, Needs};
 use briquette_core::error::ReduceError;
@@ -73,7 +73,7 @@ fn vector(rank: usize) -> Vec<f32> {
 }
 
 /// One exchange: the average, the bytes, and the ratio reported.
-fn reduce(reducer: &mut dyn Reducer, comm: &mut Local) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
+fn reduce(reducer: &mut dyn Reducer, comm: &mut Session) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
     let (layout, input, facts) = (layout(), vector(comm.rank()), Facts::default());
     let (mut average, slots, before) = (vec![0.0; 48], layout.slots(), comm.traffic());
     let round = Round { key: Key::new(7), slots, facts: &facts, input: &input, average: &mut average, sent: None };

@@ -11,7 +11,7 @@ use briquette_core::reduce::{
     SketchedSgd, SparseAllReduce,
 };
 use briquette_core::state::{State, Stateful};
-use briquette_core::{Communicator, CompressionFactor, Key, Layout, Traffic};
+use briquette_core::{CompressionFactor, Key, Layout, Session, Traffic};
 
 const MAX: f32 = f32::MAX;
 /// Twice this is the largest number, and three times too much.
@@ -24,7 +24,7 @@ fn layout() -> Layout {
     Layout::new([("small", vec![2]), ("large", vec![2])])
 }
 
-fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut dyn Communicator) -> Result<Vec<f32>, ReduceError> {
+fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
     let facts = Facts { learning_rate: Some(0.5), ..Facts::default() };
     let (key, slots) = (Key::new(1), layout.slots());
@@ -131,7 +131,7 @@ struct Says([f32; 4]);
 impl Stateful for Says {}
 
 impl Reducer for Says {
-    fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, _comm: &mut Session) -> Result<Exchanged, ReduceError> {
         round.average.copy_from_slice(&self.0);
         round.sent.into_iter().for_each(|sent| sent.fill(0.0));
         Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })
@@ -144,7 +144,7 @@ struct Opposite;
 impl Stateful for Opposite {}
 
 impl Reducer for Opposite {
-    fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, _comm: &mut Session) -> Result<Exchanged, ReduceError> {
         round.average.fill(0.0);
         round.sent.unwrap().iter_mut().zip(round.input).for_each(|(sent, input)| *sent = -input);
         Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })

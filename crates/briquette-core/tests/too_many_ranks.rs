@@ -4,7 +4,6 @@
 use std::env;
 use std::process::Command;
 
-use briquette_core::Communicator;
 use briquette_core::comm::Local;
 use briquette_core::error::CommError;
 

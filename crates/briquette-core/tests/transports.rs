@@ -1,6 +1,6 @@
 //! Core's transports are held to the facts that hold for every transport.
 
-use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Simulated, Stepped};
+use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Session, Simulated};
 use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
 use briquette_testkit::transport_suite;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn impatient(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_millis(100))
 }
 
-fn simulated(local: LocalBuilder, compute: Compute) -> Vec<Simulated> {
+fn simulated(local: LocalBuilder, compute: Compute) -> Vec<Session> {
     Simulated::over(local, "1gbit,50us".parse().expect("a network"), compute)
 }
 
@@ -35,24 +35,23 @@ fn measured() -> Compute {
     Compute::Measured(Arc::new(Noon))
 }
 
-fn stepped(world: Vec<Local>) -> Vec<Stepped<Local>> {
-    world.into_iter().map(|comm| Stepped::new(comm, Duration::from_millis(50))).collect()
+fn stepped(world: Vec<Session>) -> Vec<Session> {
+    world.into_iter().map(|comm| comm.stepped(Duration::from_millis(50))).collect()
 }
 
-fn faulty(world: Vec<Local>) -> Vec<Faulty<Local>> {
-    world.into_iter().map(Faulty::never).collect()
+fn faulty(local: LocalBuilder) -> Vec<Faulty<Local>> {
+    local.endpoints().into_iter().map(Faulty::never).collect()
 }
 
 transport_suite!(local, Threads(|ranks| patient(ranks).build()));
-transport_suite!(boxed, Threads(|ranks| patient(ranks).build().into_iter().map(Box::new).collect::<Vec<_>>()));
 transport_suite!(simulated_with_fixed_compute, Threads(|ranks| simulated(patient(ranks), fixed())));
 transport_suite!(simulated_with_measured_compute, Threads(|ranks| simulated(patient(ranks), measured())));
 transport_suite!(stepped, Threads(|ranks| stepped(patient(ranks).build())));
-transport_suite!(faulty_without_a_fault, Threads(|ranks| faulty(patient(ranks).build())));
+transport_suite!(faulty_without_a_fault, Threads(|ranks| faulty(patient(ranks))));
 
 #[test]
 fn deadline_errors_name_both_ranks() {
     a_deadline_error_names_both_ranks(&Threads(|ranks| impatient(ranks).build()));
     a_deadline_error_names_both_ranks(&Threads(|ranks| simulated(impatient(ranks), fixed())));
-    a_deadline_error_names_both_ranks(&Threads(|ranks| faulty(impatient(ranks).build())));
+    a_deadline_error_names_both_ranks(&Threads(|ranks| faulty(impatient(ranks))));
 }

@@ -2,7 +2,7 @@
 //!
 //! The argument names the way: `well`, `late`, `threads`, `long`, `error`, `panic`, `stuck` or `exit`.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_mpi::{Mpi, MpiError};
 use std::error::Error;
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let way = std::env::args().nth(1).unwrap_or_default();
     // In the world that gets stuck, somebody loses patience soon.
     let patience = Duration::from_secs(if matches!(way.as_str(), "stuck" | "late") { 1 } else { 60 });
-    let mut comm = Mpi::builder().deadline(patience).init()?;
+    let mut comm = Session::from(Mpi::builder().deadline(patience).init()?);
     assert_eq!(Mpi::init().unwrap_err(), MpiError::InitializedBefore);
     comm.begin_step(5);
     let last = comm.rank() + 1 == comm.world();
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Exchanges something in another thread than the one that initialized MPI.
-fn elsewhere(mut comm: Mpi) -> Result<Mpi, CommError> {
+fn elsewhere(mut comm: Session) -> Result<Session, CommError> {
     let exchange = move || {
         let mut x = vec![1.0; 5000];
         comm.all_reduce_sum(&mut x)?;
@@ -54,7 +54,7 @@ fn elsewhere(mut comm: Mpi) -> Result<Mpi, CommError> {
 }
 
 /// A frame that MPI cannot count is refused, and every rank learns why. Its memory is never touched.
-fn too_long(comm: &mut Mpi) -> Result<(), Box<dyn Error>> {
+fn too_long(comm: &mut Session) -> Result<(), Box<dyn Error>> {
     let last = comm.world() - 1;
     let result = if comm.rank() == last { comm.send(0, vec![0; 1 << 31]) } else { comm.recv(last).map(drop) };
     let error = result.expect_err("too long").to_string();

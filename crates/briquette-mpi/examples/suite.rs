@@ -3,7 +3,7 @@
 //! `scripts/mpi-suite.sh` runs it; with arguments, only the facts whose names contain one of them. The first fact that does not hold
 //! ends the job with an error.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_mpi::{Mpi, MpiError};
 use briquette_testkit::suite::{Fact, Launch, Results, a_deadline_error_names_both_ranks, facts};
@@ -21,7 +21,7 @@ impl Launch for Parts {
     fn run<T: Send>(
         &self,
         ranks: usize,
-        body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+        body: impl Fn(&mut Session) -> Result<T, CommError> + Sync,
     ) -> Option<Results<T>> {
         let mut mpi = self.mpi.lock().expect("panics are caught inside");
         let rank = mpi.rank();

@@ -1,8 +1,8 @@
 //! One rank of a world over one MPI communicator.
 
-use briquette_core::comm::{FramePool, Scope, Verdict};
+use briquette_core::Frame;
+use briquette_core::comm::{Call, Clock, FramePool, Scope, Transport, Verdict};
 use briquette_core::error::CommError;
-use briquette_core::{Communicator, Frame, Traffic};
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::{Message, Status};
 use mpi::topology::{Process, SimpleCommunicator};
@@ -10,7 +10,7 @@ use mpi::traits::{Communicator as _, MatchedReceiveVec, Source};
 use mpi::{Rank, Tag};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,16 +39,20 @@ pub(crate) struct Endpoint {
     /// Aborts and farewells under way.
     notices: Vec<Pending>,
     deadline: Duration,
-    began: Instant,
-    scope: Scope,
-    pool: FramePool,
-    traffic: Traffic,
-    /// This rank's own first error, which later calls repeat.
-    failed: Option<CommError>,
+    clock: Arc<Since>,
     /// The first abort that this rank made or received.
     stopped: Arc<OnceLock<CommError>>,
     /// How leaving went, once it was tried.
     gone: Option<bool>,
+}
+
+/// Seconds since the endpoint was made.
+struct Since(Instant);
+
+impl Clock for Since {
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
 }
 
 /// What is under way between this rank and another.
@@ -76,14 +80,23 @@ impl Endpoint {
             own: VecDeque::new(),
             notices: Vec::new(),
             deadline,
-            began: Instant::now(),
-            scope: Scope::default(),
-            pool: FramePool::default(),
-            traffic: Traffic::default(),
-            failed: None,
+            clock: Arc::new(Since(Instant::now())),
             stopped: Arc::default(),
             gone: None,
         }
+    }
+
+    /// Returns when every rank has called it.
+    pub(crate) fn meet(&mut self) -> Result<(), CommError> {
+        let mut call = Call::default();
+        call.scope.operation = "barrier";
+        self.others().try_for_each(|other| self.send(other, Frame::new(), &mut call))?;
+        self.others().try_for_each(|other| self.recv(other, &mut call).map(drop))
+    }
+
+    /// Lives as long as this endpoint.
+    pub(crate) fn alive(&self) -> Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.clock)
     }
 
     pub(crate) fn comm(&self) -> &SimpleCommunicator {
@@ -101,18 +114,15 @@ impl Endpoint {
         if let Some(complete) = self.gone {
             return complete;
         }
-        if thread::panicking() {
-            self.abort("panicked");
-        }
         self.tell_all(LEFT, &[]);
-        let mut wait = Wait::new(self.deadline);
+        let (mut wait, mut pool) = (Wait::new(self.deadline), FramePool::default());
         let complete = loop {
             for from in self.others() {
-                if let Some(frame) = self.take(from) {
-                    self.pool.put(frame);
+                if let Some(frame) = self.take(from, &mut pool) {
+                    pool.put(frame);
                 }
             }
-            self.reclaim();
+            self.reclaim(&mut pool);
             let done = |peer: &Peer| peer.left && peer.sending.is_empty() && peer.receiving.is_none();
             if self.others().all(|other| done(&self.peers[other])) && self.notices.is_empty() {
                 break true;
@@ -143,10 +153,9 @@ impl Endpoint {
     }
 
     /// Takes back the frames that MPI has sent.
-    fn reclaim(&mut self) {
+    fn reclaim(&mut self, pool: &mut FramePool) {
         self.notices.retain_mut(|notice| notice.test().is_none());
         for peer in &mut self.peers {
-            let pool = &mut self.pool;
             peer.sending.retain_mut(|frame| match frame.test() {
                 Some(frame) => {
                     pool.put(frame);
@@ -158,7 +167,7 @@ impl Endpoint {
     }
 
     /// The next frame from another rank, or from this one, if it is there. Notices on the way are heeded.
-    fn take(&mut self, from: usize) -> Option<Frame> {
+    fn take(&mut self, from: usize, pool: &mut FramePool) -> Option<Frame> {
         if from == self.rank {
             return self.own.pop_front();
         }
@@ -166,7 +175,7 @@ impl Endpoint {
             // With any tag: only messages that one receive could match are sure to come in the order they were sent.
             let (message, status) = self.process(from).immediate_matched_probe()?;
             match status.tag() {
-                FRAME => self.peers[from].receiving = Some(self.begin_to_receive(message, &status)),
+                FRAME => self.peers[from].receiving = Some(begin_to_receive(message, &status, pool)),
                 tag => self.heed(tag, message, status),
             }
         }
@@ -174,14 +183,6 @@ impl Endpoint {
         let frame = peer.receiving.as_mut()?.test()?;
         peer.receiving = None;
         Some(frame)
-    }
-
-    fn begin_to_receive(&mut self, message: Message, status: &Status) -> Pending {
-        let bytes = usize::try_from(status.count(u8::equivalent_datatype())).expect("a message of bytes has a length");
-        // A barrier's frames own no memory and are not given back, so none is taken from the pool for them.
-        let mut frame = if bytes == 0 { Frame::new() } else { self.pool.take_for(bytes) };
-        frame.resize(bytes, 0);
-        Pending::receive(message, frame)
     }
 
     /// A notice is short, so that receiving it does not wait.
@@ -201,16 +202,16 @@ impl Endpoint {
         {
             self.heed(ABORT, message, status);
         }
-        self.failed.as_ref().or(self.stopped.get()).map_or(Ok(()), |error| Err(error.clone()))
+        self.stopped.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// As [`listen`](Self::listen), and makes sure of the other rank's number.
-    fn check(&mut self, other: usize) -> Result<(), CommError> {
+    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
         self.listen()?;
         if other < self.world() {
             return Ok(());
         }
-        Err(self.lost(other, format!("the world has ranks 0 to {}", self.world() - 1)))
+        Err(self.lost(other, during, format!("the world has ranks 0 to {}", self.world() - 1)))
     }
 
     /// Whether rank `to` will take no more frames; it may have sent some before it left.
@@ -218,28 +219,21 @@ impl Endpoint {
         to != self.rank && (self.peers[to].left || self.process(to).immediate_probe_with_tag(LEFT).is_some())
     }
 
-    fn lost(&mut self, other: usize, cause: String) -> CommError {
-        let reason = format!("lost rank {other}: {cause}");
-        self.fail(CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause }, &reason)
+    fn lost(&mut self, other: usize, during: Scope, cause: String) -> CommError {
+        self.abort(during, &format!("lost rank {other}: {cause}"));
+        CommError::Lost { rank: self.rank, other, address: None, during, cause }
     }
 
     /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
-    fn left(&mut self, other: usize) -> CommError {
-        self.listen().err().unwrap_or_else(|| self.lost(other, "it left the run".to_owned()))
+    fn left(&mut self, other: usize, during: Scope) -> CommError {
+        self.listen().err().unwrap_or_else(|| self.lost(other, during, "it left the run".to_owned()))
     }
 
     /// Waited for rank `other` until the deadline.
-    fn overdue(&mut self, other: usize) -> CommError {
+    fn overdue(&mut self, other: usize, during: Scope) -> CommError {
         let seconds = self.deadline.as_secs_f64();
-        let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
-        self.fail(CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen: None }, &reason)
-    }
-
-    /// Stops all ranks because of this one's `error`, which its own later calls repeat.
-    fn fail(&mut self, error: CommError, reason: &str) -> CommError {
-        self.failed.get_or_insert(error.clone());
-        self.abort(reason);
-        error
+        self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
+        CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
     }
 
     fn waits_for_room(&self, to: usize) -> bool {
@@ -248,7 +242,7 @@ impl Endpoint {
     }
 }
 
-impl Communicator for Endpoint {
+impl Transport for Endpoint {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -257,26 +251,26 @@ impl Communicator for Endpoint {
         self.peers.len()
     }
 
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.check(to)?;
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.check(to, call.scope)?;
         if frame.len() > LONGEST {
             let bytes = frame.len();
-            self.abort(&format!("a frame of {bytes} bytes is too long: MPI counts to {LONGEST}. Use smaller buckets"));
+            let reason = format!("a frame of {bytes} bytes is too long: MPI counts to {LONGEST}. Use smaller buckets");
+            self.abort(call.scope, &reason);
             return self.listen();
         }
         let mut wait = Wait::new(self.deadline);
-        self.reclaim();
+        self.reclaim(&mut call.pool);
         while self.waits_for_room(to) && !self.has_left(to) {
             if !wait.goes_on() {
-                return Err(self.overdue(to));
+                return Err(self.overdue(to, call.scope));
             }
             self.listen()?;
-            self.reclaim();
+            self.reclaim(&mut call.pool);
         }
         if self.has_left(to) {
-            return Err(self.left(to));
+            return Err(self.left(to, call.scope));
         }
-        self.traffic.sent += frame.len() as u64;
         if to == self.rank {
             self.own.push_back(frame);
         } else {
@@ -286,27 +280,31 @@ impl Communicator for Endpoint {
         Ok(())
     }
 
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.check(from)?;
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.check(from, call.scope)?;
         let mut wait = Wait::new(self.deadline);
         loop {
-            if let Some(frame) = self.take(from) {
-                self.traffic.received += frame.len() as u64;
+            if let Some(frame) = self.take(from, &mut call.pool) {
                 return Ok(frame);
             }
             self.listen()?;
             if self.peers[from].left {
-                return Err(self.left(from));
+                return Err(self.left(from, call.scope));
             }
-            self.reclaim();
+            self.reclaim(&mut call.pool);
             if !wait.goes_on() {
-                return Err(self.overdue(from));
+                return Err(self.overdue(from, call.scope));
             }
         }
     }
 
-    fn abort(&mut self, reason: &str) {
-        let during = self.scope;
+    /// Moves nothing, but takes back the frames that were sent meanwhile, to be used again.
+    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
+        self.reclaim(&mut call.pool);
+        Ok(())
+    }
+
+    fn abort(&mut self, during: Scope, reason: &str) {
         let error = CommError::Aborted { by: self.rank, during, reason: reason.to_owned() };
         if self.stopped.set(error).is_ok() {
             self.tell_all(ABORT, &news::write(&during, reason));
@@ -319,22 +317,8 @@ impl Communicator for Endpoint {
     }
 
     /// Seconds since this endpoint was made.
-    fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
-    }
-
-    fn scope(&mut self) -> &mut Scope {
-        &mut self.scope
-    }
-
-    fn pool(&mut self) -> &mut FramePool {
-        // Frames that were sent meanwhile are there to be used again.
-        self.reclaim();
-        &mut self.pool
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        Some(Arc::clone(&self.clock) as _)
     }
 }
 
@@ -346,8 +330,16 @@ impl Drop for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} of {}, {}", self.rank, self.peers.len(), self.scope)
+        write!(f, "rank {} of {}", self.rank, self.peers.len())
     }
+}
+
+fn begin_to_receive(message: Message, status: &Status, pool: &mut FramePool) -> Pending {
+    let bytes = usize::try_from(status.count(u8::equivalent_datatype())).expect("a message of bytes has a length");
+    // A barrier's frames own no memory and are not given back, so none is taken from the pool for them.
+    let mut frame = if bytes == 0 { Frame::new() } else { pool.take_for(bytes) };
+    frame.resize(bytes, 0);
+    Pending::receive(message, frame)
 }
 
 /// A wait that asks again and again: at once, then giving way to others, then sleeping for moments.

@@ -1,15 +1,15 @@
 //! Ranks that are MPI processes.
 //!
-//! [`Mpi`] implements [`Communicator`] over the MPI of the system, so that a training program runs where MPI starts
+//! [`Mpi`] is a [`Transport`] over the MPI of the system, so that a training program runs where MPI starts
 //! processes and knows the network: on clusters, with InfiniBand and the like. Nothing else in Briquette changes.
 //!
 //! ```no_run
-//! use briquette_core::Communicator;
+//! use briquette_core::Session;
 //! use briquette_mpi::Mpi;
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut comm = Mpi::builder().deadline(Duration::from_secs(600)).init()?;
+//! let mut comm = Session::from(Mpi::builder().deadline(Duration::from_secs(600)).init()?);
 //! let mut x = vec![comm.rank() as f32; 1000];
 //! comm.all_reduce_sum(&mut x)?;
 //! # Ok(())
@@ -35,7 +35,7 @@
 //! are **all** the core's, and none is MPI's own:
 //! - an all-reduce must give the same bits on every transport, and MPI leaves the order of a sum to the library;
 //! - a broadcast or all-gather of MPI's needs lengths that are known beforehand, and copies; and its bytes are not
-//!   those that [`traffic`](Communicator::traffic) promises to count;
+//!   those that [`traffic`](briquette_core::Session::traffic) promises to count;
 //! - a barrier of MPI's could be had. But a collective, once begun, cannot be cancelled: a world that is stopped in the
 //!   middle of one could not be taken apart any more. Messages can be received and thrown away.
 //!
@@ -59,15 +59,15 @@
 //!
 //! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
 
-use briquette_core::Communicator;
-use briquette_core::comm::{FramePool, Scope, Verdict};
+use briquette_core::comm::{Call, Clock, Scope, Session, Transport, Verdict};
 use briquette_core::error::CommError;
-use briquette_core::{Frame, Traffic};
+use briquette_core::Frame;
 use mpi::environment::Universe;
 use mpi::topology::Color;
 use mpi::traits::Communicator as _;
 use mpi::{Rank, Threading};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 mod endpoint;
@@ -111,10 +111,20 @@ impl Mpi {
         MpiBuilder { deadline: DEADLINE }
     }
 
+    /// Returns when every rank has called it: [`Session::barrier`] for a rank without a session, as between two
+    /// [parts](Self::part).
+    ///
+    /// # Errors
+    /// When this world is stopped.
+    pub fn barrier(&mut self) -> Result<(), CommError> {
+        self.endpoint.meet()
+    }
+
     /// Runs `body` in a world of its own that has only the first `ranks` ranks, and takes that world apart; gives
     /// nothing on the other ranks. **Every** rank must call it with the same number. Meant for tests.
     ///
-    /// A panic of `body` is not caught. What goes wrong in the smaller world does not stop this one.
+    /// The session is only good inside `body`: keeping it ends the job, as two endpoints would call MPI at once. A panic of
+    /// `body` is not caught. What goes wrong in the smaller world does not stop this one.
     ///
     /// # Errors
     /// When this world is stopped.
@@ -125,7 +135,7 @@ impl Mpi {
         &mut self,
         ranks: usize,
         deadline: Duration,
-        body: impl FnOnce(&mut dyn Communicator) -> T,
+        body: impl FnOnce(&mut Session) -> T,
     ) -> Result<Option<T>, CommError> {
         assert!((1..=self.world()).contains(&ranks), "{ranks} ranks of a world of {}", self.world());
         // Splitting waits without a deadline; this one has one.
@@ -133,7 +143,16 @@ impl Mpi {
         let member = self.rank() < ranks;
         let color = if member { Color::with_value(0) } else { Color::undefined() };
         let part = self.endpoint.comm().split_by_color_with_key(color, self.rank() as Rank);
-        Ok(part.map(|comm| body(&mut Endpoint::new(comm, deadline))))
+        let Some(comm) = part else { return Ok(None) };
+        let endpoint = Endpoint::new(comm, deadline);
+        let (alive, mut session) = (endpoint.alive(), Session::from(endpoint));
+        let result = body(&mut session);
+        drop(session);
+        if alive.upgrade().is_some() {
+            eprintln!("the session of a part of the world was kept: rank {} ends the job", self.rank());
+            self.universe.world().abort(1);
+        }
+        Ok(Some(result))
     }
 }
 
@@ -165,45 +184,30 @@ impl MpiBuilder {
 }
 
 /// Everything is answered by the endpoint.
-impl Communicator for Mpi {
+impl Transport for Mpi {
     fn rank(&self) -> usize {
         self.endpoint.rank()
     }
-
     fn world(&self) -> usize {
         self.endpoint.world()
     }
-
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.endpoint.send(to, frame)
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.endpoint.send(to, frame, call)
     }
-
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.endpoint.recv(from)
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.endpoint.recv(from, call)
     }
-
-    fn abort(&mut self, reason: &str) {
-        self.endpoint.abort(reason);
+    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
+        self.endpoint.flush(call)
     }
-
+    fn abort(&mut self, during: Scope, reason: &str) {
+        self.endpoint.abort(during, reason);
+    }
     fn verdict(&self) -> Verdict {
         self.endpoint.verdict()
     }
-
-    fn now(&self) -> f64 {
-        self.endpoint.now()
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.endpoint.traffic()
-    }
-
-    fn scope(&mut self) -> &mut Scope {
-        self.endpoint.scope()
-    }
-
-    fn pool(&mut self) -> &mut FramePool {
-        self.endpoint.pool()
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        self.endpoint.clock()
     }
 }
 

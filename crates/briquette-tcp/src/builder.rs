@@ -221,7 +221,7 @@ impl TcpBuilder {
         self
     }
 
-    /// The clock behind [`now`](briquette_core::Communicator::now); without one it is always 0.
+    /// The clock behind [`now`](briquette_core::Session::now); without one it is always 0.
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
         self.clock = Some(clock);
         self

@@ -1,8 +1,7 @@
-//! Ranks that are processes, on one machine or many: a [`Communicator`](briquette_core::Communicator) over TCP, plain or
+//! Ranks that are processes, on one machine or many: a [`Transport`](briquette_core::comm::Transport) over TCP, plain or
 //! under TLS.
 //!
 //! ```no_run
-//! use briquette_core::Communicator;
 //! use briquette_tcp::{Environment, TcpBuilder};
 //!
 //! // As `briquette launch`, torchrun or a scheduler's script has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
@@ -23,11 +22,10 @@
 //! thread sends heartbeats and receives the reasons why others stop. The collectives are core's, so the bits are those of every
 //! other transport.
 //!
-//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Communicator::traffic)
+//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Session::traffic)
 //! counts the `n`. Heartbeats are about 100 bytes a second from every rank, and from rank 0 as much for every rank to every rank.
 //!
 //! ```
-//! use briquette_core::Communicator;
 //! use briquette_core::comm::run_ranks;
 //! use briquette_core::error::CommError;
 //!

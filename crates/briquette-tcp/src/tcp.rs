@@ -1,4 +1,4 @@
-//! The communicator: the calling thread drives the data sockets.
+//! The transport: the calling thread drives the data sockets.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use briquette_core::comm::{Clock, FramePool, Scope, Verdict};
+use briquette_core::Frame;
+use briquette_core::comm::{Call, Clock, FramePool, Scope, Transport, Verdict};
 use briquette_core::error::CommError;
-use briquette_core::{Communicator, Frame, Traffic};
 use mio::{Events, Interest};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -38,11 +38,6 @@ pub struct Tcp {
     events: Events,
     commands: UnboundedSender<Command>,
     control: Option<JoinHandle<()>>,
-    scope: Scope,
-    pool: FramePool,
-    traffic: Traffic,
-    /// This rank's own first error, which later calls repeat.
-    failed: Option<CommError>,
     deadline: Duration,
     limits: Limits,
     clock: Option<Arc<dyn Clock + Sync>>,
@@ -88,10 +83,6 @@ impl Tcp {
             events: Events::with_capacity(64),
             commands,
             control: Some(control),
-            scope: Scope::default(),
-            pool: FramePool::default(),
-            traffic: Traffic::default(),
-            failed: None,
             deadline,
             limits,
             clock,
@@ -99,7 +90,7 @@ impl Tcp {
         })
     }
 
-    /// What went over the sockets, with the headers of the frames, which [`traffic`](Communicator::traffic) leaves out: it is
+    /// What went over the sockets, with the headers of the frames, which [`traffic`](briquette_core::Session::traffic) leaves out: it is
     /// less by [`HEADER`](crate::frame::HEADER) bytes a frame.
     pub fn socket_bytes(&self) -> SocketBytes {
         let mut sum = SocketBytes::default();
@@ -113,7 +104,7 @@ impl Tcp {
         sum
     }
 
-    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to code that has given the communicator away, as of the last
+    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to code that has given the endpoint to a session, as of the last
     /// collective's end.
     pub fn meter(&self) -> SocketMeter {
         SocketMeter(Arc::clone(&self.meter))
@@ -125,23 +116,22 @@ impl Tcp {
     }
 
     /// The reason why nothing works any more, or the other rank's number made sure of.
-    fn check(&mut self, other: usize) -> Result<(), CommError> {
-        self.shared.publish(self.scope);
-        if let Some(error) = self.failed.clone().or_else(|| self.shared.verdict(self.scope)) {
+    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
+        self.shared.publish(during);
+        if let Some(error) = self.shared.verdict(during) {
             return Err(error);
         }
         if other < self.world() {
             return Ok(());
         }
         let cause = format!("the world has ranks 0 to {}", self.world() - 1);
-        let error = CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause };
-        self.abort(&error.to_string());
-        self.failed = Some(error.clone());
+        let error = CommError::Lost { rank: self.rank, other, address: None, during, cause };
+        self.abort(during, &error.to_string());
         Err(error)
     }
 
-    /// Lets every link do what it can, and waits for news until `until` if there was nothing to do.
-    fn wait(&mut self, until: Instant) -> io::Result<()> {
+    /// Lets every link do what it can, and waits for events until `until` if there was nothing to do.
+    fn wait(&mut self, until: Instant, pool: &mut FramePool) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         match self.poll.poll(&mut self.events, Some(left)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
@@ -153,89 +143,93 @@ impl Tcp {
                 link.wake(event.is_readable() || broken, event.is_writable() || event.is_error());
             }
         }
-        self.pump();
+        self.pump(pool);
         Ok(())
     }
 
-    fn pump(&mut self) {
+    fn pump(&mut self, pool: &mut FramePool) {
         for link in self.links.iter_mut().flatten() {
-            link.pump(&mut self.pool);
+            link.pump(pool);
         }
     }
 
-    /// Goes on until `done` says so, with its word; fails at the deadline, when rank `other` is gone, or when anyone stops.
-    fn until<T>(&mut self, other: usize, mut done: impl FnMut(&mut Tcp) -> Option<T>) -> Result<T, CommError> {
+    /// Goes on until `done` returns something; fails at the deadline, when rank `other` is gone, or when any rank stops.
+    fn until<T>(
+        &mut self,
+        other: usize,
+        call: &mut Call,
+        mut done: impl FnMut(&mut Tcp, &mut FramePool) -> Option<T>,
+    ) -> Result<T, CommError> {
         let until = Instant::now() + self.deadline;
         loop {
-            if let Some(error) = self.shared.verdict(self.scope) {
+            if let Some(error) = self.shared.verdict(call.scope) {
                 return Err(error);
             }
-            if let Some(value) = done(self) {
+            if let Some(value) = done(self, &mut call.pool) {
                 return Ok(value);
             }
             if let Some(end) = self.links[other].as_ref().and_then(|link| link.end().cloned()) {
-                return Err(self.ended(other, end));
+                return Err(self.ended(other, end, call));
             }
             if Instant::now() >= until {
-                return Err(self.overdue(other));
+                return Err(self.overdue(other, call.scope));
             }
-            if let Err(error) = self.wait(until) {
-                return Err(self.lost(other, format!("cannot watch its sockets: {error}")));
+            if let Err(error) = self.wait(until, &mut call.pool) {
+                return Err(self.lost(other, call.scope, format!("cannot watch its sockets: {error}")));
             }
         }
     }
 
     /// The link to a rank that this one needs has ended. What the control thread receives explains more than a broken link.
-    fn ended(&mut self, other: usize, end: End) -> CommError {
+    fn ended(&mut self, other: usize, end: End, call: &mut Call) -> CommError {
         let cause = match end {
-            End::Left => return self.lost(other, "it left the run".to_owned()),
+            End::Left => return self.lost(other, call.scope, "it left the run".to_owned()),
             End::Lost(cause) => cause,
         };
         let until = Instant::now() + GRACE;
         while self.shared.stopped().is_none() && Instant::now() < until {
-            if self.wait(until).is_err() {
+            if self.wait(until, &mut call.pool).is_err() {
                 break;
             }
         }
-        self.shared.verdict(self.scope).unwrap_or_else(|| self.lost(other, cause))
+        self.shared.verdict(call.scope).unwrap_or_else(|| self.lost(other, call.scope, cause))
     }
 
-    fn lost(&mut self, rank: usize, cause: String) -> CommError {
-        self.stop(Stop::Lost { by: self.rank, rank, cause })
+    fn lost(&mut self, rank: usize, during: Scope, cause: String) -> CommError {
+        self.stop(during, Stop::Lost { by: self.rank, rank, cause })
     }
 
-    fn overdue(&mut self, other: usize) -> CommError {
+    fn overdue(&mut self, other: usize, during: Scope) -> CommError {
         let seconds = self.deadline.as_secs_f64();
         let last_seen = self.shared.last_seen(other);
-        let error = CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen };
-        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: error.to_string() });
-        self.failed.get_or_insert(error).clone()
+        let error = CommError::Deadline { rank: self.rank, other, during, seconds, last_seen };
+        self.abort(during, &error.to_string());
+        error
     }
 
     /// Stops all ranks; the first reason, in this rank's words.
-    fn stop(&mut self, stop: Stop) -> CommError {
+    fn stop(&mut self, during: Scope, stop: Stop) -> CommError {
         if self.shared.stop(stop) {
             drop(self.commands.send(Command::Stopped));
         }
-        self.shared.verdict(self.scope).expect("it has just been stopped")
+        self.shared.verdict(during).expect("it has just been stopped")
     }
 
-    fn out_of_step(&mut self, other: usize, tag: Tag) -> CommError {
-        let theirs = tag.to_string();
-        let error = CommError::OutOfStep { rank: self.rank, other, during: self.scope, theirs };
-        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason: error.to_string() });
-        self.failed.get_or_insert(error).clone()
+    fn out_of_step(&mut self, other: usize, during: Scope, tag: Tag) -> CommError {
+        let error = CommError::OutOfStep { rank: self.rank, other, during, theirs: tag.to_string() };
+        self.abort(during, &error.to_string());
+        error
     }
 
     /// Says goodbye on every link, after everything that was sent.
     fn leave(&mut self) {
-        let until = Instant::now() + self.deadline;
+        let (until, mut pool) = (Instant::now() + self.deadline, FramePool::default());
         for link in self.links.iter_mut().flatten() {
             link.push(Kind::Goodbye, Scope::default(), Frame::new());
         }
-        self.pump();
+        self.pump(&mut pool);
         while !self.is_flushed() && self.shared.stopped().is_none() && Instant::now() < until {
-            if self.wait(until).is_err() {
+            if self.wait(until, &mut pool).is_err() {
                 break;
             }
         }
@@ -247,7 +241,7 @@ impl Tcp {
     }
 }
 
-impl Communicator for Tcp {
+impl Transport for Tcp {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -256,71 +250,59 @@ impl Communicator for Tcp {
         self.links.len()
     }
 
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.check(to)?;
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.check(to, call.scope)?;
         if frame.len() > self.limits.frame {
             let (len, longest) = (frame.len(), self.limits.frame);
             let cause = format!("a frame of {len} bytes for it; ranks take {longest} at most (`longest_frame`)");
-            return Err(self.lost(to, cause));
+            return Err(self.lost(to, call.scope, cause));
         }
-        let bytes = frame.len() as u64;
         if to == self.rank {
             if self.own.len() >= self.limits.queue {
-                return Err(self.overdue(to));
+                return Err(self.overdue(to, call.scope));
             }
             self.own.push_back(frame);
-        } else {
-            let has_room = |comm: &mut Tcp| {
-                let link = comm.links[to].as_ref()?;
-                (!link.is_full() && link.end().is_none()).then_some(())
-            };
-            self.until(to, has_room)?;
-            if let Some(link) = &mut self.links[to] {
-                link.push(Kind::Data, self.scope, frame);
-                link.pump_out(&mut self.pool);
-            }
+            return Ok(());
         }
-        self.traffic.sent += bytes;
+        self.until(to, call, |comm, _| {
+            let link = comm.links[to].as_ref()?;
+            (!link.is_full() && link.end().is_none()).then_some(())
+        })?;
+        if let Some(link) = &mut self.links[to] {
+            link.push(Kind::Data, call.scope, frame);
+            link.pump_out(&mut call.pool);
+        }
         Ok(())
     }
 
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.check(from)?;
-        let frame = if from == self.rank {
-            match self.own.pop_front() {
-                Some(frame) => frame,
-                None => return Err(self.overdue(from)),
-            }
-        } else {
-            let (tag, frame) = self.until(from, |comm| {
-                let link = comm.links[from].as_mut()?;
-                link.pop().or_else(|| {
-                    link.pump_in(&mut comm.pool);
-                    link.pop()
-                })
-            })?;
-            if tag != Tag::from(self.scope) {
-                return Err(self.out_of_step(from, tag));
-            }
-            frame
-        };
-        self.traffic.received += frame.len() as u64;
-        Ok(frame)
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.check(from, call.scope)?;
+        if from == self.rank {
+            return self.own.pop_front().ok_or_else(|| self.overdue(from, call.scope));
+        }
+        let (tag, frame) = self.until(from, call, |comm, pool| {
+            let link = comm.links[from].as_mut()?;
+            link.pop().or_else(|| {
+                link.pump_in(pool);
+                link.pop()
+            })
+        })?;
+        if tag == Tag::from(call.scope) { Ok(frame) } else { Err(self.out_of_step(from, call.scope, tag)) }
     }
 
-    fn flush(&mut self) -> Result<(), CommError> {
+    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         while let Some(rank) = self.links.iter().position(|link| link.as_ref().is_some_and(|l| !l.is_flushed())) {
-            self.check(rank)?;
-            self.until(rank, |comm| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
+            self.check(rank, call.scope)?;
+            self.until(rank, call, |comm, _| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
         }
         *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = self.socket_bytes();
         Ok(())
     }
 
-    fn abort(&mut self, reason: &str) {
+    fn abort(&mut self, during: Scope, reason: &str) {
         // As much of it as a control message takes, whatever the letters.
         let reason = reason.chars().take(LONGEST_REASON).collect();
-        self.stop(Stop::Aborted { by: self.rank, during: self.scope, reason });
+        self.stop(during, Stop::Aborted { by: self.rank, during, reason });
     }
 
     fn verdict(&self) -> Verdict {
@@ -328,28 +310,13 @@ impl Communicator for Tcp {
         Box::new(move || shared.verdict(shared.doing()))
     }
 
-    fn now(&self) -> f64 {
-        self.clock.as_ref().map_or(0.0, |clock| clock.seconds())
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
-    }
-
-    fn scope(&mut self) -> &mut Scope {
-        &mut self.scope
-    }
-
-    fn pool(&mut self) -> &mut FramePool {
-        &mut self.pool
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        self.clock.clone()
     }
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.abort("panicked");
-        }
         if self.shared.stopped().is_none() {
             self.leave();
         }
@@ -375,6 +342,6 @@ pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
 
 impl fmt::Debug for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tcp(rank {} of {}, {})", self.rank, self.world(), self.scope)
+        write!(f, "Tcp(rank {} of {})", self.rank, self.world())
     }
 }

@@ -5,7 +5,6 @@ mod common;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::thread;
 
-use briquette_core::Communicator;
 use briquette_core::comm::{Scope, run_ranks};
 use briquette_tcp::{Environment, Tcp, TcpBuilder, Token};
 
@@ -63,7 +62,7 @@ fn addresses_of_ipv6_are_read_with_and_without_brackets() {
 
 #[test]
 fn a_frame_that_is_too_long_is_refused_where_it_is_sent() {
-    let results = run_ranks(world(2, |rank| rank.longest_frame(1000)), |mut comm: Tcp| {
+    let results = run_ranks(world(2, |rank| rank.longest_frame(1000)), |mut comm| {
         *comm.scope() = Scope { operation: "exchange", step: 2, bucket: None };
         if comm.rank() == 1 {
             return comm.recv(0).and_then(|_| comm.recv(0)).map(drop);

@@ -28,7 +28,7 @@ fn three_worlds(certificates: &Certificates) {
     failing.join().unwrap_err();
     drop(silent);
     let mut stopped = world(2, |rank| rank);
-    briquette_core::Communicator::abort(&mut stopped[0], "a test");
+    briquette_core::comm::Transport::abort(&mut stopped[0], Default::default(), "a test");
 }
 
 #[test]

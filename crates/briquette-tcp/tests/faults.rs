@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use briquette_core::Communicator;
-use briquette_core::comm::{Scope, run_ranks};
+use briquette_core::comm::{Scope, Session, run_ranks};
 use briquette_core::error::CommError;
 use briquette_tcp::{Tcp, TcpBuilder};
 use briquette_testkit::proxy::{Direction, Flip, Harm, Proxy, Reset};
@@ -61,7 +60,7 @@ fn fails(world: World, harm: impl FnOnce(&Proxy, &Proxy, &Proxy), limit: Duratio
     let begin = Instant::now();
     let (results, begin) = thread::scope(|threads| {
         let working = threads.spawn(|| {
-            run_ranks(ranks, |mut comm: Tcp| -> Result<(), CommError> {
+            run_ranks(ranks, |mut comm: Session| -> Result<(), CommError> {
                 // A harm that does none is not waited for.
                 while begin.elapsed() < 2 * PATIENT {
                     let step = taken[comm.rank()].fetch_add(1, Ordering::Relaxed) as u64;
@@ -214,7 +213,7 @@ fn a_flipped_bit_on_a_control_line_is_named() {
     let flip = Harm::flip(Direction::ToServer, 3000);
     second.set(flip);
     let begin = Instant::now();
-    let results = run_ranks(ranks, |mut comm: Tcp| {
+    let results = run_ranks(ranks, |mut comm: Session| {
         *comm.scope() = Scope { operation: "barrier", step: 7, bucket: None };
         // Nobody comes to this barrier but rank 0 and 1.
         if comm.rank() == 2 { comm.recv(0).map(drop) } else { comm.recv(1 - comm.rank()).map(drop) }
@@ -231,7 +230,7 @@ fn a_flipped_bit_on_a_control_line_is_named() {
 #[test]
 fn a_rank_that_only_computes_for_longer_than_a_death_takes_is_alive() {
     let World { ranks, first: _first, second: _second, between: _between } = world(|rank| rank.deadline(PATIENT));
-    let results = run_ranks(ranks, |mut comm: Tcp| {
+    let results = run_ranks(ranks, |mut comm: Session| {
         if comm.rank() != 1 {
             // Without a single call, and so without its data sockets being looked at.
             thread::sleep(2 * LOST_AFTER);
@@ -248,7 +247,7 @@ fn a_long_and_slow_network_is_none_that_is_dead() {
     for proxy in [&first, &second, &between] {
         proxy.set(Harm { latency: Duration::from_millis(30), ..Harm::split_writes() });
     }
-    let results = run_ranks(ranks, |mut comm: Tcp| {
+    let results = run_ranks(ranks, |mut comm: Session| {
         let mut x = vec![1.0; 3000];
         comm.all_reduce_sum(&mut x).map(|()| x == vec![3.0; 3000])
     });
@@ -258,7 +257,7 @@ fn a_long_and_slow_network_is_none_that_is_dead() {
 #[test]
 fn a_rank_that_leaves_early_is_named_by_those_who_wait_for_it() {
     let World { ranks, first: _first, second: _second, between: _between } = world(|rank| rank);
-    let results = run_ranks(ranks, |mut comm: Tcp| {
+    let results = run_ranks(ranks, |mut comm: Session| {
         *comm.scope() = Scope { operation: "exchange", step: 5, bucket: None };
         if comm.rank() == 2 {
             return Ok(());

@@ -7,10 +7,9 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use briquette_core::Communicator;
-use briquette_core::comm::run_ranks;
+use briquette_core::comm::{Session, run_ranks};
 use briquette_core::error::CommError;
-use briquette_tcp::{Tcp, TcpBuilder};
+use briquette_tcp::TcpBuilder;
 use briquette_testkit::proxy::{Harm, Proxy};
 
 use common::{PATIENT, certificates, world};
@@ -22,10 +21,10 @@ const BYTES: usize = 300_000;
 /// it in its hands.
 fn sends_much(
     edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
-    next: impl Fn(Tcp) -> Result<(), CommError> + Sync,
+    next: impl Fn(Session) -> Result<(), CommError> + Sync,
     done: impl Fn() + Sync,
 ) {
-    let results = run_ranks(world(2, edit), |mut comm: Tcp| {
+    let results = run_ranks(world(2, edit), |mut comm| {
         if comm.rank() == 0 {
             (0..FRAMES).try_for_each(|number| comm.send(1, vec![number as u8; BYTES]))?;
             return next(comm);
@@ -40,7 +39,7 @@ fn sends_much(
     assert_eq!(results, [Ok(()), Ok(())]);
 }
 
-fn leave(comm: Tcp) -> Result<(), CommError> {
+fn leave(comm: Session) -> Result<(), CommError> {
     drop(comm);
     Ok(())
 }
@@ -49,7 +48,7 @@ fn leave(comm: Tcp) -> Result<(), CommError> {
 fn flushes_and_computes(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) {
     let (sender, receiver) = mpsc::channel();
     let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
-    let next = |mut comm: Tcp| {
+    let next = |mut comm: Session| {
         comm.flush()?;
         receiver.lock().unwrap().recv_timeout(PATIENT / 2).expect("rank 1 should have everything by now");
         Ok(())
@@ -60,7 +59,7 @@ fn flushes_and_computes(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) {
 #[test]
 fn a_reason_of_any_length_is_passed_on() {
     let reason = "\u{1}".repeat(3_000_000);
-    let results = run_ranks(world(3, |rank| rank), |mut comm: Tcp| {
+    let results = run_ranks(world(3, |rank| rank), |mut comm| {
         if comm.rank() == 2 {
             comm.abort(&reason);
         }

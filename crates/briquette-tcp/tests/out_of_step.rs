@@ -2,10 +2,8 @@
 
 mod common;
 
-use briquette_core::Communicator;
-use briquette_core::comm::{Scope, run_ranks};
+use briquette_core::comm::{Scope, Session, run_ranks};
 use briquette_core::error::CommError;
-use briquette_tcp::Tcp;
 
 use common::world;
 
@@ -15,7 +13,7 @@ const fn at(operation: &'static str, step: u64, bucket: Option<usize>) -> Scope 
 }
 
 /// What the call of that name does; the scope says step and bucket.
-fn call(comm: &mut Tcp, scope: Scope) -> Result<(), CommError> {
+fn call(comm: &mut Session, scope: Scope) -> Result<(), CommError> {
     *comm.scope() = Scope { operation: "", ..scope };
     match scope.operation {
         "all_gather" => comm.all_gather(&[7; 100], &mut Vec::new()),
@@ -27,7 +25,7 @@ fn call(comm: &mut Tcp, scope: Scope) -> Result<(), CommError> {
 
 /// Rank 0 is at one thing and rank 1, which receives from it, at another.
 fn differ(zero: Scope, one: Scope) {
-    let results = run_ranks(world(2, |rank| rank), |mut comm: Tcp| {
+    let results = run_ranks(world(2, |rank| rank), |mut comm| {
         let scope = if comm.rank() == 0 { zero } else { one };
         let mut result = call(&mut comm, scope);
         if comm.rank() == 0 && result.is_ok() {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use briquette_core::comm::{Communicator, run_ranks};
+use briquette_core::comm::{Session, run_ranks};
 use briquette_core::config::{Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{Facts, Round};
@@ -13,7 +13,7 @@ use briquette_core::{Key, Layout, Traffic};
 use common::world;
 
 /// Averages and what was sent, memory and bytes of three steps, in 40 buckets.
-fn steps(exchange: &Exchange, comm: &mut dyn Communicator) -> Result<(Vec<u32>, State, Traffic), ReduceError> {
+fn steps(exchange: &Exchange, comm: &mut Session) -> Result<(Vec<u32>, State, Traffic), ReduceError> {
     let layout = Layout::new((0..40).map(|slot| (slot.to_string(), vec![100 + slot])));
     let mut reducer = exchange.build_reducer(&layout, comm.world()).expect("settings that work");
     let (mut bits, mut state, before) = (Vec::new(), State::default(), comm.traffic());

@@ -12,7 +12,7 @@
 //! results. Checks on results look at the ranks of this process only. No fact reads a clock to judge how fast
 //! something was, and none waits longer than the transport's own deadline: give the worlds one of some 20 seconds.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::comm::{SMALL_ALL_REDUCE, run_ranks};
 use briquette_core::error::CommError;
 use std::fmt;
@@ -41,7 +41,7 @@ pub trait Launch: Sync {
     fn run<T: Send>(
         &self,
         ranks: usize,
-        body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+        body: impl Fn(&mut Session) -> Result<T, CommError> + Sync,
     ) -> Option<Results<T>>;
 }
 
@@ -59,13 +59,13 @@ pub type Results<T> = Vec<(usize, Result<T, CommError>)>;
 #[derive(Debug, Clone, Copy)]
 pub struct Threads<F>(pub F);
 
-impl<C: Communicator, F: Fn(usize) -> Vec<C> + Sync> Launch for Threads<F> {
+impl<S: Into<Session>, F: Fn(usize) -> Vec<S> + Sync> Launch for Threads<F> {
     fn run<T: Send>(
         &self,
         ranks: usize,
-        body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+        body: impl Fn(&mut Session) -> Result<T, CommError> + Sync,
     ) -> Option<Results<T>> {
-        Some(run_ranks((self.0)(ranks), |mut comm: C| body(&mut comm)).into_iter().enumerate().collect())
+        Some(run_ranks((self.0)(ranks), |mut comm| body(&mut comm)).into_iter().enumerate().collect())
     }
 }
 
@@ -89,10 +89,10 @@ impl<L> fmt::Debug for Fact<L> {
 /// All facts in a fixed order, first those whose worlds go on to the end.
 ///
 /// ```
-/// use briquette_core::comm::Local;
+/// use briquette_core::comm::{Local, Session};
 /// use briquette_testkit::suite::{Threads, facts};
 ///
-/// let launch = Threads(Local::world as fn(usize) -> Vec<Local>);
+/// let launch = Threads(Local::world as fn(usize) -> Vec<Session>);
 /// let fact = &facts()[0];
 /// (fact.check)(&launch);
 /// assert_eq!((fact.name, fact.stops), ("all_gather_gives_everyone_everyone_elses_bytes", false));
@@ -183,7 +183,7 @@ const WORLDS: [usize; 4] = [1, 2, 3, 5];
 /// world, the rank, its result.
 fn every_world<T: Send>(
     launch: &impl Launch,
-    body: impl Fn(&mut dyn Communicator) -> Result<T, CommError> + Sync,
+    body: impl Fn(&mut Session) -> Result<T, CommError> + Sync,
     check: impl Fn(usize, usize, Result<T, CommError>),
 ) {
     let mut worlds = 0;
@@ -196,7 +196,7 @@ fn every_world<T: Send>(
 }
 
 /// Runs `body` in worlds of every size; no rank may fail.
-fn all_ok(launch: &impl Launch, body: impl Fn(&mut dyn Communicator) -> Result<(), CommError> + Sync) {
+fn all_ok(launch: &impl Launch, body: impl Fn(&mut Session) -> Result<(), CommError> + Sync) {
     every_world(launch, body, |world, rank, result| {
         assert_eq!(result, Ok(()), "rank {rank} of a world of {world}");
     });

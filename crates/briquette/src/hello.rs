@@ -1,7 +1,7 @@
 //! What ranks compare when they join, and a run with the checkpoint it goes on from.
 
 use briquette_core::config::Config;
-use briquette_core::{Communicator, Layout};
+use briquette_core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -152,7 +152,7 @@ fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) 
 }
 
 /// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: not all devices round alike.
-pub(crate) fn compare(comm: &mut dyn Communicator, mine: &Identity, slots: &Layout) -> Result<bool, Error> {
+pub(crate) fn compare(comm: &mut Session, mine: &Identity, slots: &Layout) -> Result<bool, Error> {
     comm.scope().operation = "join";
     let (this, mut mixed) = (comm.rank(), false);
     let text = serde_json::to_vec(mine).unwrap_or_default();

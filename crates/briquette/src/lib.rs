@@ -18,7 +18,7 @@
 //!  }
 //! ```
 //!
-//! `comm` is this rank's [`Communicator`](briquette_core::Communicator), from
+//! `comm` is this rank's [`Session`](briquette_core::Session), from
 //! [`Local::world`](briquette_core::comm::Local::world) for example. Configuration and seed are the same on every rank.
 //!
 //! # The pieces

@@ -1,6 +1,6 @@
 //! The optimizer a Burn user already has, on many ranks.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::sync::Momenta;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
@@ -23,7 +23,7 @@ use crate::synchronizer::Synchronizer;
 /// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
 /// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
 /// # }
-/// # fn train(comm: Local, device: Device) -> Result<(), briquette::Error> {
+/// # fn train(comm: Session, device: Device) -> Result<(), briquette::Error> {
 /// # let model = LinearConfig::new(2, 1).init(&device);
 /// let optim = SgdConfig::new().init();
 /// let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42); // 1
@@ -62,7 +62,7 @@ impl DistributedOptimizer {
     /// [of your own](crate::strategy)) and `seed` must be the same on every rank.
     pub fn new(
         optimizer: impl Into<ModuleOptimizer>,
-        comm: impl Communicator + 'static,
+        comm: impl Into<Session>,
         config: impl BuildStrategy + 'static,
         seed: u64,
     ) -> Self {

@@ -5,7 +5,7 @@ mod join;
 mod mixed;
 mod told;
 
-use briquette_core::comm::{Communicator, Scope, all_reduce_traffic};
+use briquette_core::comm::{Scope, Session, all_reduce_traffic};
 use briquette_core::reduce::{Facts, Previous};
 use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, StopFlags, SyncStrategy, agree};
@@ -25,7 +25,7 @@ pub use self::mixed::REBROADCAST_STEPS;
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
-    pub(crate) comm: Box<dyn Communicator>,
+    pub(crate) comm: Session,
     pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
     pub(crate) seed: u64,
@@ -79,11 +79,12 @@ impl std::fmt::Debug for Synchronizer {
 }
 
 impl Synchronizer {
-    /// For this rank's communicator. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
-    pub fn new(comm: impl Communicator + 'static, config: impl BuildStrategy + 'static, seed: u64) -> Self {
+    /// For this rank's session, or the transport of one. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
+    pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64) -> Self {
+        let comm = comm.into();
         let last_end = comm.now();
         Synchronizer {
-            comm: Box::new(comm),
+            comm,
             config: Box::new(config),
             joined: None,
             seed,
@@ -162,9 +163,9 @@ impl Synchronizer {
         self.momenta
     }
 
-    /// The communicator, for exchanges of the training loop's own; every rank must make the same ones.
-    pub fn communicator(&mut self) -> &mut dyn Communicator {
-        &mut *self.comm
+    /// The session, for exchanges of the training loop's own; every rank must make the same ones.
+    pub fn communicator(&mut self) -> &mut Session {
+        &mut self.comm
     }
 
     fn mismatch(&self, rank: usize, field: &str, ours: impl ToString, theirs: impl ToString) -> Error {
@@ -249,7 +250,7 @@ impl Synchronizer {
         };
         let before = self.comm.now();
         let agreement = match plan.agrees {
-            Agrees::World => agree(&header, self.facts.as_ref(), layout.slots(), present, &mut *self.comm),
+            Agrees::World => agree(&header, self.facts.as_ref(), layout.slots(), present, &mut self.comm),
             Agrees::Nobody => header.alone(self.comm.rank(), layout.slots()),
         };
         // Where no rank has agreed on anything, none of the others knows.
@@ -265,9 +266,9 @@ impl Synchronizer {
                 if weight != 1.0 && self.config.weighs_samples() {
                     vector.iter_mut().for_each(|v| *v *= weight);
                 }
-                strategy.after_backward(vector, &cx, &mut *self.comm).map(|()| Momenta::Keep)
+                strategy.after_backward(vector, &cx, &mut self.comm).map(|()| Momenta::Keep)
             }
-            Moment::AfterStep => strategy.after_step(vector, &cx, &mut *self.comm),
+            Moment::AfterStep => strategy.after_step(vector, &cx, &mut self.comm),
         };
         if acted.is_err() {
             strategy.discard();
@@ -280,7 +281,7 @@ impl Synchronizer {
         }
         if moment == Moment::AfterStep || !plan.parameters {
             strategy.commit();
-            strategy.after_commit(&cx, &mut *self.comm);
+            strategy.after_commit(&cx, &mut self.comm);
         }
         let mut exchange = Report::default();
         strategy.report(&mut exchange);

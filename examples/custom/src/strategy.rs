@@ -5,7 +5,7 @@ use briquette::core::reduce::{Dense, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
-use briquette::core::{Communicator, Traffic};
+use briquette::core::{Session, Traffic};
 
 /// Averages parameters after 1, 2, 4, 8, … steps, and from then on every `longest` steps.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl SyncStrategy for Doubling {
         &mut self,
         parameters: &mut [f32],
         cx: &Context<'_>,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         self.average.resize(parameters.len(), 0.0);
         let (key, slots, facts) = (cx.key.step(cx.facts.step), cx.slots, cx.facts);

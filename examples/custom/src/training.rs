@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::Communicator;
-use briquette::core::comm::{Local, run_ranks};
+use briquette::core::comm::{Session, Local, run_ranks};
 use briquette::core::error::CommError;
 use briquette::strategy::BuildStrategy;
 use briquette::{DistributedOptimizer, Error, WorldChange};
@@ -84,7 +83,7 @@ fn batch(rank: usize, step: u64, device: &Device) -> (Tensor<2>, Tensor<2>) {
     (tensor(x).reshape([16, 4]), tensor(y).reshape([16, 1]))
 }
 
-fn rank<B: BuildStrategy + 'static>(comm: Local, strategy: B, steps: u64, saved: Saved<'_>) -> Result<Outcome, Error> {
+fn rank<B: BuildStrategy + 'static>(comm: Session, strategy: B, steps: u64, saved: Saved<'_>) -> Result<Outcome, Error> {
     let (device, rank) = (Device::flex().autodiff(), comm.rank());
     let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, strategy, 42);
     let mut model = optim.join(Network::new(&device))?;
@@ -123,6 +122,6 @@ pub fn train<B: BuildStrategy + 'static>(
             Words(error.to_string())
         }
     }
-    let run = |comm: Local| rank(comm, strategy(), steps, saved).map_err(|error| Words(error.to_string()));
+    let run = |comm: Session| rank(comm, strategy(), steps, saved).map_err(|error| Words(error.to_string()));
     run_ranks(Local::world(RANKS), run).into_iter().collect::<Result<_, _>>().map_err(|Words(text)| text)
 }

@@ -1,10 +1,10 @@
 //! One rank, from its communicator to its first step: joining, deciding how the run starts, loading, opening its files.
 
+use briquette::core::Session;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use briquette::core::Communicator;
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
 use super::common::compared;
@@ -23,7 +23,7 @@ const TOTALS: &str = "totals";
 
 impl<T: Task> Run<'_, T> {
     /// Trains as one rank.
-    pub(super) fn rank(&self, comm: Box<dyn Communicator>) -> Result<Summary> {
+    pub(super) fn rank(&self, comm: Session) -> Result<Summary> {
         let (settings, rank) = (self.settings, comm.rank());
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let config = settings.config(self.steps_per_epoch)?;

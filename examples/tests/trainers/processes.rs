@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use briquette::core::Communicator;
 use briquette::core::comm::run_ranks;
 use briquette::core::error::CommError;
 use briquette::{Config, DistributedOptimizer};
 use briquette_examples::record::{SecondsAre, StepRecord};
-use briquette_tcp::SocketBytes;
 use briquette_tcp::frame::HEADER;
+use briquette_tcp::{SocketBytes, SocketMeter, Tcp};
 use burn::nn::LinearConfig;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -61,8 +60,9 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
 #[test]
 fn bytes_of_metrics_are_those_counted_at_the_sockets() {
     let world = briquette_tcp::loopback(3, |rank| rank).unwrap();
+    let meters: Vec<SocketMeter> = world.iter().map(Tcp::meter).collect();
     let results = run_ranks(world, |comm| {
-        let meter = comm.meter();
+        let meter = &meters[comm.rank()];
         let config = "strategy = \"every-step\"\nfeedback = \"error\"\nreducer = { kind = \"gather\", compressor = \"topk:0.3\" }";
         let config: Config = toml::from_str(config).unwrap();
         let (rank, device) = (comm.rank(), Device::default().autodiff());

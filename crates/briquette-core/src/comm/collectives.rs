@@ -1,6 +1,6 @@
-//! The collectives every transport has: all-gather, all-reduce, broadcast, all-to-all, barrier.
+//! The collectives of a session: all-gather, all-reduce, broadcast, all-to-all, barrier.
 //!
-//! They are written over [`send`](Communicator::send) and [`recv`](Communicator::recv) alone, and which algorithm an
+//! They are written over [`send`](Session::send) and [`recv`](Session::recv) alone, and which algorithm an
 //! all-reduce uses depends on the vector's length alone; so threads, sockets and MPI give the same bits.
 //!
 //! # Cost
@@ -24,8 +24,7 @@
 
 use std::ops::Range;
 
-use super::Scope;
-use super::{Communicator, Frame};
+use super::{Frame, Scope, Session};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -44,7 +43,7 @@ pub const RING_FRAME: usize = 1 << 16;
 /// Frames of the ring that a rank sends before it waits for the first.
 const RING_AHEAD: usize = 4;
 
-/// Exactly what [`all_reduce_sum`](Communicator::all_reduce_sum) of `len` values moves through `rank`.
+/// Exactly what [`all_reduce_sum`](Session::all_reduce_sum) of `len` values moves through `rank`.
 ///
 /// For vectors above [`SMALL_ALL_REDUCE`] this is the dense ring, the usual baseline of compression.
 ///
@@ -68,91 +67,123 @@ pub fn all_reduce_traffic(len: usize, world: usize, rank: usize) -> Traffic {
     Traffic { sent: (4 * (2 * len - size(1) - size(2))) as u64, received: (4 * (2 * len - size(0) - size(1))) as u64 }
 }
 
-pub(super) fn all_gather<C: Communicator + ?Sized>(
-    comm: &mut C,
-    mine: &[u8],
-    parts: &mut Vec<Frame>,
-) -> Result<(), CommError> {
-    scoped(comm, "all_gather", |comm| gather(comm, mine, parts))
-}
-
-pub(super) fn all_reduce_sum<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), CommError> {
-    if comm.world() == 1 {
-        return Ok(());
+impl Session {
+    /// Every rank's bytes to every rank: `parts[r]` becomes rank `r`'s, with `parts[rank()]` left empty, as the
+    /// caller has its own. Lengths may differ between ranks. Earlier contents of `parts` go back to the pool.
+    ///
+    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: first to the ranks `+1`, `+2`, … of this one,
+    /// then from `-1`, `-2`, …, so that the latency is paid once and no two ranks begin with the same target.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+        self.collective("all_gather", |comm| gather(comm, mine, parts))
     }
-    scoped(comm, "all_reduce", |comm| if x.len() <= SMALL_ALL_REDUCE { sum_gathered(comm, x) } else { ring(comm, x) })
-}
 
-pub(super) fn all_reduce_sum_f64<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f64]) -> Result<(), CommError> {
-    if comm.world() == 1 {
-        return Ok(());
+    /// The sum over ranks, the same bits on every rank.
+    ///
+    /// Up to [`SMALL_ALL_REDUCE`] values: an all-gather, summed in rank order. Above: a ring (reduce-scatter and
+    /// all-gather) that moves `2(W-1)/W` of the vector out and in, in frames of at most [`RING_FRAME`] values. After an
+    /// error `x` holds nothing of use.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send); [`CommError::Size`] when the ranks' vectors differ in length.
+    pub fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
+        self.collective("all_reduce", |comm| match (comm.world(), x.len()) {
+            (1, _) => Ok(()),
+            (_, ..=SMALL_ALL_REDUCE) => sum_gathered(comm, x),
+            _ => ring(comm, x),
+        })
     }
-    scoped(comm, "all_reduce", |comm| sum_gathered(comm, x))
-}
 
-pub(super) fn broadcast<C: Communicator + ?Sized>(
-    comm: &mut C,
-    root: usize,
-    bytes: &mut Vec<u8>,
-) -> Result<(), CommError> {
-    scoped(comm, "broadcast", |comm| {
-        let (rank, world) = (comm.rank(), comm.world());
-        if rank != root {
-            // Not to the pool: nothing flows back to the root, so this rank's pool would grow with every broadcast.
-            *bytes = comm.recv(root)?;
-            return Ok(());
-        }
-        for ahead in 1..world {
-            let frame = comm.pool().copy_of(bytes);
-            comm.send((rank + ahead) % world, frame)?;
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn all_to_all<C: Communicator + ?Sized>(comm: &mut C, parts: &mut [Frame]) -> Result<(), CommError> {
-    assert_eq!(parts.len(), comm.world(), "one part for every rank");
-    scoped(comm, "all_to_all", |comm| {
-        let (rank, world) = (comm.rank(), comm.world());
-        for ahead in 1..world {
-            let to = (rank + ahead) % world;
-            comm.send(to, std::mem::take(&mut parts[to]))?;
-        }
-        for behind in 1..world {
-            let from = (rank + world - behind) % world;
-            parts[from] = comm.recv(from)?;
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn barrier<C: Communicator + ?Sized>(comm: &mut C) -> Result<(), CommError> {
-    scoped(comm, "barrier", |comm| {
-        // Frames that own no memory, so that no pool is stirred.
-        let (rank, world) = (comm.rank(), comm.world());
-        (1..world).try_for_each(|ahead| comm.send((rank + ahead) % world, Frame::new()))?;
-        (1..world).try_for_each(|behind| comm.recv((rank + world - behind) % world).map(drop))
-    })
-}
-
-/// Runs `body` with the scope's operation set, so that errors name it, and puts the earlier one back. What somebody has
-/// named already (`step header`, `checkpoint save`) says more, and stays.
-fn scoped<C: Communicator + ?Sized>(
-    comm: &mut C,
-    operation: &'static str,
-    body: impl FnOnce(&mut C) -> Result<(), CommError>,
-) -> Result<(), CommError> {
-    let outer = comm.scope().operation;
-    if outer.is_empty() || outer == Scope::COMPUTE {
-        comm.scope().operation = operation;
+    /// The sum of a few exact numbers in rank order, the same bits on every rank.
+    ///
+    /// # Errors
+    /// As for [`all_reduce_sum`](Self::all_reduce_sum).
+    pub fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
+        self.collective("all_reduce", |comm| if comm.world() == 1 { Ok(()) } else { sum_gathered(comm, x) })
     }
-    let result = body(comm).and_then(|()| comm.flush());
-    comm.scope().operation = outer;
-    result
+
+    /// Rank `root`'s bytes to every rank: `bytes` is replaced on all others.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
+        self.collective("broadcast", |comm| {
+            let (rank, world) = (comm.rank(), comm.world());
+            if rank != root {
+                // Not to the pool: nothing flows back to the root, so this rank's pool would grow with every broadcast.
+                *bytes = comm.recv(root)?;
+                return Ok(());
+            }
+            for ahead in 1..world {
+                let frame = comm.pool().copy_of(bytes);
+                comm.send((rank + ahead) % world, frame)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Each rank's own bytes for each rank: `parts[r]` goes to rank `r`, and what rank `r` has for this one takes its place.
+    /// `parts[rank()]` stays as it is. Lengths may differ.
+    ///
+    /// Moves the others' parts out and in, pairwise, in the order of [`all_gather`](Self::all_gather).
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send); the parts are then gone.
+    ///
+    /// # Panics
+    /// When there are not `world()` parts.
+    pub fn all_to_all(&mut self, parts: &mut [Frame]) -> Result<(), CommError> {
+        assert_eq!(parts.len(), self.world(), "one part for every rank");
+        self.collective("all_to_all", |comm| {
+            let (rank, world) = (comm.rank(), comm.world());
+            for ahead in 1..world {
+                let to = (rank + ahead) % world;
+                comm.send(to, std::mem::take(&mut parts[to]))?;
+            }
+            for behind in 1..world {
+                let from = (rank + world - behind) % world;
+                parts[from] = comm.recv(from)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn barrier(&mut self) -> Result<(), CommError> {
+        self.collective("barrier", |comm| {
+            // Frames that own no memory, so that the pools stay as they are.
+            let (rank, world) = (comm.rank(), comm.world());
+            (1..world).try_for_each(|ahead| comm.send((rank + ahead) % world, Frame::new()))?;
+            (1..world).try_for_each(|behind| comm.recv((rank + world - behind) % world).map(drop))
+        })
+    }
+
+    /// Runs `body` as one call, flushes, and sets the scope's operation meanwhile, so that errors name it. One that is set
+    /// already (`step header`, `checkpoint save`) is more specific, and stays.
+    fn collective(
+        &mut self,
+        operation: &'static str,
+        body: impl FnOnce(&mut Session) -> Result<(), CommError>,
+    ) -> Result<(), CommError> {
+        self.timed(|comm| {
+            let outer = comm.scope().operation;
+            if outer.is_empty() || outer == Scope::COMPUTE {
+                comm.scope().operation = operation;
+            }
+            let result = body(comm).and_then(|()| comm.flush());
+            comm.scope().operation = outer;
+            result
+        })
+    }
 }
 
 /// Sends first, to everyone, then receives: one latency instead of `W-1`, and no more frames than the parts need.
-fn gather<C: Communicator + ?Sized>(comm: &mut C, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
+fn gather(comm: &mut Session, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     for part in parts.drain(..) {
         comm.pool().put(part);
@@ -170,7 +201,7 @@ fn gather<C: Communicator + ?Sized>(comm: &mut C, mine: &[u8], parts: &mut Vec<F
 }
 
 /// Gathers everyone's values and sums them in rank order.
-fn sum_gathered<C: Communicator + ?Sized, N: Number>(comm: &mut C, x: &mut [N]) -> Result<(), CommError> {
+fn sum_gathered<N: Number>(comm: &mut Session, x: &mut [N]) -> Result<(), CommError> {
     let rank = comm.rank();
     let mut own = comm.pool().take_for(N::BYTES * x.len());
     N::encode(x, &mut own);
@@ -192,7 +223,7 @@ fn sum_gathered<C: Communicator + ?Sized, N: Number>(comm: &mut C, x: &mut [N]) 
 /// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; it goes round
 /// twice, first collecting, then delivering. It travels in frames of at most [`RING_FRAME`] values, a few of which are
 /// always on their way, so that a frame is added while the next one travels.
-fn ring<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), CommError> {
+fn ring(comm: &mut Session, x: &mut [f32]) -> Result<(), CommError> {
     let (rank, world, len) = (comm.rank(), comm.world(), x.len());
     let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
     let frames = len.div_ceil(world).div_ceil(RING_FRAME);
@@ -202,7 +233,7 @@ fn ring<C: Communicator + ?Sized>(comm: &mut C, x: &mut [f32]) -> Result<(), Com
         let frame = self::chunk(number % frames, chunk.len(), frames);
         chunk.start + frame.start..chunk.start + frame.end
     };
-    let send = |comm: &mut C, x: &[f32], number: usize| {
+    let send = |comm: &mut Session, x: &[f32], number: usize| {
         let values = &x[place(rank, number)];
         let mut frame = comm.pool().take_for(4 * values.len());
         f32::encode(values, &mut frame);
@@ -233,12 +264,7 @@ fn chunk(c: usize, len: usize, world: usize) -> Range<usize> {
 }
 
 /// Stops every rank when a frame has another size than this rank's own vector implies.
-fn expect_size<C: Communicator + ?Sized>(
-    comm: &mut C,
-    from: usize,
-    expected: usize,
-    frame: &[u8],
-) -> Result<(), CommError> {
+fn expect_size(comm: &mut Session, from: usize, expected: usize, frame: &[u8]) -> Result<(), CommError> {
     if frame.len() == expected {
         return Ok(());
     }
@@ -283,7 +309,7 @@ number!(f64);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::{Local, Scope};
+    use crate::comm::Local;
 
     #[test]
     fn chunks_tile_the_vector() {
@@ -295,11 +321,11 @@ mod tests {
 
     #[test]
     fn pools_stay_as_they_are_after_warm_up() {
-        let held = |comm: &mut Local| (comm.pool().frames(), comm.pool().capacity(), comm.pool().allocations());
+        let held = |comm: &mut Session| (comm.pool().frames(), comm.pool().capacity(), comm.pool().allocations());
         let sizes = Local::run(5, |mut comm| {
             let mut parts = Vec::new();
             let mut big = vec![1.0f32; 5003];
-            let mut step = |comm: &mut Local| -> Result<(), CommError> {
+            let mut step = |comm: &mut Session| -> Result<(), CommError> {
                 comm.all_reduce_sum_f64(&mut [1.0, 2.0])?;
                 comm.all_gather(&vec![0; 100 * comm.rank()], &mut parts)?;
                 comm.all_reduce_sum(&mut big)?;

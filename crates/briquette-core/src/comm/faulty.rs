@@ -1,74 +1,86 @@
-//! A test double that fails when told to.
+//! A test double that fails at a chosen call.
 
-use super::{Communicator, Frame, forward};
+use std::sync::Arc;
+
+use super::{Call, Clock, Frame, Scope, Session, Transport, Verdict};
 use crate::error::CommError;
 
-/// Any communicator, failing at a chosen call of [`send`](Communicator::send) or [`recv`](Communicator::recv).
+/// Any transport, failing at a chosen call of [`send`](Transport::send) or [`recv`](Transport::recv).
 ///
-/// Run once with [`never`](Faulty::never) and ask for [`calls`](Faulty::calls); then run once for every index below
-/// that, and see that each failure leaves no trace.
+/// Run once over the transport itself and read [`Session::calls`]; then run once for every index below that, and check that
+/// each failure leaves no trace.
 ///
 /// ```
-/// use briquette_core::Communicator;
 /// use briquette_core::comm::{Faulty, Local, run_ranks};
 ///
-/// let world = Faulty::world(Local::world(2), 1, 0);
+/// let world = Faulty::world(Local::builder(2).endpoints(), 1, 0);
 /// let results = run_ranks(world, |mut comm| comm.barrier());
 /// for result in results {
 ///     assert!(result.unwrap_err().to_string().starts_with("rank 1 stopped the run during barrier"));
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Faulty<C> {
-    inner: C,
+pub struct Faulty<T> {
+    inner: T,
     fail_at: Option<u64>,
     calls: u64,
 }
 
-impl<C: Communicator> Faulty<C> {
+impl<T: Transport + 'static> Faulty<T> {
     /// Fails at the call with this index, counted from 0, and stops the other ranks.
-    pub fn at(inner: C, call: u64) -> Self {
+    pub fn at(inner: T, call: u64) -> Self {
         Faulty { inner, fail_at: Some(call), calls: 0 }
     }
 
-    /// Only counts calls.
-    pub fn never(inner: C) -> Self {
+    /// Never fails.
+    pub fn never(inner: T) -> Self {
         Faulty { inner, fail_at: None, calls: 0 }
     }
 
     /// A world in which `rank` fails at its call with index `call`.
-    pub fn world(comms: Vec<C>, rank: usize, call: u64) -> Vec<Self> {
-        let fail = |comm: C| if comm.rank() == rank { Faulty::at(comm, call) } else { Faulty::never(comm) };
-        comms.into_iter().map(fail).collect()
+    pub fn world(endpoints: Vec<T>, rank: usize, call: u64) -> Vec<Session> {
+        let fail = |inner: T| if inner.rank() == rank { Faulty::at(inner, call) } else { Faulty::never(inner) };
+        endpoints.into_iter().map(|inner| fail(inner).into()).collect()
     }
 
-    /// Calls of `send` and `recv` so far.
-    pub fn calls(&self) -> u64 {
-        self.calls
-    }
-
-    fn count(&mut self) -> Result<(), CommError> {
+    fn count(&mut self, during: Scope) -> Result<(), CommError> {
         let call = self.calls;
         self.calls += 1;
         if self.fail_at != Some(call) {
             return Ok(());
         }
         let reason = format!("injected failure at call {call}");
-        self.inner.abort(&reason);
-        Err(CommError::Aborted { by: self.inner.rank(), during: *self.inner.scope(), reason })
+        self.inner.abort(during, &reason);
+        Err(CommError::Aborted { by: self.inner.rank(), during, reason })
     }
 }
 
-impl<C: Communicator> Communicator for Faulty<C> {
-    forward!(self => self.inner; rank world flush abort verdict now set_clock traffic scope pool overlaps finished begin_step);
-
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.count()?;
-        self.inner.send(to, frame)
+impl<T: Transport + 'static> Transport for Faulty<T> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
     }
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.count()?;
-        self.inner.recv(from)
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.count(call.scope)?;
+        self.inner.send(to, frame, call)
+    }
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.count(call.scope)?;
+        self.inner.recv(from, call)
+    }
+    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
+        self.inner.flush(call)
+    }
+    fn abort(&mut self, during: Scope, reason: &str) {
+        self.inner.abort(during, reason);
+    }
+    fn verdict(&self) -> Verdict {
+        self.inner.verdict()
+    }
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        self.inner.clock()
     }
 }
 
@@ -81,23 +93,23 @@ mod tests {
 
     /// A world whose tests fail, rather than hang, when a rank waits in vain.
     fn local(ranks: usize) -> Vec<Local> {
-        Local::builder(ranks).deadline(Duration::from_secs(20)).build()
+        Local::builder(ranks).deadline(Duration::from_secs(20)).endpoints()
     }
 
-    fn exchange(comm: &mut Faulty<Local>) -> Result<(), CommError> {
+    fn exchange(comm: &mut Session) -> Result<(), CommError> {
         comm.all_gather(&[1, 2, 3], &mut Vec::new())?;
         comm.all_reduce_sum(&mut vec![1.0; 3000])
     }
 
     #[test]
     fn a_failure_at_every_call_stops_every_rank_and_names_the_failing_one() {
-        let count = |mut comm: Faulty<Local>| exchange(&mut comm).map(|()| comm.calls());
-        let calls = run_ranks(local(3).into_iter().map(Faulty::never).collect(), count);
+        let count = |mut comm: Session| exchange(&mut comm).map(|()| comm.calls());
+        let calls = run_ranks(local(3), count);
         // Gather: two out, two in. Ring: 2·2 steps of one out, one in.
         assert!(calls.iter().all(|calls| *calls == Ok(12)), "{calls:?}");
         for rank in 0..3 {
             for call in 0..12 {
-                let run = |mut comm: Faulty<Local>| {
+                let run = |mut comm: Session| {
                     let result = exchange(&mut comm);
                     // A rank may be done before another one fails; its next call then says so.
                     result.and_then(|()| comm.barrier())

@@ -3,26 +3,22 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 mod run_ranks;
 
 pub use run_ranks::run_ranks;
 
-use super::{Clock, Communicator, Frame, FramePool, Scope, Verdict};
+use super::{Call, Clock, Frame, Scope, Session, Transport, Verdict};
 use crate::error::CommError;
-use crate::traffic::Traffic;
 
-/// One rank of a world of threads. Frames are moved through memory, never copied.
+/// One rank's endpoint in a world of threads. Frames are moved through memory, never copied.
 ///
-/// An endpoint dropped while its thread panics stops every other rank with this one's number; one dropped otherwise
-/// has left, and ranks that go on to wait for it learn so at once, after the frames it sent before.
+/// An endpoint that is dropped has left, and ranks that go on to wait for it fail at once, after the frames it sent before.
 ///
 /// ```
-/// use briquette_core::Communicator;
 /// use briquette_core::comm::Local;
 /// use briquette_core::error::CommError;
 ///
@@ -37,14 +33,7 @@ use crate::traffic::Traffic;
 pub struct Local {
     rank: usize,
     shared: Arc<Shared>,
-    scope: Scope,
-    pool: FramePool,
-    traffic: Traffic,
-    /// This rank's own first error, which later calls repeat.
-    failed: Option<CommError>,
     clock: Option<SharedClock>,
-    /// Counts something that happens while a wait is not in vain; the deadline starts again when it moves.
-    progress: Option<Arc<AtomicU64>>,
 }
 
 type SharedClock = Arc<dyn Clock + Sync>;
@@ -68,10 +57,13 @@ struct Shared {
     capacity: usize,
 }
 
+/// A frame, and when it departed in simulated seconds.
+type Sent = (Frame, f64);
+
 /// What one rank has been sent and has not taken.
 struct Inbox {
     /// One queue per sending rank.
-    queues: Mutex<Vec<VecDeque<Frame>>>,
+    queues: Mutex<Vec<VecDeque<Sent>>>,
     /// A frame came; only the rank itself waits for it.
     arrived: Condvar,
     /// A full queue has room again; the other ranks wait for it.
@@ -80,7 +72,7 @@ struct Inbox {
 
 impl Local {
     /// A world of `ranks` threads with the [default settings](LocalBuilder), in rank order.
-    pub fn world(ranks: usize) -> Vec<Local> {
+    pub fn world(ranks: usize) -> Vec<Session> {
         Local::builder(ranks).build()
     }
 
@@ -91,7 +83,7 @@ impl Local {
     }
 
     /// Runs `body` on every rank of a default world, each in a thread of its own; see [`run_ranks`].
-    pub fn run<T, E>(ranks: usize, body: impl Fn(Local) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
+    pub fn run<T, E>(ranks: usize, body: impl Fn(Session) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
     where
         T: Send,
         E: From<CommError> + Send,
@@ -99,47 +91,20 @@ impl Local {
         run_ranks(Local::world(ranks), body)
     }
 
-    /// Lets waits go on past the deadline as long as `progress` moves.
-    pub(super) fn wait_while_moving(&mut self, progress: Arc<AtomicU64>) {
-        self.progress = Some(progress);
-    }
-
-    /// Whether [`recv`](Communicator::recv) would return without waiting.
-    pub(super) fn can_recv(&self, from: usize) -> bool {
-        self.queued(self.rank, from).is_some_and(|frames| frames > 0)
-    }
-
-    /// Whether [`send`](Communicator::send) would return without waiting.
-    pub(super) fn can_send(&self, to: usize) -> bool {
-        self.queued(to, self.rank).is_some_and(|frames| frames < self.shared.capacity)
-    }
-
-    fn queued(&self, to: usize, from: usize) -> Option<usize> {
-        self.shared.inboxes.get(to)?.lock().get(from).map(VecDeque::len)
-    }
-
-    /// Stops all ranks because of this one's `error`, which its own later calls repeat.
-    fn fail(&mut self, error: CommError, reason: &str) -> CommError {
-        self.failed.get_or_insert(error.clone());
-        self.abort(reason);
-        error
-    }
-
     /// The reason why nothing works any more, or the other rank's number made sure of.
-    fn check(&mut self, other: usize) -> Result<(), CommError> {
-        if let Some(error) = self.failed.as_ref().or_else(|| self.shared.stopped.get()) {
+    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
+        if let Some(error) = self.shared.stopped.get() {
             return Err(error.clone());
         }
         if other < self.world() {
             return Ok(());
         }
-        Err(self.lost(other, format!("the world has ranks 0 to {}", self.world() - 1)))
+        Err(self.lost(other, during, format!("the world has ranks 0 to {}", self.world() - 1)))
     }
 
-    fn lost(&mut self, other: usize, cause: String) -> CommError {
-        let reason = format!("lost rank {other}: {cause}");
-        let error = CommError::Lost { rank: self.rank, other, address: None, during: self.scope, cause };
-        self.fail(error, &reason)
+    fn lost(&mut self, other: usize, during: Scope, cause: String) -> CommError {
+        self.abort(during, &format!("lost rank {other}: {cause}"));
+        CommError::Lost { rank: self.rank, other, address: None, during, cause }
     }
 
     /// Waits on `changed` while `waiting` holds, until the deadline, or longer where there is progress.
@@ -148,13 +113,16 @@ impl Local {
         mut guard: MutexGuard<'a, S>,
         changed: &Condvar,
         waiting: impl Fn(&mut S) -> bool,
+        call: &mut Call,
     ) -> MutexGuard<'a, S> {
-        let progress = || self.progress.as_ref().map(|moves| moves.load(Ordering::Relaxed));
+        if waiting(&mut guard) {
+            call.waits();
+        }
         loop {
-            let before = progress();
+            let before = call.progress();
             let waited = changed.wait_timeout_while(guard, self.shared.deadline, |state| waiting(state));
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            if !timeout.timed_out() || before == progress() {
+            if !timeout.timed_out() || before == call.progress() {
                 return now;
             }
             guard = now;
@@ -162,22 +130,16 @@ impl Local {
     }
 
     /// Why a wait for rank `other` ended without what was waited for.
-    fn in_vain(&mut self, other: usize) -> CommError {
+    fn in_vain(&mut self, other: usize, during: Scope) -> CommError {
         if let Some(error) = self.shared.stopped.get() {
             return error.clone();
         }
         if self.shared.has_left(other) {
-            return self.lost(other, "it left the run".to_owned());
+            return self.lost(other, during, "it left the run".to_owned());
         }
-        self.overdue(other)
-    }
-
-    /// Waited for rank `other` until the deadline.
-    pub(super) fn overdue(&mut self, other: usize) -> CommError {
         let seconds = self.shared.deadline.as_secs_f64();
-        let reason = format!("waited {seconds:.1} s for rank {other}: deadline passed");
-        let error = CommError::Deadline { rank: self.rank, other, during: self.scope, seconds, last_seen: None };
-        self.fail(error, &reason)
+        self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
+        CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
     }
 }
 
@@ -199,15 +161,20 @@ impl LocalBuilder {
         self
     }
 
-    /// The clock behind [`now`](Communicator::now), shared by all ranks; without one it is always 0.
+    /// The clock behind [`now`](Session::now), shared by all ranks; without one it is always 0.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The endpoints, in rank order; none for zero ranks.
-    pub fn build(self) -> Vec<Local> {
+    /// The ranks' sessions, in rank order; none for zero ranks.
+    pub fn build(self) -> Vec<Session> {
+        self.endpoints().into_iter().map(Session::from).collect()
+    }
+
+    /// The bare endpoints, in rank order, for transports around them.
+    pub fn endpoints(self) -> Vec<Local> {
         let inbox = |_| Inbox {
             queues: Mutex::new((0..self.ranks).map(|_| VecDeque::new()).collect()),
             arrived: Condvar::new(),
@@ -220,21 +187,8 @@ impl LocalBuilder {
             deadline: self.deadline,
             capacity: self.capacity.get(),
         });
-        let endpoint = |rank| Local {
-            rank,
-            shared: Arc::clone(&shared),
-            scope: Scope::default(),
-            pool: FramePool::default(),
-            traffic: Traffic::default(),
-            failed: None,
-            clock: self.clock.clone(),
-            progress: None,
-        };
+        let endpoint = |rank| Local { rank, shared: Arc::clone(&shared), clock: self.clock.clone() };
         (0..self.ranks).map(endpoint).collect()
-    }
-
-    pub(super) fn ranks(&self) -> usize {
-        self.ranks
     }
 
     pub(super) fn longest_wait(&self) -> Duration {
@@ -242,7 +196,7 @@ impl LocalBuilder {
     }
 }
 
-impl Communicator for Local {
+impl Transport for Local {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -251,44 +205,43 @@ impl Communicator for Local {
         self.shared.inboxes.len()
     }
 
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.check(to)?;
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.check(to, call.scope)?;
         let (shared, rank) = (Arc::clone(&self.shared), self.rank);
         let inbox = &shared.inboxes[to];
-        let full = |queues: &mut Vec<VecDeque<Frame>>| {
+        let full = |queues: &mut Vec<VecDeque<Sent>>| {
             queues[rank].len() >= shared.capacity && !shared.is_stopped() && !shared.has_left(to)
         };
-        let mut queues = self.wait(inbox.lock(), &inbox.room, full);
+        let mut queues = self.wait(inbox.lock(), &inbox.room, full, call);
         if queues[rank].len() >= shared.capacity || shared.is_stopped() || shared.has_left(to) {
             drop(queues);
-            return Err(self.in_vain(to));
+            return Err(self.in_vain(to, call.scope));
         }
-        self.traffic.sent += frame.len() as u64;
-        queues[rank].push_back(frame);
+        queues[rank].push_back((frame, call.departure));
         inbox.arrived.notify_one();
         Ok(())
     }
 
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.check(from)?;
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.check(from, call.scope)?;
         let shared = Arc::clone(&self.shared);
         let inbox = &shared.inboxes[self.rank];
-        let empty = |queues: &mut Vec<VecDeque<Frame>>| {
+        let empty = |queues: &mut Vec<VecDeque<Sent>>| {
             queues[from].is_empty() && !shared.is_stopped() && !shared.has_left(from)
         };
-        let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty);
-        let frame = if shared.is_stopped() { None } else { queues[from].pop_front() };
+        let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty, call);
+        let sent = if shared.is_stopped() { None } else { queues[from].pop_front() };
         if queues[from].len() + 1 == shared.capacity {
             inbox.room.notify_all();
         }
         drop(queues);
-        let frame = frame.ok_or_else(|| self.in_vain(from))?;
-        self.traffic.received += frame.len() as u64;
+        let (frame, departure) = sent.ok_or_else(|| self.in_vain(from, call.scope))?;
+        call.departure = departure;
         Ok(frame)
     }
 
-    fn abort(&mut self, reason: &str) {
-        self.shared.stop(CommError::Aborted { by: self.rank, during: self.scope, reason: reason.to_owned() });
+    fn abort(&mut self, during: Scope, reason: &str) {
+        self.shared.stop(CommError::Aborted { by: self.rank, during, reason: reason.to_owned() });
     }
 
     fn verdict(&self) -> Verdict {
@@ -296,28 +249,13 @@ impl Communicator for Local {
         Box::new(move || shared.stopped.get().cloned())
     }
 
-    fn now(&self) -> f64 {
-        self.clock.as_ref().map_or(0.0, |clock| clock.seconds())
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
-    }
-
-    fn scope(&mut self) -> &mut Scope {
-        &mut self.scope
-    }
-
-    fn pool(&mut self) -> &mut FramePool {
-        &mut self.pool
+    fn clock(&self) -> Option<SharedClock> {
+        self.clock.clone()
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.abort("panicked");
-        }
         self.shared.left[self.rank].store(true, Ordering::SeqCst);
         self.shared.wake_all();
     }
@@ -325,7 +263,7 @@ impl Drop for Local {
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Local(rank {} of {}, {})", self.rank, self.world(), self.scope)
+        write!(f, "Local(rank {} of {})", self.rank, self.world())
     }
 }
 
@@ -363,7 +301,7 @@ impl Shared {
 
 impl Inbox {
     /// A panic elsewhere does not spoil the queues: nothing panics while holding the lock.
-    fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<Frame>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<Sent>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -68,7 +68,7 @@ impl FramePool {
         self.allocations
     }
 
-    /// A list for [`all_gather`](super::Communicator::all_gather) to fill.
+    /// A list for [`all_gather`](super::Session::all_gather) to fill.
     pub(super) fn take_list(&mut self) -> Vec<Frame> {
         self.lists.pop().unwrap_or_default()
     }

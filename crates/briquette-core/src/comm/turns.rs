@@ -13,12 +13,12 @@ pub(super) struct Turns {
     holder: Mutex<Holder>,
     free: Condvar,
     /// How often the token changed hands.
-    taken: Arc<AtomicU64>,
+    taken: AtomicU64,
     deadline: Duration,
 }
 
 enum Holder {
-    Nobody,
+    Free,
     Rank(usize),
     /// The world stopped; no rank takes turns any more.
     Stopped,
@@ -26,36 +26,38 @@ enum Holder {
 
 impl Turns {
     pub(super) fn new(clock: Arc<dyn Clock + Sync>, deadline: Duration) -> Self {
-        let holder = Mutex::new(Holder::Nobody);
-        Turns { clock, holder, free: Condvar::new(), taken: Arc::default(), deadline }
+        let holder = Mutex::new(Holder::Free);
+        Turns { clock, holder, free: Condvar::new(), taken: AtomicU64::new(0), deadline }
     }
 
     pub(super) fn seconds(&self) -> f64 {
         self.clock.seconds()
     }
 
-    pub(super) fn taken(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.taken)
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Waits for the token. `Ok(false)` when the world stopped.
     ///
     /// # Errors
-    /// The rank that has held the token for longer than the deadline.
-    pub(super) fn take(&self, rank: usize) -> Result<bool, usize> {
+    /// The rank that has held the token for longer than the deadline, and the deadline in seconds.
+    pub(super) fn take(&self, rank: usize) -> Result<bool, (usize, f64)> {
         let mut holder = self.lock();
         loop {
-            let before = self.taken.load(Ordering::Relaxed);
+            let before = self.taken();
             let busy = |holder: &mut Holder| matches!(holder, Holder::Rank(_));
             let waited = self.free.wait_timeout_while(holder, self.deadline, busy);
             (holder, _) = waited.unwrap_or_else(PoisonError::into_inner);
             match *holder {
-                Holder::Nobody => {
+                Holder::Free => {
                     *holder = Holder::Rank(rank);
                     self.taken.fetch_add(1, Ordering::Relaxed);
                     return Ok(true);
                 }
-                Holder::Rank(other) if before == self.taken.load(Ordering::Relaxed) => return Err(other),
+                Holder::Rank(other) if before == self.taken() => {
+                    return Err((other, self.deadline.as_secs_f64()));
+                }
                 Holder::Rank(_) => {}
                 Holder::Stopped => return Ok(false),
             }
@@ -66,12 +68,12 @@ impl Turns {
     pub(super) fn give(&self) {
         let mut holder = self.lock();
         if matches!(*holder, Holder::Rank(_)) {
-            *holder = Holder::Nobody;
+            *holder = Holder::Free;
             self.free.notify_one();
         }
     }
 
-    /// Lets everyone go on at once, to find the communicator stopped.
+    /// Lets every rank go on at once, to find the world stopped.
     pub(super) fn stop(&self) {
         *self.lock() = Holder::Stopped;
         self.free.notify_all();
@@ -84,6 +86,6 @@ impl Turns {
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Turns({} taken)", self.taken.load(Ordering::Relaxed))
+        write!(f, "Turns({} taken)", self.taken())
     }
 }

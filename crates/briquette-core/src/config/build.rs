@@ -90,9 +90,9 @@ impl Exchange {
 
     /// Under a controller: the reducer needs a knob.
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
-        let mut buckets = self.buckets(&self.reducer, layout)?;
-        if buckets.knob().is_some() {
-            return Ok(Box::new(Adaptive::new(buckets, controller)?));
+        let mut reducer = self.fixed(layout)?;
+        if reducer.knob().is_some() {
+            return Ok(Box::new(Adaptive::new(reducer, controller)?));
         }
         let why = match self.reducer.get().compressor() {
             Some(compressor) => {

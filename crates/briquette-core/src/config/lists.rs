@@ -13,6 +13,8 @@ family! {
     StrategyConfig = EveryStep, "strategy", dyn StrategySettings {
         EveryStep = EveryStepConfig,
         LocalSgd(LocalSgdConfig),
+        Slowmo(SlowMoConfig),
+        Sgp(SgpConfig),
     }
 }
 
@@ -68,5 +70,7 @@ family! {
         Constant(ConstantConfig),
         Schedule(ScheduleConfig),
         Gravac(GraVacConfig),
+        Adaqs(Adaqs),
+        LGreco(LGreco),
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
-use crate::control::GraVacConfig;
+use crate::control::{Adaqs, GraVacConfig, LGreco};
 use crate::layer::{DianaConfig, Momentum};
 use crate::reduce::{
     GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
@@ -42,7 +42,18 @@ fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback
 
 /// GraVAC as it is tried, with another `epsilon`.
 fn gravac(epsilon: f64) -> GraVacConfig {
-    GraVacConfig { epsilon, ..GraVacConfig::representatives().remove(0) }
+    GraVacConfig { epsilon, ..representative() }
+}
+
+/// With a message for each slot where a ratio for each is decided.
+fn reducer_under(controller: &ControllerConfig, reducer: ReducerConfig) -> ReducerConfig {
+    let compressor = reducer.get().compressor().filter(|_| controller.get().per_slot());
+    compressor.map_or(reducer, ReducerConfig::gather_per_slot)
+}
+
+/// The first that the laws are tried on.
+fn representative<T: Described>() -> T {
+    T::representatives().swap_remove(0)
 }
 
 /// Every strategy with what it is tried with.
@@ -85,12 +96,8 @@ pub fn exchanges() -> Vec<Exchange> {
     for feedback in Feedback::all() {
         for controller in ControllerConfig::all() {
             let feedback = feedback_under(feedback, &controller);
-            add(Exchange {
-                reducer: compressed(feedback, ValueKind::F32),
-                feedback,
-                controller,
-                ..Exchange::default()
-            });
+            let reducer = reducer_under(&controller, compressed(feedback, ValueKind::F32));
+            add(Exchange { reducer, feedback, controller, dense_below: Some(0), ..Exchange::default() });
         }
         add(Exchange { reducer: ReducerConfig::Dense, feedback, ..Exchange::default() });
         let bucket_values = Some(32);
@@ -111,6 +118,17 @@ pub fn exchanges() -> Vec<Exchange> {
         for reducer in [SparseAllReduceConfig { factor: factor(4.0) }.into(), ReducerConfig::from(sketch)] {
             add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
         }
+    }
+    // Bits and ratios that change, for slots of different buckets, with and without a residual.
+    let bits = || ReducerConfig::gather(Qsgd::representative().into());
+    for (controller, reducer, feedback) in [
+        (ControllerConfig::from(representative::<Adaqs>()), bits(), Feedback::None),
+        (representative::<LGreco>().into(), bits(), Feedback::None),
+        (representative::<LGreco>().into(), top_k(ValueKind::Q8), Feedback::Error),
+        (representative::<LGreco>().into(), top_k(ValueKind::F32), momentum),
+    ] {
+        let (reducer, bucket_values) = (reducer_under(&controller, reducer), Some(32));
+        add(Exchange { reducer, feedback, controller, bucket_values, dense_below: Some(0), ..Exchange::default() });
     }
     // Random coordinates keep less: about 1/4 of the energy at 4x.
     let gravac = ControllerConfig::from(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
@@ -201,6 +219,27 @@ mod tests {
         let error = built(None).map(drop).unwrap_err().to_string();
         assert!(error.contains("bucket values"), "{error}");
         assert!(built(Some(8)).is_ok());
+    }
+
+    #[test]
+    fn a_controller_needs_a_knob_and_for_each_slot_a_message_of_its_own() {
+        let layout = crate::Layout::new([("weight", vec![64]), ("bias", vec![8])]);
+        let built = |text: &str, controller| {
+            let reducer = toml::from_str(text).unwrap();
+            let exchange = Exchange { reducer, controller, dense_below: Some(0), ..Exchange::default() };
+            exchange.build_reducer(&layout, 2).map(drop).map_err(|error| error.to_string())
+        };
+        let [for_all, for_each] = [ControllerConfig::Adaqs(representative()), representative::<LGreco>().into()];
+        let whole = "kind = 'gather'\ncompressor = 'topk:8x'";
+        let per_slot = format!("{whole}\nper_slot = true");
+        assert!(built(whole, for_each.clone()).unwrap_err().contains("per_slot = true"));
+        for (text, controller) in [(whole, &for_all), (&per_slot, &for_all), (&per_slot, &for_each)] {
+            assert_eq!(built(text, controller.clone()), Ok(()));
+        }
+        let sign = built("kind = 'gather'\ncompressor = 'sign'", for_all.clone()).unwrap_err();
+        assert!(sign.contains("compressor sign has none; use one of topk, threshold-topk"), "{sign}");
+        let power = built("kind = 'power-sgd'\nrank = 1", for_all).unwrap_err();
+        assert!(power.contains("reducer power-sgd has none; use gather"), "{power}");
     }
 
     #[test]

@@ -139,6 +139,11 @@ pub trait ControllerSettings: fmt::Debug {
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
+
+    /// Whether it decides for each slot: the reducer must then compress each by itself.
+    fn per_slot(&self) -> bool {
+        false
+    }
 }
 
 /// Settings of an aggregator, which are the aggregator itself.

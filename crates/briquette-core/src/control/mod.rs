@@ -3,13 +3,17 @@
 //! A [`Controller`] states what it [needs](Needs) and sees only agreed numbers ([`Agreed`]), so every rank's copy decides alike.
 //! It never communicates: [`Adaptive`](crate::layer::Adaptive) measures and agrees.
 
+pub mod adaqs;
 pub mod constant;
 pub mod gravac;
+pub mod l_greco;
 pub mod no_controller;
 pub mod schedule;
 
+pub use adaqs::Adaqs;
 pub use constant::{Constant, ConstantConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
+pub use l_greco::LGreco;
 pub use no_controller::NoController;
 pub use schedule::{Schedule, ScheduleConfig};
 

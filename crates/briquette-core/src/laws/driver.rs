@@ -4,7 +4,7 @@ use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Reduces, Synchronizes};
-use crate::comm::{Communicator, Local};
+use crate::comm::{Local, Session};
 use crate::error::SyncError;
 use crate::reduce::{Facts, Previous, Reducer, Round};
 use crate::report::Report;
@@ -122,7 +122,7 @@ impl<C: Reduces + Clone> Setup<C> {
     }
 
     /// One exchange, committed.
-    pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Local, usize)) -> Outcome {
+    pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Session, usize)) -> Outcome {
         let mut outcome = self.stage(reducer, step, on);
         reducer.commit();
         let mut report = Report::default();
@@ -133,7 +133,7 @@ impl<C: Reduces + Clone> Setup<C> {
     }
 
     /// One exchange, neither committed nor discarded.
-    pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Local, usize)) -> Outcome {
+    pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Session, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
             Outcome { average: vec![0.0; input.len()], sent: vec![0.0; input.len()], ..Outcome::default() };
@@ -235,7 +235,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     }
 
     /// A rank that has gone `steps` steps.
-    pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut dyn Communicator) -> Self {
+    pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut Session) -> Self {
         let mut rank = Rank::new(setup, comm.rank());
         (0..steps).for_each(|_| drop(rank.step(comm).unwrap()));
         rank
@@ -264,7 +264,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where no rank agrees on a header
     /// a rank that cannot go on stops the others. On an error nothing has changed.
-    pub fn step(&mut self, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
+    pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
         let plan = self.strategy.plan(self.step);
         let result = self.try_step(plan, comm);
         if result.is_err() {
@@ -278,7 +278,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         result
     }
 
-    fn try_step(&mut self, plan: Plan, comm: &mut dyn Communicator) -> Result<Outcome, SyncError> {
+    fn try_step(&mut self, plan: Plan, comm: &mut Session) -> Result<Outcome, SyncError> {
         let mut gradient = gradient(&self.setup.layout, self.rank, self.step);
         if let Some((index, value)) = self.poison {
             gradient[index] = value;
@@ -316,8 +316,10 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         }
         let counted = comm.traffic() - if agreement.is_some() { talked } else { start };
         let mut report = Report::default();
-        self.strategy.report(&mut report);
-        let reported = if agreement.is_some() { report.traffic.unwrap_or_default() } else { Traffic::default() };
+        if agreement.is_some() {
+            self.strategy.report(&mut report);
+        }
+        let reported = report.traffic.unwrap_or_default();
         if let Some(agreement) = agreement {
             let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
             let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
@@ -331,7 +333,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Ok(Outcome { average, sent: Vec::new(), state, factor, plan, conserved, reported, counted })
     }
 
-    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut dyn Communicator) -> Result<Agreement, SyncError> {
+    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
         let layout = &self.setup.layout;
         let bad = |i: usize| layout.slots().iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
         let header = Header {
@@ -375,16 +377,16 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
 }
 
 /// Runs `body` on a thread a rank.
-pub fn each_rank<C: Communicator, T: Send>(world: Vec<C>, body: impl Fn(C, usize) -> T + Sync) -> Vec<T> {
+pub fn each_rank<T: Send>(world: Vec<Session>, body: impl Fn(Session, usize) -> T + Sync) -> Vec<T> {
     let nothing = world.iter().map(|_| ()).collect();
     each_pair(world, nothing, |comm, (), rank| body(comm, rank))
 }
 
 /// The same with something of its own for each rank.
-pub fn each_pair<C: Communicator, S: Send, T: Send>(
-    world: Vec<C>,
+pub fn each_pair<S: Send, T: Send>(
+    world: Vec<Session>,
     own: Vec<S>,
-    body: impl Fn(C, S, usize) -> T + Sync,
+    body: impl Fn(Session, S, usize) -> T + Sync,
 ) -> Vec<T> {
     let body = &body;
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, long, same_bits};
 use super::{Reduces, Synchronizes};
-use crate::comm::{Communicator, Faulty, Local};
+use crate::comm::{Faulty, Local};
 use crate::error::SyncError;
 use crate::reduce::Reducer;
 use crate::state::State;
@@ -21,8 +21,7 @@ pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
 
 /// The most sends and receives of a rank in a step.
 pub fn calls_of_step<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) -> u64 {
-    let counts = each_rank(Local::world(setup.world), |comm, _| {
-        let mut comm = Faulty::never(comm);
+    let counts = each_rank(Local::world(setup.world), |mut comm, _| {
         let mut state = Rank::after(setup, step, &mut comm);
         let before = comm.calls();
         state.step(&mut comm).unwrap();
@@ -38,10 +37,9 @@ fn check_failure<C: Synchronizes + Clone>(
     clean: &[Vec<Outcome>],
 ) {
     let starts = each_rank(Local::world(setup.world), |mut comm, _| Rank::after(setup, step, &mut comm));
-    let starts = each_pair(Local::world(setup.world), starts, |comm, mut state, rank| {
+    let faulty = Faulty::world(Local::builder(setup.world).endpoints(), failing, call);
+    let starts = each_pair(faulty, starts, |mut comm, mut state, rank| {
         let start = state.clone_saved();
-        let at = if rank == failing { call } else { u64::MAX };
-        let mut comm = Faulty::at(comm, at);
         let before = state.save();
         if state.step(&mut comm).is_ok() {
             state.restore(&start);
@@ -151,9 +149,12 @@ pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let step = setup.exchange_from(2);
     let agrees = setup.plan(step).agrees == Agrees::World;
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let together = std::sync::Barrier::new(setup.world);
         let results = each_rank(Local::world(setup.world), |mut comm, rank| {
             let mut state = Rank::after(setup, step, &mut comm);
             let before = state.save();
+            // Without a header, ranks may be at different steps.
+            together.wait();
             if rank == 1 {
                 state.poison = Some((70, bad));
             }

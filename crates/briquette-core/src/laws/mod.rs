@@ -284,7 +284,7 @@ mod tests {
     use crate::reduce::{Exchanged, Round};
     use crate::report::Report;
     use crate::state::Stateful;
-    use crate::{Communicator, CompressionFactor};
+    use crate::{CompressionFactor, Session};
 
     #[test]
     fn what_is_here_keeps_them() {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     impl Reducer for Faults {
-        fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
             let Round { key, slots, facts, input, average, mut sent } = round;
             if let Fault::Counts = self.0 {
                 self.2 += 1.0;

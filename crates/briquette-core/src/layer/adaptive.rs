@@ -18,8 +18,8 @@
 //! **On the wire.** In front of the exchange an all-reduce of the numbers needed, as f64: `‖x‖²` and one a gain, the same for each
 //! slot instead where slots are needed, and one where moments are.
 
-use crate::Communicator;
 use crate::CompressionFactor;
+use crate::Session;
 use crate::control::{Agreed, Controller, Moments};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
@@ -68,7 +68,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
     }
 
     /// Measures what the controller needs. Afterwards `energies` and `whole` are agreed.
-    fn measure(&mut self, round: &Round<'_>, comm: &mut dyn Communicator) -> Result<Moments, ReduceError> {
+    fn measure(&mut self, round: &Round<'_>, comm: &mut Session) -> Result<Moments, ReduceError> {
         let (needs, energies) = (self.controller.needs(), &mut self.energies);
         let Round { input, slots, key, .. } = *round;
         energies.clear(needs.gains.len());
@@ -94,7 +94,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         Ok(sum.map_or(Moments::default(), |sum| Moments::of(count, sum, norm2)))
     }
 
-    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         self.controller.observe(round.facts);
         let moments = self.measure(&round, comm)?;
@@ -147,7 +147,7 @@ impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
 }
 
 impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
         self.discard();
         self.before.insert(State::default()).put_part("controller", &self.controller);

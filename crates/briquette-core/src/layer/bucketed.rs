@@ -7,23 +7,19 @@
 //! one before it is decoded and the one after it encoded. What goes over the wire, and in which order, is the same, and so
 //! are all bits. Worth it where encoding and decoding take long beside the exchange and a core is idle meanwhile; it costs
 //! the start of a thread an exchange. Inside `Threaded` the second thread works alone, and the pool works for the
-//! other buckets. A communicator that cannot tell the two threads' seconds apart
-//! ([`overlaps`](Communicator::overlaps)) is given the buckets one after another.
+//! other buckets.
 //!
 //! **Failure.** The error is that of the first bucket that fails, as without overlap. The bucket after it may have been
 //! exchanged by then, on every rank that overlaps alike, and none beyond that. What the buckets before it have staged is
 //! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic ends the other thread, then goes on.
 
-mod lane;
-
 use std::ops::Range;
 
-use crate::comm::Unfinished;
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
-use crate::{Communicator, CompressionFactor, Layout, Slot, Traffic};
+use crate::{CompressionFactor, Layout, Session, Slot, Traffic};
 
 #[derive(Debug)]
 struct Bucket<R> {
@@ -109,22 +105,17 @@ impl<R: Reducer> Stateful for Bucketed<R> {
 }
 
 impl<R: Reducer> Reducer for Bucketed<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
         let slots = self.buckets.iter().map(|bucket| bucket.slots.len()).sum();
-        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.overlaps();
         let parts = parts(&mut self.buckets, round);
-        let exchanged = if overlapped {
-            together(slots, lane::run(parts, comm).into_iter())
-        } else {
-            let each = |part: Part<'_, R>| {
-                comm.scope().bucket = Some(part.index);
-                part.reduce(&mut Unfinished(&mut *comm))
-            };
-            together(slots, parts.map(each))
-        }?;
+        let each = |part: Part<'_, R>| {
+            comm.scope().bucket = Some(part.index);
+            part.reduce(comm)
+        };
+        let exchanged = together(slots, parts.map(each))?;
         comm.scope().bucket = None;
         Ok(exchanged)
     }
@@ -191,15 +182,14 @@ struct Part<'a, R> {
 
 /// What came of it.
 struct Done {
-    index: usize,
     slots: usize,
     result: Result<Exchanged, ReduceError>,
 }
 
 impl<R: Reducer> Part<'_, R> {
-    fn reduce(self, comm: &mut dyn Communicator) -> Done {
+    fn reduce(self, comm: &mut Session) -> Done {
         let slots = self.round.slots.len();
-        Done { index: self.index, slots, result: self.reducer.reduce(self.round, comm) }
+        Done { slots, result: self.reducer.reduce(self.round, comm) }
     }
 }
 

@@ -56,7 +56,7 @@ use crate::math::add_scaled;
 use crate::reduce::{Exchanged, Facts, Kept, Reducer, Round, Unsent};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Communicator, Layout, Slot};
+use crate::{Layout, Session, Slot};
 
 /// Feeds back what was not sent; see the [module](self).
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 }
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.facts)?;
         let (len, rank) = (round.input.len(), comm.rank());
         self.residual.fit(len)?;

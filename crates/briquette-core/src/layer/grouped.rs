@@ -35,7 +35,7 @@ use crate::error::{ReduceError, StateError};
 use crate::reduce::{Exchanged, Kept, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
-use crate::{Communicator, Layout, Traffic};
+use crate::{Layout, Session, Traffic};
 
 /// Slots that are exchanged together, and their values side by side.
 struct Group {
@@ -73,7 +73,7 @@ impl Group {
         &mut self,
         round: &mut Round<'_>,
         key: crate::Key,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
         selections: &mut Selections,
     ) -> Result<Traffic, ReduceError> {
         if self.members.is_empty() {
@@ -158,7 +158,7 @@ impl Stateful for Grouped {
 }
 
 impl Reducer for Grouped {
-    fn reduce(&mut self, mut round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }

@@ -1,17 +1,17 @@
-//! Measures an exchange: bytes, seconds on the communicator's clock, gain of the whole vector and of each slot.
+//! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
 //!
-//! The clock is the communicator's ([`Communicator::now`]): wall time, simulated time, or none. Time inside
-//! `send` and `recv` counts as exchange, the rest as compression: where [buckets overlap](super::Bucketed), what was encoded
+//! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside
+//! its calls counts as exchange, the rest as compression: where [buckets overlap](super::Bucketed), what was encoded
 //! and decoded behind an exchange counts as that, and the sum is what the step waited. Costs one pass over the vector, and one vector where no
 //! layer above asks for `sent`.
 
-use crate::comm::forward;
-use crate::error::{CommError, ReduceError, StateError};
+use crate::comm::Spent;
+use crate::error::{ReduceError, StateError};
 use crate::math::{compare, copy_and_norm2};
 use crate::reduce::{Exchanged, Kept, Reducer, Round, Unsent, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
-use crate::{Communicator, Frame, Slot, Traffic};
+use crate::{Session, Slot, Traffic};
 
 /// Measures what the reducer inside it does; see the [module](self).
 #[derive(Debug)]
@@ -91,20 +91,20 @@ impl<R: Reducer> Stateful for Metered<R> {
 }
 
 impl<R: Reducer> Reducer for Metered<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, facts, input, average, mut sent } = round;
         let takes_off = sent.is_none() && self.inner.can_take_off();
         if sent.is_none() && self.gains && !takes_off {
             self.own.resize(input.len(), 0.0);
             sent = Some(&mut self.own);
         }
-        let mut timed = Timed { inside: 0.0, first: None, comm };
-        let start = timed.now();
+        let start = comm.now();
         let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
-        let exchanged = self.inner.reduce(inner, &mut timed)?;
+        let (exchanged, Spent { inside: exchange, first }) = comm.spent_in(|comm| self.inner.reduce(inner, comm));
+        let exchanged = exchanged?;
         self.traffic = exchanged.traffic;
-        let (end, exchange) = (timed.now(), timed.inside);
-        let encode = (timed.first.unwrap_or(end) - start).max(0.0);
+        let end = comm.now();
+        let encode = (first.unwrap_or(end) - start).max(0.0);
         self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
         if !self.gains {
             self.slots.clear();
@@ -153,56 +153,6 @@ fn summarize(parts: impl Iterator<Item = (f64, f64, usize)>, slots: &mut Vec<Slo
     Some(gain(sum, total))
 }
 
-/// A communicator that knows how long it was busy.
-struct Timed<'a> {
-    inside: f64,
-    /// When it was first used.
-    first: Option<f64>,
-    comm: &'a mut dyn Communicator,
-}
-
-impl Timed<'_> {
-    fn timed<T>(&mut self, call: impl FnOnce(&mut dyn Communicator) -> T) -> T {
-        let start = self.comm.now();
-        self.first.get_or_insert(start);
-        let out = call(self.comm);
-        self.inside += self.comm.now() - start;
-        out
-    }
-}
-
-impl Communicator for Timed<'_> {
-    forward!(self => self.comm; rank world abort verdict now set_clock traffic scope pool overlaps finished begin_step);
-
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.timed(|comm| comm.send(to, frame))
-    }
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.timed(|comm| comm.recv(from))
-    }
-    fn flush(&mut self) -> Result<(), CommError> {
-        self.timed(|comm| comm.flush())
-    }
-    fn all_gather(&mut self, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
-        self.timed(|comm| comm.all_gather(mine, parts))
-    }
-    fn all_to_all(&mut self, parts: &mut [Frame]) -> Result<(), CommError> {
-        self.timed(|comm| comm.all_to_all(parts))
-    }
-    fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
-        self.timed(|comm| comm.all_reduce_sum(x))
-    }
-    fn all_reduce_sum_f64(&mut self, x: &mut [f64]) -> Result<(), CommError> {
-        self.timed(|comm| comm.all_reduce_sum_f64(x))
-    }
-    fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
-        self.timed(|comm| comm.broadcast(root, bytes))
-    }
-    fn barrier(&mut self) -> Result<(), CommError> {
-        self.timed(|comm| comm.barrier())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -233,7 +183,7 @@ mod tests {
     }
 
     impl Reducer for Slow {
-        fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
             self.0.0.fetch_add(2, Ordering::Relaxed);
             comm.barrier()?;
             self.0.0.fetch_add(3, Ordering::Relaxed);
@@ -260,43 +210,5 @@ mod tests {
         let mut report = Report::default();
         metered.report(&mut report);
         assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, exchange: 0.0 }));
-    }
-
-    /// Keeps frames back until it is flushed, as sockets may.
-    struct Queued {
-        inner: Local,
-        queue: Vec<(usize, Frame)>,
-    }
-
-    impl Communicator for Queued {
-        forward!(self => self.inner; rank world recv abort verdict now set_clock traffic scope pool overlaps finished
-            begin_step);
-
-        fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-            self.queue.push((to, frame));
-            Ok(())
-        }
-        fn flush(&mut self) -> Result<(), CommError> {
-            self.queue.drain(..).try_for_each(|(to, frame)| self.inner.send(to, frame))
-        }
-    }
-
-    #[test]
-    fn what_is_measured_still_leaves_at_the_end_of_every_collective() {
-        type Call = fn(&mut dyn Communicator) -> Result<(), CommError>;
-        let calls: [Call; 3] = [
-            |comm| comm.all_to_all(&mut vec![vec![1]; comm.world()]),
-            |comm| comm.send((comm.rank() + 1) % comm.world(), vec![1]).and_then(|()| comm.flush()),
-            |comm| comm.all_gather(&[1], &mut Vec::new()),
-        ];
-        for (index, call) in calls.into_iter().enumerate() {
-            let mut ends = Local::builder(2).deadline(std::time::Duration::from_millis(100)).build();
-            let mut other = ends.pop().unwrap();
-            let mut comm = Queued { inner: ends.remove(0), queue: Vec::new() };
-            // The other rank has sent its part and waits for this one's.
-            other.send(0, vec![2]).unwrap();
-            call(&mut Timed { inside: 0.0, first: None, comm: &mut comm }).unwrap();
-            assert_eq!(other.recv(0), Ok(vec![1]), "call {index}");
-        }
     }
 }

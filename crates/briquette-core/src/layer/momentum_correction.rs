@@ -63,7 +63,7 @@ use crate::math::norm2;
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Communicator, Layout};
+use crate::{Layout, Session};
 
 /// Settings of [`MomentumCorrection`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -171,7 +171,7 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
 }
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let len = round.input.len();
         self.velocity.fit(len)?;
         self.pending.fit(len)?;

@@ -68,7 +68,7 @@ use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Communicator, Layout, Slot};
+use crate::{Layout, Session, Slot};
 
 /// Sends differences to a memory; see the [module](self).
 #[derive(Debug)]
@@ -174,7 +174,7 @@ impl<R: Reducer> Stateful for Shifted<R> {
 }
 
 impl<R: Reducer> Reducer for Shifted<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let (len, rank) = (round.input.len(), comm.rank());
         self.memory.fit(len)?;
         self.mean_memory.fit(len)?;

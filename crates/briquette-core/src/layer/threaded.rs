@@ -7,7 +7,7 @@
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::Communicator;
+use crate::Session;
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Exchanged, Reducer, Round, Unsent};
 use crate::report::Report;
@@ -52,7 +52,7 @@ impl<R: Reducer> Stateful for Threaded<R> {
 }
 
 impl<R: Reducer> Reducer for Threaded<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         self.pool.install(|| self.inner.reduce(round, comm))
     }
 
@@ -107,7 +107,7 @@ mod tests {
     impl Stateful for Where {}
 
     impl Reducer for Where {
-        fn reduce(&mut self, round: Round<'_>, _comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+        fn reduce(&mut self, round: Round<'_>, _comm: &mut Session) -> Result<Exchanged, ReduceError> {
             // Asked for outside of a pool, the number of threads would start one for the whole process.
             let place = rayon::current_thread_index().map(|index| [index + 1, rayon::current_num_threads()]);
             round.average.copy_from_slice(&place.unwrap_or_default().map(|number| number as f32));

@@ -8,7 +8,7 @@
 //! **Properties.** Exact to the rounding of `W` additions; `sent` is the input, so a residual above it is exactly 0.
 //!
 //! ```
-//! use briquette_core::comm::{Communicator, Local};
+//! use briquette_core::comm::{Session, Local};
 //! use briquette_core::{Key, Layout, reduce::{Dense, Facts, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
@@ -24,7 +24,7 @@ use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Layout};
+use crate::{CompressionFactor, Layout, Session};
 
 /// The exact mean; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -33,7 +33,7 @@ pub struct Dense;
 impl Stateful for Dense {}
 
 impl Reducer for Dense {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { slots, input, average, sent, .. } = round;
         let weight = 1.0 / comm.world() as f32;
         average.copy_from_slice(input);

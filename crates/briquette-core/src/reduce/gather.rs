@@ -23,7 +23,7 @@ use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::{all_finite, norm2};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Frame, Key, Message, Slot};
+use crate::{CompressionFactor, Frame, Key, Message, Session, Slot};
 
 /// What one message covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -287,7 +287,7 @@ fn next_message(frame: &[u8], cursor: &mut usize, out: &mut Message) -> Result<(
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
 
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
         self.encode(&round, rank)?;
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };

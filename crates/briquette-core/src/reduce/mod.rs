@@ -31,7 +31,7 @@ use crate::error::ReduceError;
 use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Key, Slot, Traffic};
+use crate::{Key, Session, Slot, Traffic};
 
 /// What all ranks know and agree on when an exchange starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -148,17 +148,15 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// Runs `exchange`, after which the reducer makes no further call, and counts the bytes the transport moved meanwhile.
+    /// Runs `exchange` and counts the bytes that it moved.
     pub(crate) fn count(
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
         selection: Selection,
-        exchange: impl FnOnce(&mut dyn Communicator) -> Result<(), ReduceError>,
+        exchange: impl FnOnce(&mut Session) -> Result<(), ReduceError>,
     ) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         exchange(comm)?;
-        let traffic = comm.traffic() - before;
-        comm.finished();
-        Ok(Exchanged { traffic, selection })
+        Ok(Exchanged { traffic: comm.traffic() - before, selection })
     }
 }
 
@@ -193,13 +191,13 @@ pub trait Reducer: Stateful + Send {
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
     /// as all look at the same bits. Whoever makes an average looks; wrappers need not.
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError>;
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
     /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.
     ///
     /// # Errors
     /// As [`reduce`](Reducer::reduce); this reducer's state is then as before.
-    fn exchange(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let exchanged = self.reduce(round, comm);
         if exchanged.is_ok() {
             self.commit();
@@ -230,7 +228,7 @@ pub trait Reducer: Stateful + Send {
 }
 
 impl<R: Reducer + ?Sized> Reducer for Box<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         (**self).reduce(round, comm)
     }
     fn can_take_off(&self) -> bool {

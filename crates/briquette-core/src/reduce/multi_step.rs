@@ -50,13 +50,12 @@
 //! ```
 
 use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
-use crate::comm::Unfinished;
 use crate::compress::{Class, ScaledSign, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
-use crate::{Communicator, CompressionFactor, Layout, Traffic};
+use crate::{CompressionFactor, Layout, Session, Traffic};
 
 /// Each round is an exchange of its own, with a reducer of its own.
 const MOST_ROUNDS: usize = 1000;
@@ -117,7 +116,7 @@ impl<R: Reducer> Stateful for MultiStep<R> {
 }
 
 impl<R: Reducer> Reducer for MultiStep<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, facts, input, average, mut sent } = round;
         self.remaining.clear();
         self.remaining.extend_from_slice(input);
@@ -132,7 +131,7 @@ impl<R: Reducer> Reducer for MultiStep<R> {
             let key = if index == 0 { key } else { key.purpose("multi-step").bucket(index) };
             let (average_of, sent_of) = (&mut self.round_average[..], Some(&mut self.round_sent[..]));
             let part = Round { key, slots, facts, input: &self.remaining, average: average_of, sent: sent_of };
-            let exchanged = inner.reduce(part, &mut Unfinished(&mut *comm))?;
+            let exchanged = inner.reduce(part, comm)?;
             traffic += exchanged.traffic;
             selection.get_or_insert(exchanged.selection);
             add(self.weight, &self.round_average, average);

@@ -50,7 +50,7 @@ use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
-use crate::{Communicator, CompressionFactor, Key, Layout, Slot};
+use crate::{CompressionFactor, Key, Layout, Session, Slot};
 
 /// One matrix slot and its places in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
@@ -227,7 +227,7 @@ impl Stateful for PowerSgd {
 }
 
 impl Reducer for PowerSgd {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         self.prepare(&round)?;
         let weight = 1.0 / comm.world() as f32;
         let Round { slots, input, average, sent, .. } = round;

@@ -32,7 +32,7 @@ use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key, Layout};
+use crate::{CompressionFactor, Key, Layout, Session};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Knob for SharedRandomK {
 }
 
 impl Reducer for SharedRandomK {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, input, average, sent, .. } = round;
         let k = self.factor.keep(input.len());
         SharedRandomK::choose(key, input.len(), k, &mut self.indices);

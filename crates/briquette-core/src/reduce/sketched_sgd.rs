@@ -47,7 +47,7 @@
 //! *Finding Frequent Items in Data Streams*, 2002 (Count-Sketch).
 //!
 //! ```
-//! use briquette_core::{Communicator, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
+//! use briquette_core::{Session, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
 //! use briquette_core::reduce::{Facts, Reducer, Round, Sketch, SketchedSgd};
 //! let settings = Sketch { factor: CompressionFactor::new(40.0)?, ..Sketch::default() };
 //! let averages = Local::run(2, |mut comm| {
@@ -73,7 +73,7 @@ use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Key, Layout, Message};
+use crate::{CompressionFactor, Key, Layout, Message, Session};
 
 /// Settings of [`SketchedSgd`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -134,7 +134,7 @@ impl SketchedSgd {
     }
 
     /// Fills `indices` with the candidates, alike on every rank; `scratch` holds a value a coordinate.
-    fn find(&mut self, input: &[f32], scratch: &mut [f32], comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn find(&mut self, input: &[f32], scratch: &mut [f32], comm: &mut Session) -> Result<(), ReduceError> {
         let k = self.settings.factor.keep(input.len());
         let most = self.settings.candidates.saturating_mul(k);
         self.indices.clear();
@@ -155,7 +155,7 @@ impl SketchedSgd {
 impl Stateful for SketchedSgd {}
 
 impl Reducer for SketchedSgd {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { slots, input, average, sent, .. } = round;
         let exchanged = Exchanged::count(comm, Selection::Some, |comm| {
             self.find(input, average, comm)?;

@@ -58,7 +58,7 @@
 //! (arXiv 2201.07598), algorithms 1 and 2 (Ok-Topk).
 //!
 //! ```
-//! use briquette_core::{Communicator, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
+//! use briquette_core::{Session, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
 //! use briquette_core::reduce::{Facts, Reducer, Round, SparseAllReduce};
 //! let half = CompressionFactor::new(2.0)?;
 //! let averages = Local::run(2, |mut comm| {
@@ -86,7 +86,7 @@ use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireErro
 use crate::message::{Payload, Values};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Frame, Key, Layout, Message, Slot};
+use crate::{CompressionFactor, Frame, Key, Layout, Message, Session, Slot};
 
 /// Indices from which splits are taken, all ranks together, at most.
 const POOL: usize = 4096;
@@ -129,7 +129,7 @@ impl SparseAllReduce {
     }
 
     /// Fills `bounds`, alike on every rank.
-    fn agree_on_splits(&mut self, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn agree_on_splits(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let (rank, world, len) = (comm.rank(), comm.world(), self.local.len());
         let k = self.factor.keep(len);
         self.pool.clear();
@@ -146,7 +146,7 @@ impl SparseAllReduce {
     }
 
     /// Sends every owner its piece; afterwards `frames` holds the pieces of this rank's range.
-    fn scatter(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
+    fn scatter(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let (rank, world) = (comm.rank(), comm.world());
         let outer = std::mem::replace(&mut comm.scope().operation, "reduce_scatter");
         for frame in self.frames.drain(..) {
@@ -244,7 +244,7 @@ impl SparseAllReduce {
 impl Stateful for SparseAllReduce {}
 
 impl Reducer for SparseAllReduce {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, input, average, sent, .. } = round;
         let rank = comm.rank();
         TopK::factor(self.factor).compress_into(input, key, &mut self.local);

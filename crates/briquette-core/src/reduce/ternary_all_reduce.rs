@@ -54,7 +54,7 @@ use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits, probes}
 use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, CompressionFactor, Frame, Layout};
+use crate::{CompressionFactor, Frame, Layout, Session};
 
 /// Sums of ternary codes; see the [module](self).
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl TernaryAllReduce {
     }
 
     /// Fills `scales`, alike on every rank.
-    fn share_scales(&mut self, round: &Round<'_>, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn share_scales(&mut self, round: &Round<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         self.scales.clear();
         let own = round.slots.iter().map(|slot| self.tern_grad.scale(&round.input[slot.range()]));
         self.scales.extend(own.map(|scale| (scale, scale)));
@@ -147,7 +147,7 @@ impl TernaryAllReduce {
     }
 
     /// Sends every owner the codes of its range, and sums those of this rank's.
-    fn reduce_scatter(&mut self, comm: &mut dyn Communicator) -> Result<(), ReduceError> {
+    fn reduce_scatter(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let (rank, world, len) = (comm.rank(), comm.world(), self.codes.len());
         let mine = owned(rank, world, len);
         self.sums.clear();
@@ -179,7 +179,7 @@ impl TernaryAllReduce {
     }
 
     /// Brings every rank the sums of every range.
-    fn gather_sums(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
+    fn gather_sums(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let (world, bits) = (comm.world() as i32, bits_of_sum(comm.world()));
         self.bytes.clear();
         let shifted = self.sums.iter().map(|sum| sum + world);
@@ -223,7 +223,7 @@ impl TernaryAllReduce {
 impl Stateful for TernaryAllReduce {}
 
 impl Reducer for TernaryAllReduce {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut dyn Communicator) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let (rank, world) = (comm.rank(), comm.world());
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
             self.share_scales(&round, comm)?;

@@ -6,7 +6,7 @@ use crate::error::{ConfigError, StateError, SyncError};
 use crate::reduce::{Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
-use crate::{Communicator, Layout, Traffic};
+use crate::{Layout, Session, Traffic};
 
 /// Gradients, every step. Holds one vector: the average.
 #[derive(Debug)]
@@ -49,12 +49,7 @@ impl<R: Reducer> InPlace<R> {
         InPlace { reducer, average: Vec::new(), traffic: Traffic::default() }
     }
 
-    pub(super) fn reduce(
-        &mut self,
-        local: &mut [f32],
-        cx: &Context<'_>,
-        comm: &mut dyn Communicator,
-    ) -> Result<(), SyncError> {
+    pub(super) fn reduce(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         let (step, average) = (cx.facts.step, &mut self.average);
         average.resize(local.len(), 0.0);
         let round =
@@ -76,12 +71,7 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         Plan::GRADIENTS
     }
 
-    fn after_backward(
-        &mut self,
-        gradient: &mut [f32],
-        cx: &Context<'_>,
-        comm: &mut dyn Communicator,
-    ) -> Result<(), SyncError> {
+    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         self.exchange.reduce(gradient, cx, comm)
     }
 

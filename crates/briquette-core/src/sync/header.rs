@@ -8,7 +8,7 @@
 
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{Facts, Previous};
-use crate::{Communicator, Slot, Traffic};
+use crate::{Session, Slot, Traffic};
 
 /// Wishes that any rank may voice and all ranks then follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -189,7 +189,7 @@ pub fn agree(
     before: Option<&Facts>,
     slots: &[Slot],
     present: &mut [bool],
-    comm: &mut dyn Communicator,
+    comm: &mut Session,
 ) -> Result<Agreement, SyncError> {
     comm.scope().operation = "step header";
     let (rank, world) = (comm.rank(), comm.world());

@@ -11,18 +11,26 @@
 //! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
 pub mod every_step;
+pub mod graph;
 pub mod header;
 pub mod periodic;
+pub mod sgp;
+pub mod slow_mo;
+#[cfg(test)]
+mod testkit;
 
 pub use every_step::{EveryStep, EveryStepConfig};
+pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
 pub use periodic::{LocalSgdConfig, Periodic};
+pub use sgp::{Sgp, SgpConfig};
+pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
 use crate::reduce::Facts;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Key, Slot};
+use crate::{Key, Session, Slot};
 
 /// What a strategy does at a step; the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +117,7 @@ pub trait SyncStrategy: Stateful + Send {
         &mut self,
         _gradient: &mut [f32],
         _cx: &Context<'_>,
-        _comm: &mut dyn Communicator,
+        _comm: &mut Session,
     ) -> Result<(), SyncError> {
         Ok(())
     }
@@ -122,20 +130,20 @@ pub trait SyncStrategy: Stateful + Send {
         &mut self,
         _parameters: &mut [f32],
         _cx: &Context<'_>,
-        _comm: &mut dyn Communicator,
+        _comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         Ok(Momenta::Keep)
     }
 
     /// When the step has succeeded: starts what cannot be taken back, such as a background exchange.
-    fn after_commit(&mut self, _cx: &Context<'_>, _comm: &mut dyn Communicator) {}
+    fn after_commit(&mut self, _cx: &Context<'_>, _comm: &mut Session) {}
 
     /// Waits for what is under way in the background, so that it can be saved or left. Training goes on as if it had not been
     /// called; simulated seconds may pass.
     ///
     /// # Errors
     /// [`SyncError`] when the background exchange failed.
-    fn settle(&mut self, _comm: &mut dyn Communicator) -> Result<(), SyncError> {
+    fn settle(&mut self, _comm: &mut Session) -> Result<(), SyncError> {
         Ok(())
     }
 
@@ -160,26 +168,21 @@ impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
     fn begin(&mut self, parameters: &[f32]) {
         (**self).begin(parameters);
     }
-    fn after_backward(
-        &mut self,
-        gradient: &mut [f32],
-        cx: &Context<'_>,
-        comm: &mut dyn Communicator,
-    ) -> Result<(), SyncError> {
+    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         (**self).after_backward(gradient, cx, comm)
     }
     fn after_step(
         &mut self,
         parameters: &mut [f32],
         cx: &Context<'_>,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         (**self).after_step(parameters, cx, comm)
     }
-    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut dyn Communicator) {
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
         (**self).after_commit(cx, comm);
     }
-    fn settle(&mut self, comm: &mut dyn Communicator) -> Result<(), SyncError> {
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
         (**self).settle(comm)
     }
     fn view(&self, parameters: &mut [f32]) {

@@ -28,7 +28,7 @@ use crate::layer::Metered;
 use crate::reduce::Dense;
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{Communicator, Layout};
+use crate::{Layout, Session};
 
 /// Parameters, every `H` steps; see the [module](self).
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl SyncStrategy for Periodic {
         &mut self,
         parameters: &mut [f32],
         cx: &Context<'_>,
-        comm: &mut dyn Communicator,
+        comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         self.exchange.reduce(parameters, cx, comm)?;
         Ok(Momenta::Keep)

@@ -22,7 +22,7 @@
 //! | majority vote of one, Signum, generalised signSGD; Artemis, MCM; Comp-AMS | | one side does not exist yet |
 //! | Krum, trimmed mean, median, CGE, RFA without faults | the mean | one side does not exist yet |
 
-use briquette_core::comm::{Communicator, Local, run_ranks};
+use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
 use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use briquette_core::Key;
-use briquette_core::comm::{Communicator, Local};
+use briquette_core::comm::Local;
 use briquette_core::config::{Asks, ControllerConfig, Exchange, Feedback, exchanges};
 use briquette_core::error::ReduceError;
 use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_bits, short};

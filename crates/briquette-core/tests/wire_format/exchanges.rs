@@ -2,8 +2,9 @@
 //! and, from this very file, for the fuzz targets.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
-use briquette_core::comm::{Communicator, Frame, FramePool, Scope};
+use briquette_core::comm::{Call, Frame, Scope, Session, Transport};
 use briquette_core::error::CommError;
 use briquette_core::reduce::{Facts, Previous, Reducer, Round, SparseAllReduce};
 use briquette_core::sync::{Agreement, Header, StopFlags, agree};
@@ -15,53 +16,39 @@ use super::claims::frame_of;
 /// What a step may ask for beside what was received: the vectors of these short inputs, an error's words, lists of frames.
 const OWN: u64 = 64 << 10;
 
-/// One rank of a world in which the others say what a script says.
+/// One rank of a world in which the others send what a script lists.
 struct Scripted {
     rank: usize,
     world: usize,
     script: Vec<VecDeque<Frame>>,
-    sent: Vec<(usize, Frame)>,
-    scope: Scope,
-    pool: FramePool,
+    last: Arc<Mutex<Frame>>,
 }
 
 impl Scripted {
     /// `script[r]` is what rank `r` sends, frame by frame.
     fn new(rank: usize, script: Vec<VecDeque<Frame>>) -> Scripted {
         let world = script.len();
-        Scripted { rank, world, script, sent: Vec::new(), scope: Scope::default(), pool: FramePool::default() }
+        Scripted { rank, world, script, last: Arc::default() }
     }
 }
 
-impl Communicator for Scripted {
+impl Transport for Scripted {
     fn rank(&self) -> usize {
         self.rank
     }
     fn world(&self) -> usize {
         self.world
     }
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.sent.push((to, frame));
+    fn send(&mut self, _to: usize, frame: Frame, _call: &mut Call) -> Result<(), CommError> {
+        *self.last.lock().expect("no panic while it is held") = frame;
         Ok(())
     }
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
         let cause = "it says nothing more".to_owned();
-        let silent = CommError::Lost { rank: self.rank, other: from, address: None, during: self.scope, cause };
+        let silent = CommError::Lost { rank: self.rank, other: from, address: None, during: call.scope, cause };
         self.script[from].pop_front().ok_or(silent)
     }
-    fn abort(&mut self, _reason: &str) {}
-    fn now(&self) -> f64 {
-        0.0
-    }
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
-    }
-    fn scope(&mut self) -> &mut Scope {
-        &mut self.scope
-    }
-    fn pool(&mut self) -> &mut FramePool {
-        &mut self.pool
-    }
+    fn abort(&mut self, _during: Scope, _reason: &str) {}
 }
 
 /// Takes numbers off the front of an input; zeros behind its end.
@@ -125,9 +112,10 @@ pub fn check_headers(input: &[u8]) {
     let headers: Vec<Header> = (0..world).map(|_| header(&mut numbers, step)).collect();
     let present: Vec<Vec<bool>> = (0..world).map(|_| (0..slots).map(|_| numbers.byte() & 1 == 1).collect()).collect();
     let hear = |rank: usize, script: Vec<VecDeque<Frame>>| {
-        let (mut comm, mut present) = (Scripted::new(rank, script), present[rank].clone());
+        let (scripted, mut present) = (Scripted::new(rank, script), present[rank].clone());
+        let (last, mut comm) = (Arc::clone(&scripted.last), Session::from(scripted));
         let agreed = agree(&headers[rank], Some(&before), layout.slots(), &mut present, &mut comm);
-        (agreed, present, comm.sent.pop().map(|(_, frame)| frame).unwrap_or_default())
+        (agreed, present, std::mem::take(&mut *last.lock().expect("no panic while it is held")))
     };
     let said: Vec<Frame> = (0..world).map(|rank| hear(rank, vec![VecDeque::new(); world]).2).collect();
     let script = || said.iter().map(|frame| VecDeque::from([frame.clone()])).collect::<Vec<_>>();
@@ -183,7 +171,7 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
     }
     let layout = Layout::flat(len);
     let (mut average, mut sent) = (vec![f32::NAN; len], vec![f32::NAN; len]);
-    let mut comm = Scripted::new(0, script);
+    let mut comm = Session::from(Scripted::new(0, script));
     let round = Round {
         key: Key::new(1),
         slots: layout.slots(),

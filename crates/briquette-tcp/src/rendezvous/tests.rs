@@ -8,8 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use briquette_core::Communicator;
-use briquette_core::comm::Scope;
+use briquette_core::comm::{Scope, Session};
 
 use super::VERSION;
 use crate::builder::TcpBuilder;
@@ -129,7 +128,7 @@ fn a_second_link_of_a_rank_takes_the_place_of_the_first() {
     let rank = |rank: usize| TcpBuilder::new(rank, 3, master.to_string()).join_deadline(PATIENT).deadline(PATIENT);
     let frames = thread::scope(|threads| {
         let first = rank(0).listener(listener);
-        let ranks = [first, rank(1)].map(|rank| threads.spawn(|| rank.join().unwrap().recv(2)));
+        let ranks = [first, rank(1)].map(|rank| threads.spawn(|| Session::from(rank.join().unwrap()).recv(2)));
         let runtime = runtime();
         // Held until both have their frames.
         let _links = runtime.block_on(links_made_twice(master));

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use briquette_core::Communicator;
-use briquette_core::comm::run_ranks;
+use briquette_core::comm::{Session, run_ranks};
 use briquette_tcp::{Certificates, JoinError, Tcp, TcpBuilder, loopback};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -96,7 +95,7 @@ pub(crate) fn meddle<T>(
 /// That an all-reduce gives the sum on every rank.
 pub(crate) fn adds_up(world: Vec<Tcp>) {
     let sum = (1..=world.len()).sum::<usize>() as f64;
-    let results = run_ranks(world, |mut comm: Tcp| {
+    let results = run_ranks(world, |mut comm: Session| {
         let mut x = [(comm.rank() + 1) as f64];
         comm.all_reduce_sum_f64(&mut x).map(|()| x[0])
     });

@@ -7,7 +7,7 @@ use std::process::exit;
 use std::thread::sleep;
 use std::time::Duration;
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_tcp::{Environment, TcpBuilder};
 
@@ -81,7 +81,7 @@ pub(crate) fn run() {
         });
     }
     fs::write(told.directory.join(format!("{JOINING}{}", place.rank)), "").unwrap();
-    let mut comm = builder.join().unwrap_or_else(|error| fail(&error.to_string()));
+    let mut comm = Session::from(builder.join().unwrap_or_else(|error| fail(&error.to_string())));
     if let Err(error) = work(&mut comm, &told) {
         drop(comm);
         fail(&error.to_string());
@@ -94,7 +94,7 @@ fn fail(error: &str) -> ! {
 }
 
 /// The operation, over and over; after the word to go, forty times more.
-fn work(comm: &mut dyn Communicator, told: &Told) -> Result<(), CommError> {
+fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     let mut more = None;
     for step in 0.. {
@@ -120,7 +120,7 @@ fn work(comm: &mut dyn Communicator, told: &Told) -> Result<(), CommError> {
     Ok(())
 }
 
-fn once(comm: &mut dyn Communicator, told: &Told) -> Result<(), CommError> {
+fn once(comm: &mut Session, told: &Told) -> Result<(), CommError> {
     let rank = comm.rank();
     match told.operation {
         Operation::AllGather => comm.all_gather(&vec![rank as u8; 2000], &mut Vec::new()),

@@ -2,7 +2,7 @@
 
 use briquette_core::comm::{SMALL_ALL_REDUCE, all_reduce_traffic};
 use briquette_core::error::CommError;
-use briquette_core::{Communicator, Frame, Traffic};
+use briquette_core::{Frame, Session, Traffic};
 use std::time::{Duration, SystemTime};
 
 use super::{Launch, all_ok, naive_sum, values};
@@ -113,7 +113,7 @@ pub fn traffic_equals_the_formulas<L: Launch>(launch: &L) {
         let others = world as u64 - 1;
         let mut before = comm.traffic();
         assert_eq!(before, Traffic::default());
-        let mut moved = |comm: &mut dyn Communicator| {
+        let mut moved = |comm: &mut Session| {
             let moved = comm.traffic() - before;
             before = comm.traffic();
             moved
@@ -136,7 +136,7 @@ pub fn traffic_equals_the_formulas<L: Launch>(launch: &L) {
     });
 }
 
-fn reduce_and_compare(comm: &mut dyn Communicator, len: usize) -> Result<(), CommError> {
+fn reduce_and_compare(comm: &mut Session, len: usize) -> Result<(), CommError> {
     let mut x = values(comm.rank(), len);
     comm.all_reduce_sum(&mut x)?;
     for (i, sum) in x.iter().enumerate() {
@@ -146,7 +146,7 @@ fn reduce_and_compare(comm: &mut dyn Communicator, len: usize) -> Result<(), Com
 }
 
 /// Panics unless every rank has rank 0's bytes.
-fn agree(comm: &mut dyn Communicator, mine: Vec<u8>) -> Result<(), CommError> {
+fn agree(comm: &mut Session, mine: Vec<u8>) -> Result<(), CommError> {
     let mut first = mine.clone();
     comm.broadcast(0, &mut first)?;
     assert!(first == mine, "other bits than rank 0");

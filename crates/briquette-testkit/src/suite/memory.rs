@@ -1,6 +1,6 @@
 //! Facts about the frames that are used again.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::error::CommError;
 
 use super::{Launch, all_ok};
@@ -23,7 +23,7 @@ pub fn the_pool_stays_as_it_is_after_warm_up<L: Launch>(launch: &L) {
     });
 }
 
-fn rounds(comm: &mut dyn Communicator, count: usize) -> Result<(), CommError> {
+fn rounds(comm: &mut Session, count: usize) -> Result<(), CommError> {
     let mut parts = Vec::new();
     let mut long = vec![1.0f32; 5003];
     for _ in 0..count {

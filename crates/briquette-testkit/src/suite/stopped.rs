@@ -1,6 +1,6 @@
 //! Facts about worlds that end before their ranks are done.
 
-use briquette_core::Communicator;
+use briquette_core::Session;
 use briquette_core::error::CommError;
 
 use super::{Launch, every_world};
@@ -8,7 +8,7 @@ use super::{Launch, every_world};
 /// An abort ends the calls that wait and those that come later, on every rank, with who, what and why; the first
 /// reason stays.
 pub fn abort_reaches_pending_and_later_calls_of_every_rank<L: Launch>(launch: &L) {
-    let body = |comm: &mut dyn Communicator| -> Result<(), CommError> {
+    let body = |comm: &mut Session| -> Result<(), CommError> {
         let last = comm.world() - 1;
         comm.begin_step(3);
         comm.barrier()?;
@@ -29,7 +29,7 @@ pub fn abort_reaches_pending_and_later_calls_of_every_rank<L: Launch>(launch: &L
 
 /// A rank that panics stops the others, who learn its number.
 pub fn panic_of_a_rank_stops_the_others_and_names_it<L: Launch>(launch: &L) {
-    let body = |comm: &mut dyn Communicator| {
+    let body = |comm: &mut Session| {
         comm.barrier()?;
         assert!(comm.rank() + 1 < comm.world(), "the last rank falls over");
         (0..1000).try_for_each(|_| comm.barrier())
@@ -44,7 +44,7 @@ pub fn panic_of_a_rank_stops_the_others_and_names_it<L: Launch>(launch: &L) {
 /// Ranks whose vectors differ in length all fail, by what a rank found itself or was told.
 pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
     for len in [10, 3000] {
-        let body = |comm: &mut dyn Communicator| {
+        let body = |comm: &mut Session| {
             let longer = usize::from(comm.rank() + 1 == comm.world());
             comm.all_reduce_sum(&mut vec![1.0; len + longer])?;
             comm.barrier()
@@ -66,7 +66,7 @@ pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
 
 /// What a rank sent before it left can still be received; only then is it lost.
 pub fn frames_of_a_rank_that_left_arrive_before_the_news<L: Launch>(launch: &L) {
-    let body = |comm: &mut dyn Communicator| {
+    let body = |comm: &mut Session| {
         let last = comm.world() - 1;
         if comm.rank() == last {
             return (0..last).try_for_each(|to| comm.send(to, vec![7]));
@@ -94,7 +94,7 @@ pub fn a_rank_outside_the_world_is_an_error<L: Launch>(launch: &L) {
 /// with a launcher of its own.
 pub fn a_deadline_error_names_both_ranks<L: Launch>(launch: &L) {
     let awaited = |rank: usize, world: usize| (rank + 1) % world;
-    let body = |comm: &mut dyn Communicator| comm.recv(awaited(comm.rank(), comm.world()));
+    let body = |comm: &mut Session| comm.recv(awaited(comm.rank(), comm.world()));
     every_world(launch, body, |world, rank, result| {
         let error = result.expect_err("nobody sends anything");
         let (who, text) = match &error {

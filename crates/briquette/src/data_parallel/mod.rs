@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use briquette::core::comm::Local;
+//! use briquette::core::comm::Session;
 //! use briquette::{Config, DataParallel};
 //! use burn::data::dataloader::DataLoader;
 //! use burn::optim::SgdConfig;
@@ -17,11 +17,11 @@
 //! # type Batches<I> = Arc<dyn DataLoader<I>>;
 //!
 //! /// The same on every rank, each in a thread or a process of its own.
-//! fn train<M>(comm: Local, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
+//! fn train<M>(comm: Session, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
 //!             valid: Batches<<M as InferenceStep>::Input>) -> Result<M, Box<dyn std::error::Error>>
 //! # where M: LearnerModel, <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
 //! {
-//!     let rank = briquette::core::Communicator::rank(&comm);
+//!     let rank = comm.rank();
 //!     let strategy = DataParallel::new(comm, Config::top_k(0.01)?, 42, device)  // as on every rank
 //!         .with_checkpoints("runs/mnist/ranks");                                // and resume with `.checkpoint(epoch)`
 //!     let metrics = strategy.metrics();
@@ -70,10 +70,10 @@ mod records;
 mod run;
 mod signal;
 
+use briquette_core::Session;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use briquette_core::Communicator;
 use burn::tensor::{Device, TensorReadError};
 use burn::train::checkpoint::CheckpointingStrategy;
 use burn::train::metric::{Adaptor, LossInput};
@@ -118,12 +118,7 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 impl<M: LearnerModel> DataParallel<M> {
     /// For one run of this rank, on `device`. `seed` and `config` must be the same on every rank; controllers see the
     /// loss that [`LossMetric`](burn::train::metric::LossMetric) shows.
-    pub fn new(
-        comm: impl Communicator + 'static,
-        config: impl BuildStrategy + 'static,
-        seed: u64,
-        device: Device,
-    ) -> Self
+    pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64, device: Device) -> Self
     where
         <M as TrainStep>::Output: Adaptor<LossInput>,
     {
@@ -134,7 +129,7 @@ impl<M: LearnerModel> DataParallel<M> {
     /// As [`new`](Self::new), for a model whose training output has no loss to show: nothing is read, and controllers
     /// that watch the loss see none.
     pub fn without_loss(
-        comm: impl Communicator + 'static,
+        comm: impl Into<Session>,
         config: impl BuildStrategy + 'static,
         seed: u64,
         device: Device,

@@ -1,7 +1,6 @@
 //! Exchanges outside of steps: averages for evaluating and saving, which training does not go on with, and at the end of a run;
 //! a few bytes at any time.
 
-use briquette_core::Communicator;
 use burn::module::Module;
 
 use super::Synchronizer;
@@ -57,7 +56,7 @@ impl Synchronizer {
     /// Brings home what the strategy exchanges in the background, so that it can be saved.
     fn settle(&mut self) -> Result<(), Error> {
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        joined.strategy.settle(&mut *self.comm).map_err(Error::from)
+        joined.strategy.settle(&mut self.comm).map_err(Error::from)
     }
 
     /// Whether replicas have trained apart since the last average.

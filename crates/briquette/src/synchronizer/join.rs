@@ -1,6 +1,5 @@
 //! How a rank becomes one of the world.
 
-use briquette_core::Communicator;
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
@@ -55,7 +54,7 @@ impl Synchronizer {
         let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let identity = self.identity(&inventory, rounding, optimizer);
-        let mixed = hello::compare(&mut *self.comm, &identity, &inventory.layout)?;
+        let mixed = hello::compare(&mut self.comm, &identity, &inventory.layout)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.

@@ -1,6 +1,5 @@
 //! What the training loop tells before an exchange, and what it learns of the others' wishes.
 
-use briquette_core::Communicator;
 use briquette_core::sync::{Header, StopFlags};
 
 use super::Synchronizer;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use briquette::core::Communicator;
-use briquette::core::comm::{Local, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::config::Config;
 use briquette::{Backend, Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::module::{Module, Param};
@@ -15,7 +14,7 @@ use burn::tensor::{Device, Tensor};
 use crate::models::{Model, Numbers, bits, distance, values};
 
 /// Runs every rank of a world of threads and fails with the first error.
-pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Local) -> Result<T, Error> + Sync) -> Vec<T> {
+pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Session) -> Result<T, Error> + Sync) -> Vec<T> {
     let comms = Local::builder(world).deadline(Duration::from_secs(120)).build();
     let results = run_ranks(comms, body).into_iter().enumerate();
     results.map(|(rank, result)| result.unwrap_or_else(|error| panic!("rank {rank}: {error}"))).collect()

@@ -1,6 +1,5 @@
 //! Ranks on two backends in one world.
 
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, REBROADCAST_STEPS};
 use burn::tensor::Device;

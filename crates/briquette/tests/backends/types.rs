@@ -3,7 +3,6 @@
 use std::panic::catch_unwind;
 
 use briquette::DistributedOptimizer;
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, SgdConfig};

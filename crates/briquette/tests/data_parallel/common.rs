@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use briquette::core::Communicator;
-use briquette::core::comm::{Local, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::error::CommError;
 use briquette::{Config, DataParallel};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
@@ -259,7 +258,7 @@ pub(crate) struct Rank {
     pub(crate) strategy: DataParallel<Mlp>,
 }
 
-pub(crate) fn world(size: usize) -> Vec<Local> {
+pub(crate) fn world(size: usize) -> Vec<Session> {
     Local::builder(size).deadline(Duration::from_secs(30)).build()
 }
 

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use briquette::core::CompressionFactor;
 use briquette::core::comm::run_ranks;
 use briquette::core::config::Exchange;
 use briquette::core::control::ConstantConfig;
 use briquette::core::error::CommError;
-use briquette::core::{Communicator, CompressionFactor};
 use briquette::{Config, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;

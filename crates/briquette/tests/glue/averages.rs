@@ -1,6 +1,5 @@
 //! What ranks agree on is what one process with all the samples would have computed.
 
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::core::sync::Plan;
 use briquette::{DistributedOptimizer, Error, Synchronizer};

@@ -1,58 +1,60 @@
 //! What a step's report counts, and the order of a step's halves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, FramePool, Local, Scope, Simulated, run_ranks};
+use briquette::core::Frame;
+use briquette::core::comm::{Call, Clock, Compute, Local, Scope, Simulated, Transport, run_ranks};
 use briquette::core::config::Config;
 use briquette::core::error::CommError;
-use briquette::core::{Communicator, Frame, Traffic};
 use briquette::{Checkpoint, DistributedOptimizer, Error};
 use burn::optim::GradientsParams;
 
 use crate::common::*;
 
-/// A world of threads whose clock moves by a second with every frame received, and by nothing else.
+/// A world of threads whose clocks move by a second with every frame received, and by nothing else.
 struct Ticking {
     inner: Local,
-    seconds: f64,
+    ticks: Arc<Ticks>,
 }
 
-impl Communicator for Ticking {
+#[derive(Default)]
+struct Ticks(AtomicU64);
+
+impl Clock for Ticks {
+    fn seconds(&self) -> f64 {
+        self.0.load(Ordering::Relaxed) as f64
+    }
+}
+
+impl Transport for Ticking {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
     fn world(&self) -> usize {
         self.inner.world()
     }
-    fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
-        self.inner.send(to, frame)
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        self.inner.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
-        self.seconds += 1.0;
-        self.inner.recv(from)
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.ticks.0.fetch_add(1, Ordering::Relaxed);
+        self.inner.recv(from, call)
     }
-    fn abort(&mut self, reason: &str) {
-        self.inner.abort(reason);
+    fn abort(&mut self, during: Scope, reason: &str) {
+        self.inner.abort(during, reason);
     }
-    fn now(&self) -> f64 {
-        self.seconds
-    }
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-    fn scope(&mut self) -> &mut Scope {
-        self.inner.scope()
-    }
-    fn pool(&mut self) -> &mut FramePool {
-        self.inner.pool()
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        Some(Arc::clone(&self.ticks) as _)
     }
 }
 
 #[test]
 fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
     let directory = tempfile::tempdir().unwrap();
-    let ticking = Local::world(2).into_iter().map(|inner| Ticking { inner, seconds: 0.0 });
+    let ticking = Local::builder(2).endpoints().into_iter().map(|inner| Ticking { inner, ticks: Arc::default() });
     let results = run_ranks(ticking.collect(), |comm| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);

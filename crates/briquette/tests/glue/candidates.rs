@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use briquette::core::Communicator;
-use briquette::core::comm::Local;
+use briquette::core::comm::Session;
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 
@@ -31,7 +30,7 @@ fn train_and_save(directory: &Path, steps: u64) -> Vec<Vec<Values>> {
     })
 }
 
-fn optimizer(comm: Local, config: Config) -> DistributedOptimizer {
+fn optimizer(comm: Session, config: Config) -> DistributedOptimizer {
     DistributedOptimizer::new(sgd_with_momentum(), comm, config, 1)
 }
 

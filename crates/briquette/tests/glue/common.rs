@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use briquette::core::comm::{Local, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, Error, StepReport};
 use burn::module::Module;
@@ -135,14 +135,14 @@ pub(crate) fn distance<M: Module>(a: &M, b: &M) -> f32 {
 }
 
 /// Runs every rank of a world of threads and fails with the first error.
-pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Local) -> Result<T, Error> + Sync) -> Vec<T> {
+pub(crate) fn ranks<T: Send>(world: usize, body: impl Fn(Session) -> Result<T, Error> + Sync) -> Vec<T> {
     outcomes(world, body).into_iter().enumerate().map(|(r, o)| o.unwrap_or_else(|e| panic!("rank {r}: {e}"))).collect()
 }
 
 /// Runs every rank of a world of threads.
 pub(crate) fn outcomes<T: Send>(
     world: usize,
-    body: impl Fn(Local) -> Result<T, Error> + Sync,
+    body: impl Fn(Session) -> Result<T, Error> + Sync,
 ) -> Vec<Result<T, Error>> {
     run_ranks(Local::builder(world).deadline(Duration::from_secs(60)).build(), body)
 }

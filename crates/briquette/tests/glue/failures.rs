@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use briquette::DistributedOptimizer;
-use briquette::core::Communicator;
 
 use crate::common::*;
 

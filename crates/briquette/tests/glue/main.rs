@@ -17,4 +17,5 @@ mod saving;
 #[path = "../seeded/mod.rs"]
 mod seeded;
 mod skipped;
+mod strategies;
 mod worlds;

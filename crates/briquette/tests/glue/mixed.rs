@@ -1,6 +1,5 @@
 //! Replicas that drift apart come together again.
 
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, Error};
 use burn::module::{Module, ModuleMapper, Param};

@@ -1,7 +1,6 @@
 //! Local SGD: parameters instead of gradients.
 
 use briquette::DistributedOptimizer;
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;

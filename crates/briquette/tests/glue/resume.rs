@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use briquette::core::Communicator;
 use briquette::core::comm::{Compute, Network, Simulated, run_ranks};
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, Error, StepReport, WorldChange};

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use briquette::core::Communicator;
-use briquette::core::comm::Local;
+use briquette::core::comm::Session;
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
 use crate::common::*;
 
-fn optimizer(comm: Local, background: bool) -> DistributedOptimizer {
+fn optimizer(comm: Session, background: bool) -> DistributedOptimizer {
     DistributedOptimizer::new(sgd_with_momentum(), comm, top_k(), 1).with_background_saving(background)
 }
 

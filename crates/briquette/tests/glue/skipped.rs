@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::Communicator;
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
 use briquette::{DistributedOptimizer, Error};

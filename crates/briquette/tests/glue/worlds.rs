@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::Communicator;
-use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig};
+use briquette::core::config::{Config, Exchange, Feedback};
+use briquette::core::reduce::PowerSgdConfig;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
 
@@ -125,12 +125,12 @@ fn the_mean_of_memories_that_are_spread_is_the_mean_memory() {
 fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
     // PowerSGD's warm start, in buckets.
     let exchange = Exchange {
-        reducer: ReducerConfig::PowerSgd { rank: 1 },
+        reducer: PowerSgdConfig { rank: 1 }.into(),
         feedback: Feedback::Error,
         bucket_values: Some(40),
         ..Exchange::default()
     };
-    let config = Config::EveryStep(exchange);
+    let config = Config::every_step(exchange);
     for change in [WorldChange::DropResiduals, WorldChange::SpreadResiduals] {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         train_and_save(2, &config, from.path());

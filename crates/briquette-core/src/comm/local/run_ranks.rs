@@ -4,32 +4,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 
-use crate::Communicator;
-use crate::comm::Scope;
+use crate::comm::{Scope, Session};
 use crate::error::CommError;
 
 /// Runs `body` once per rank, each in a thread of its own (`rank 0`, `rank 1`, …), and returns the results in order.
 ///
 /// A panic becomes [`CommError::Aborted`] with the rank's number and the panic's message; the other ranks are stopped
-/// as its endpoint is dropped. A rank that returns early leaves, so ranks that wait for it fail instead of hanging;
-/// [`abort`](Communicator::abort) first to give them a better reason. Use
+/// as its session is dropped. A rank that returns early leaves, so ranks that wait for it fail instead of hanging;
+/// [`abort`](Session::abort) first to give them a better reason. Use
 /// `.into_iter().collect::<Result<Vec<_>, _>>()` where one failure is the failure of all.
 ///
 /// Where the system starts no more threads, that rank's result is [`CommError::Aborted`], and the others are stopped with it.
-pub fn run_ranks<C, T, E>(world: Vec<C>, body: impl Fn(C) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
+pub fn run_ranks<S, T, E>(world: Vec<S>, body: impl Fn(Session) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
 where
-    C: Communicator,
+    S: Into<Session>,
     T: Send,
     E: From<CommError> + Send,
 {
     let body = &body;
-    let run = |mut comm: C| {
+    let run = |mut comm: Session| {
         let (by, before, verdict) = (comm.rank(), *comm.scope(), comm.verdict());
         catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let reason = text.map_or("panicked".to_owned(), |text| format!("panicked: {text}"));
-            // The endpoint went with the panic, and left word of what the rank was doing.
+            // The session was dropped with the panic, and the transport kept what the rank was doing.
             let during = match verdict() {
                 Some(CommError::Aborted { by: first, during, .. }) if first == by => during,
                 _ => before,
@@ -38,13 +37,14 @@ where
         })
     };
     thread::scope(|threads| {
-        let start = |comm: C| {
+        let start = |comm: S| {
+            let comm: Session = comm.into();
             let (by, during) = (comm.rank(), Scope { operation: "start", ..Scope::default() });
             let thread = thread::Builder::new().name(format!("rank {by}"));
             // Shared with the thread, so that it is still there to stop the others where no thread begins.
             let comm = Arc::new(Mutex::new(Some(comm)));
             let own = Arc::clone(&comm);
-            let take = |comm: &Mutex<Option<C>>| comm.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let take = |comm: &Mutex<Option<Session>>| comm.lock().unwrap_or_else(PoisonError::into_inner).take();
             thread.spawn_scoped(threads, move || take(&own).map(run)).map_err(|error| {
                 let reason = format!("the system starts no thread for it: {error}");
                 take(&comm).into_iter().for_each(|mut comm| comm.abort(&reason));
@@ -60,7 +60,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::{Local, Scope};
+    use crate::comm::Local;
 
     #[test]
     fn a_panic_says_who_and_what_that_rank_was_doing_to_everyone() {

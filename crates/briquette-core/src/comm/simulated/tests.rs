@@ -1,17 +1,19 @@
+use std::sync::Mutex;
 use std::thread;
 
 use super::*;
 use crate::comm::run_ranks;
+use crate::error::CommError;
 
 fn patient(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_secs(20))
 }
 
-fn world(ranks: usize, network: &str, compute: Compute) -> Vec<Simulated> {
+fn world(ranks: usize, network: &str, compute: Compute) -> Vec<Session> {
     Simulated::over(patient(ranks), network.parse().unwrap(), compute)
 }
 
-fn still(ranks: usize, network: &str) -> Vec<Simulated> {
+fn still(ranks: usize, network: &str) -> Vec<Session> {
     world(ranks, network, Compute::Fixed(Duration::ZERO))
 }
 
@@ -32,8 +34,8 @@ impl Clock for Hand {
 }
 
 /// Every rank's simulated seconds after `body`.
-fn seconds(world: Vec<Simulated>, body: impl Fn(&mut Simulated) -> Result<(), CommError> + Sync) -> Vec<f64> {
-    let run = |mut comm: Simulated| body(&mut comm).map(|()| comm.now());
+fn seconds(world: Vec<Session>, body: impl Fn(&mut Session) -> Result<(), CommError> + Sync) -> Vec<f64> {
+    let run = |mut comm: Session| body(&mut comm).map(|()| comm.now());
     run_ranks(world, run).into_iter().map(Result::unwrap).collect()
 }
 
@@ -124,7 +126,7 @@ fn an_unlimited_network_leaves_only_the_fixed_compute() {
 
 #[test]
 fn fixed_compute_gives_the_same_seconds_in_every_run() {
-    let steps = |comm: &mut Simulated, run: usize| {
+    let steps = |comm: &mut Session, run: usize| {
         for step in 0..20 {
             // Other interleavings of the threads in every run.
             (0..(comm.rank() * 31 + run * 17 + step) % 7).for_each(|_| thread::yield_now());
@@ -195,4 +197,25 @@ fn a_turn_longer_than_the_deadline_stops_the_world() {
     let error = second.send(0, vec![1]).unwrap_err();
     assert!(matches!(error, CommError::Deadline { rank: 1, other: 0, .. }), "{error}");
     assert!(matches!(first.recv(1), Err(CommError::Aborted { by: 1, .. })));
+}
+
+#[test]
+fn turns_that_go_on_elsewhere_prolong_a_wait() {
+    let local = Local::builder(3).deadline(Duration::from_millis(400));
+    let compute = Compute::Measured(Arc::new(Hand::default()));
+    let results = run_ranks(Simulated::over(local, Network::unlimited(), compute), |mut comm| match comm.rank() {
+        0 => comm.recv(1),
+        // The other two hand the turn to each other for longer than the deadline.
+        rank => {
+            let other = 3 - rank;
+            for _ in 0..25 {
+                comm.send(other, vec![])?;
+                comm.recv(other)?;
+                thread::sleep(Duration::from_millis(20));
+            }
+            comm.send(0, vec![5])?;
+            Ok(vec![5])
+        }
+    });
+    assert_eq!(results, vec![Ok(vec![5]); 3]);
 }

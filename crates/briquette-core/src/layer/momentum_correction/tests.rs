@@ -1,6 +1,6 @@
 use super::*;
 use crate::aggregate::Mean;
-use crate::comm::Local;
+use crate::comm::{Local, Session};
 use crate::compress::TopK;
 use crate::control::Constant;
 use crate::layer::{Adaptive, ErrorFeedback};
@@ -17,7 +17,7 @@ fn settings(momentum: f32) -> Momentum {
 }
 
 /// One exchange: the average.
-fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Local) -> Result<Vec<f32>, ReduceError> {
+fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (Layout::flat(input.len()), vec![0.0; input.len()]);
     let facts = Facts { step, ..Facts::default() };
     let (key, slots) = (Key::new(3).step(step), layout.slots());

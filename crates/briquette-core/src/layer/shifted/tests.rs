@@ -1,6 +1,6 @@
 use super::*;
 use crate::aggregate::Mean;
-use crate::comm::Local;
+use crate::comm::{Local, Session};
 use crate::compress::{Class, Compressor, Norm, Qsgd, TopK};
 use crate::layer::ErrorFeedback;
 use crate::reduce::{Dense, Facts, Gather};
@@ -16,7 +16,7 @@ fn run<R: Reducer>(
     make: impl Fn() -> R + Sync,
     input: impl Fn(usize, u64, &[f32]) -> Vec<f32> + Sync,
 ) -> Vec<Run<R>> {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let (mut reducer, mut averages) = (make(), Vec::<Vec<f32>>::new());
         for step in 0..steps {
             let input = input(comm.rank(), step, averages.last().map_or(&[], Vec::as_slice));
@@ -187,7 +187,7 @@ fn quadratic(rank: usize) -> (Vec<f32>, Vec<f32>) {
 
 /// Gradient descent from zero through `make`'s averages; the distance to the optimum, relative.
 fn descend<R: Reducer>(world: usize, steps: u64, rate: f32, make: impl Fn() -> R + Sync) -> f64 {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let (curvature, centre) = quadratic(comm.rank());
         let (mut reducer, layout, mut x) = (make(), Layout::flat(10), vec![0.0_f32; 10]);
         for step in 0..steps {
@@ -226,7 +226,7 @@ fn on_ranks_that_differ_only_memories_reach_the_optimum() {
 
 /// Sizes of `x` on `f_i = ⟨a_i, x⟩² + ¼‖x‖²`, from (1, 1, 1) at rate 0.02.
 fn three_ranks<R: Reducer>(steps: usize, make: impl Fn() -> R + Sync) -> Vec<f32> {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let mut a = [2.0_f32; 3];
         a[comm.rank()] = -3.0;
         let (mut reducer, layout, mut x) = (make(), Layout::flat(3), [1.0_f32; 3]);

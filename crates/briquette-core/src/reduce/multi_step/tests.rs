@@ -1,6 +1,6 @@
 use super::*;
 use crate::aggregate::Mean;
-use crate::comm::Local;
+use crate::comm::{Local, Session};
 use crate::compress::{Compressor, Norm, Qsgd, ScaledSign, TopK};
 use crate::reduce::{Facts, Gather, SharedRandomK};
 use crate::{Key, Layout, Message};
@@ -13,7 +13,7 @@ fn exchange<R: Reducer>(
     make: impl Fn() -> R + Sync,
     input: impl Fn(usize) -> Vec<f32> + Sync,
 ) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let input = input(comm.rank());
         let (layout, facts) = (Layout::flat(input.len()), Facts::default());
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);

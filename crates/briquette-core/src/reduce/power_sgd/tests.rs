@@ -1,6 +1,6 @@
 use super::*;
 use crate::Layout;
-use crate::comm::Local;
+use crate::comm::{Local, Session};
 use crate::layer::ErrorFeedback;
 use crate::reduce::Facts;
 use rand_distr::{Distribution, StandardNormal};
@@ -34,7 +34,7 @@ fn noise(rank: usize, step: u64, len: usize) -> Vec<f32> {
 }
 
 /// One exchange of the layout above: the average.
-fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Local) -> Result<Vec<f32>, ReduceError> {
+fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
     let facts = Facts { step, ..Facts::default() };
     let (key, slots) = (Key::new(6).step(step), layout.slots());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::comm::{Local, all_reduce_traffic};
+use crate::comm::{Local, Session, all_reduce_traffic};
 use crate::reduce::{Dense, Facts};
 use crate::{Layout, Traffic};
 
@@ -13,7 +13,7 @@ fn exchange<R: Reducer>(
     make: impl Fn() -> R + Sync,
     input: impl Fn(usize) -> Vec<f32> + Sync,
 ) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let input = input(comm.rank());
         let (layout, facts, key) = (Layout::flat(input.len()), Facts::default(), Key::new(3));
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);

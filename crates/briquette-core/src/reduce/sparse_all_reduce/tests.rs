@@ -1,6 +1,6 @@
 use super::count::{HEADER, count_with};
 use super::*;
-use crate::comm::Local;
+use crate::comm::{Local, Session};
 use crate::layer::ErrorFeedback;
 use crate::reduce::Facts;
 use crate::{Layout, Traffic};
@@ -17,7 +17,7 @@ fn exchange<R: Reducer>(
     make: impl Fn() -> R + Sync,
     input: impl Fn(usize) -> Vec<f32> + Sync,
 ) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let input = input(comm.rank());
         let (mut reducer, layout) = (make(), Layout::flat(input.len()));
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
@@ -132,7 +132,7 @@ fn fed_back_no_coordinate_waits_for_ever() {
     // Gradients that never change: the sum of the averages is t times the mean, but for what is still on its way.
     let (world, len, steps) = (5, 40, 1600);
     let inputs: Vec<Vec<f32>> = (0..world).map(|rank| skewed(rank, len)).collect();
-    let body = |mut comm: Local| {
+    let body = |mut comm: Session| {
         let mut reducer = ErrorFeedback::new(SparseAllReduce::new(factor(10.0)));
         let (layout, facts) = (Layout::flat(len), Facts::default());
         let (mut sum, mut average) = (vec![0.0_f64; len], vec![0.0; len]);

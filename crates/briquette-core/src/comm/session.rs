@@ -1,0 +1,281 @@
+//! What a rank works with: a transport, and everything that is the same over every transport.
+
+use std::fmt;
+use std::thread;
+use std::time::Duration;
+
+use super::time::Time;
+use super::{Call, Frame, FramePool, Network, Scope, Transport, Verdict};
+use crate::error::CommError;
+use crate::traffic::Traffic;
+
+/// One rank's place in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters and a clock.
+///
+/// Any [`Transport`] becomes one by `Session::from`. After an error the session is poisoned: every later call fails with the
+/// first reason, and so do the calls of the other ranks. Dropped while its thread panics, it stops the other ranks with this
+/// one's number.
+///
+/// ```
+/// use briquette_core::comm::Local;
+/// use briquette_core::error::CommError;
+///
+/// let sums = Local::run(3, |mut comm| {
+///     let mut x = [comm.rank() as f32];
+///     comm.all_reduce_sum(&mut x)?;
+///     // Two other ranks, one value of four bytes each way.
+///     Ok::<_, CommError>((x, comm.traffic().sent, comm.traffic().received))
+/// });
+/// assert_eq!(sums, vec![Ok(([3.0], 8, 8)); 3]);
+/// ```
+pub struct Session {
+    transport: Box<dyn Transport>,
+    call: Call,
+    traffic: Traffic,
+    /// Sends and receives.
+    calls: u64,
+    /// The first error of all, which later calls repeat.
+    failed: Option<CommError>,
+    /// Inside a call, for those that calls are made of.
+    busy: bool,
+    spent: Spent,
+}
+
+/// When a session was used, on its clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Seconds inside its calls.
+    pub inside: f64,
+    /// When the first of them began; `None` without any.
+    pub first: Option<f64>,
+}
+
+impl<T: Transport + 'static> From<T> for Session {
+    fn from(transport: T) -> Session {
+        let time = Time::Clock(transport.clock());
+        Session::with_time(transport, time)
+    }
+}
+
+impl Session {
+    pub(super) fn with_time(transport: impl Transport + 'static, time: Time) -> Session {
+        Session {
+            transport: Box::new(transport),
+            call: Call { time, ..Call::default() },
+            traffic: Traffic::default(),
+            calls: 0,
+            failed: None,
+            busy: false,
+            spent: Spent::default(),
+        }
+    }
+
+    /// With a clock that shows the same seconds for every step's computing, and none for exchanges: what controllers decide
+    /// then depends on nothing that differs between two runs.
+    ///
+    /// [`Simulated`](super::Simulated) on an unlimited network with [`Compute::Fixed`](super::Compute::Fixed) shows the same.
+    ///
+    /// ```
+    /// use briquette_core::comm::Local;
+    /// use std::time::Duration;
+    ///
+    /// let mut comm = Local::world(1).remove(0).stepped(Duration::from_millis(50));
+    /// comm.begin_step(0);
+    /// comm.begin_step(1);
+    /// assert_eq!(comm.now(), 0.1);
+    /// ```
+    #[must_use]
+    pub fn stepped(mut self, step: Duration) -> Session {
+        self.call.time = Time::Stepped { step: step.as_secs_f64(), now: 0.0 };
+        self
+    }
+
+    /// This rank's number, `0..world()`.
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.transport.world()
+    }
+
+    /// Queues a frame for rank `to`; waits, until the deadline, while the queue is full.
+    ///
+    /// # Errors
+    /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
+    pub fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
+        self.timed(|comm| {
+            comm.begin_call()?;
+            let bytes = frame.len();
+            if let Some(network) = comm.call.time.network_mut() {
+                comm.call.departure = network.departure(to, bytes);
+            }
+            let sent = comm.transport.send(to, frame, &mut comm.call);
+            comm.keep_failure(sent)?;
+            comm.traffic.sent += bytes as u64;
+            comm.take_turn()
+        })
+    }
+
+    /// The next frame from rank `from`.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
+        self.timed(|comm| {
+            comm.begin_call()?;
+            let received = comm.transport.recv(from, &mut comm.call);
+            let frame = comm.keep_failure(received)?;
+            comm.traffic.received += frame.len() as u64;
+            comm.take_turn()?;
+            let departure = comm.call.departure;
+            if let Some(network) = comm.call.time.network_mut() {
+                network.arrive(from, frame.len(), departure);
+            }
+            Ok(frame)
+        })
+    }
+
+    /// Returns when everything that was sent is on its way and needs no further call of this rank. The collectives end
+    /// with it, so that a rank which goes on computing keeps no rank waiting.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn flush(&mut self) -> Result<(), CommError> {
+        self.timed(|comm| {
+            let flushed = comm.transport.flush(&mut comm.call);
+            comm.keep_failure(flushed)
+        })
+    }
+
+    /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
+    pub fn abort(&mut self, reason: &str) {
+        self.transport.abort(self.call.scope, reason);
+        self.call.time.stop();
+    }
+
+    /// Why the world stopped, for code that outlives this session. Nothing where the transport does not keep it.
+    pub fn verdict(&self) -> Verdict {
+        self.transport.verdict()
+    }
+
+    /// Seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
+    pub fn now(&self) -> f64 {
+        self.call.time.now()
+    }
+
+    /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
+    /// outside of training is left out. Clocks that are not simulated ignore it.
+    pub fn set_clock(&mut self, seconds: f64) {
+        self.call.time.set(seconds);
+    }
+
+    /// The network that is simulated, if one is.
+    pub fn network(&self) -> Option<Network> {
+        self.call.time.network().map(|network| network.network())
+    }
+
+    /// Bytes of frames moved since this session was made; what the transport adds to them is not counted.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Calls of [`send`](Self::send) and [`recv`](Self::recv) so far, those of the collectives included.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// What this rank is doing; collectives and exchanges write it, errors quote it.
+    pub fn scope(&mut self) -> &mut Scope {
+        &mut self.call.scope
+    }
+
+    /// Frames to be used again.
+    pub fn pool(&mut self) -> &mut FramePool {
+        &mut self.call.pool
+    }
+
+    /// Called once at the start of every step's exchange, when the rank has finished computing.
+    pub fn begin_step(&mut self, step: u64) {
+        self.call.scope = Scope { step, ..Scope::default() };
+        self.call.time.begin_step();
+        // A failure here poisons the session, and the next call reports it.
+        drop(self.take_turn());
+    }
+
+    /// What `body` returns, and when it used the session.
+    ///
+    /// ```
+    /// use briquette_core::comm::{Local, Spent};
+    ///
+    /// let mut comm = Local::world(1).remove(0); // without a clock
+    /// assert_eq!(comm.spent_in(|comm| comm.rank()), (0, Spent { inside: 0.0, first: None }));
+    /// assert_eq!(comm.spent_in(|comm| comm.barrier()), (Ok(()), Spent { inside: 0.0, first: Some(0.0) }));
+    /// ```
+    pub fn spent_in<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> (T, Spent) {
+        let outer = std::mem::take(&mut self.spent);
+        let out = body(self);
+        let inner = self.spent;
+        self.spent = Spent { inside: outer.inside + inner.inside, first: outer.first.or(inner.first) };
+        (out, inner)
+    }
+
+    /// A call, unless it is part of one: its seconds count.
+    pub(super) fn timed<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
+        if self.busy {
+            return body(self);
+        }
+        let start = self.now();
+        self.spent.first.get_or_insert(start);
+        self.busy = true;
+        let out = body(self);
+        self.busy = false;
+        self.spent.inside += self.now() - start;
+        out
+    }
+
+    /// Before the transport is called.
+    fn begin_call(&mut self) -> Result<(), CommError> {
+        self.calls += 1;
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.take_turn()
+    }
+
+    /// Waits for this rank's turn to compute, where ranks take turns.
+    fn take_turn(&mut self) -> Result<(), CommError> {
+        self.call.time.take_turn().map_err(|(holder, seconds)| {
+            let (rank, during) = (self.rank(), self.call.scope);
+            self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
+            let error = CommError::Deadline { rank, other: holder, during, seconds, last_seen: None };
+            self.failed.get_or_insert(error).clone()
+        })
+    }
+
+    /// Passes the first error on, after letting ranks that wait for a turn go on and see it too.
+    fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
+        result.map_err(|error| {
+            self.call.time.stop();
+            self.failed.get_or_insert(error).clone()
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.abort("panicked");
+        }
+        self.call.time.end_turn();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session(rank {} of {}, {})", self.rank(), self.world(), self.call.scope)
+    }
+}
+
+#[cfg(test)]
+mod tests;

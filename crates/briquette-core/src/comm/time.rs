@@ -1,0 +1,81 @@
+//! The clock of a session.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Clock;
+use super::simulated::Simulation;
+
+/// Where the seconds of a session come from.
+pub(super) enum Time {
+    /// A clock that was handed in, or always 0.
+    Clock(Option<Arc<dyn Clock + Sync>>),
+    /// The same seconds for every step.
+    Stepped { step: f64, now: f64 },
+    /// A simulated network.
+    Simulated(Simulation),
+}
+
+impl Time {
+    pub(super) fn now(&self) -> f64 {
+        match self {
+            Time::Clock(clock) => clock.as_ref().map_or(0.0, |clock| clock.seconds()),
+            Time::Stepped { now, .. } => *now,
+            Time::Simulated(network) => network.now(),
+        }
+    }
+
+    pub(super) fn set(&mut self, seconds: f64) {
+        match self {
+            Time::Clock(_) => {}
+            Time::Stepped { now, .. } => *now = seconds,
+            Time::Simulated(network) => network.set_clock(seconds),
+        }
+    }
+
+    pub(super) fn begin_step(&mut self) {
+        match self {
+            Time::Clock(_) => {}
+            Time::Stepped { step, now } => *now += *step,
+            Time::Simulated(network) => network.begin_step(),
+        }
+    }
+
+    pub(super) fn network(&self) -> Option<&Simulation> {
+        if let Time::Simulated(network) = self { Some(network) } else { None }
+    }
+
+    pub(super) fn network_mut(&mut self) -> Option<&mut Simulation> {
+        if let Time::Simulated(network) = self { Some(network) } else { None }
+    }
+
+    /// Waits for this rank's turn to compute, where ranks take turns; the rank that kept it past the deadline, in seconds.
+    pub(super) fn take_turn(&mut self) -> Result<(), (usize, f64)> {
+        self.network_mut().map_or(Ok(()), Simulation::take_turn)
+    }
+
+    pub(super) fn end_turn(&mut self) {
+        self.network_mut().into_iter().for_each(Simulation::end_turn);
+    }
+
+    /// Lets ranks that wait for a turn go on, to find the world stopped.
+    pub(super) fn stop(&mut self) {
+        self.network_mut().into_iter().for_each(Simulation::stop);
+    }
+
+    pub(super) fn progress(&self) -> Option<u64> {
+        self.network().and_then(Simulation::progress)
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Time::Clock(None)
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s", self.now())
+    }
+}

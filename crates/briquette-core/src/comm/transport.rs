@@ -1,0 +1,81 @@
+//! What a network, or what stands for one, must be able to do: ranked byte pipes.
+
+use std::sync::Arc;
+
+use super::time::Time;
+use super::{Clock, Frame, FramePool, Scope, Verdict};
+use crate::error::CommError;
+
+/// Blocking, ranked byte pipes: one rank's endpoint. Frames from one rank to another arrive in the order they were sent.
+///
+/// It moves bytes and knows when the world has stopped. Everything else is the [`Session`](super::Session)'s, which owns it:
+/// collectives, counters, clock, and what a [`Call`] lends.
+///
+/// Every wait has a deadline. After an error the endpoint is of no further use: the session repeats the first one, and the
+/// calls of the other ranks fail too. Dropping an endpoint leaves the world; the session
+/// [aborts](Self::abort) before that where its thread panics.
+pub trait Transport: Send {
+    /// This rank's number, `0..world()`.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world(&self) -> usize;
+
+    /// Queues a frame for rank `to`; waits, until the deadline, while the queue is full.
+    ///
+    /// # Errors
+    /// [`CommError`] when the deadline passes, the other rank is gone or does not exist, or any rank aborted.
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError>;
+
+    /// The next frame from rank `from`.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError>;
+
+    /// Returns when everything that was sent is on its way and needs no further call of this rank. Nothing to do where
+    /// `send` keeps nothing back.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    fn flush(&mut self, _call: &mut Call) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    /// Makes every rank's pending and later calls fail with this rank's number, what it was doing, and `reason`.
+    fn abort(&mut self, during: Scope, reason: &str);
+
+    /// Why the world stopped, for code that outlives this endpoint. Nothing where it is not kept.
+    fn verdict(&self) -> Verdict {
+        Box::new(|| None)
+    }
+
+    /// The clock that this endpoint was configured with. A session without one shows 0 seconds.
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        None
+    }
+}
+
+/// What a session lends its transport for the time of a call.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// What this rank is doing, for errors and for what the transport adds to frames.
+    pub scope: Scope,
+    /// Frames to be used again.
+    pub pool: FramePool,
+    /// When the frame departs or departed, in simulated seconds; [`Local`](super::Local) carries it, others need not.
+    pub(super) departure: f64,
+    pub(super) time: Time,
+}
+
+impl Call {
+    /// A transport over which a network is simulated calls this before it blocks, so that another rank may compute.
+    pub(super) fn waits(&mut self) {
+        self.time.end_turn();
+    }
+
+    /// A number that changes as long as waits are not in vain, whatever the deadline.
+    pub(super) fn progress(&self) -> Option<u64> {
+        self.time.progress()
+    }
+}

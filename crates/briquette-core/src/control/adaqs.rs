@@ -1,0 +1,256 @@
+//! More bits a value as the gradient's mean falls beside its standard deviation.
+//!
+//! **Why.** A few bits a value are enough to follow early gradients. Later their values scatter about zero, and coarse levels keep
+//! the loss above what it could reach. The ratio of mean to standard deviation states which of the two it is, for two numbers
+//! agreed now and then. **Why not.** It adapts to the gradient, not to the network, and never goes back to fewer bits.
+//!
+//! **Method.** Every `every` steps the mean and the mean square of the values that all ranks are about to send are agreed and
+//! averaged over steps, without bias towards zero: `mₜ = (1 − β)mₜ₋₁ + β·E[g]`, `vₜ = (1 − β)vₜ₋₁ + β·E[g²]`, each divided by
+//! `1 − (1 − β)ᵗ`. Their ratio is `r = |m|/√(v − m²)`. When `r` falls below `fall` times its highest since the bits were last
+//! raised, one bit is added, which doubles the levels `s = 2^(bits−1) − 1` and one, until `max`.
+//!
+//! In the paper's words, `r` is the MSDR. Bits are the [ratio](CompressionFactor::of_bits) `32/bits`, which
+//! [`Qsgd`](crate::compress::Qsgd) takes as bits.
+//!
+//! **On the wire.** Every `every` steps an all-reduce of two f64.
+//!
+//! **Knobs.** `bits` at the start and `max`, 1 to 32 (a quantizer takes 2 to 8): default 2 and 8. `fall`, above 0 and below 1,
+//! default 0.5; larger raises earlier. `every`, steps between two measurements, at least 1, default 10. `smoothing`, above 0 and at
+//! most 1, default 0.1.
+//!
+//! **Deviations.** The paper's text was not at hand. Known from its abstract and from those who cite it: few bits first and more later, by the MSDR, estimated
+//! by moments. Ours: the threshold (a share of the highest ratio since the last change), one bit at a time, mean and deviation over
+//! the values of the whole vector and of all ranks (not of each layer, nor of each value over steps), measuring now and then.
+//!
+//! **Reference.** J. Guo, W. Liu, W. Wang, J. Han, R. Li, Y. Lu, S. Hu, *Accelerating Distributed Deep Learning by Adaptive
+//! Gradient Quantization*, ICASSP 2020, pp. 1603–1607.
+//!
+//! ```
+//! use briquette_core::control::{Adaqs, Agreed, Controller, Moments};
+//! let settings = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() };
+//! let (mut controller, facts) = (settings.controller()?, Default::default());
+//! let mut bits = |mean, deviation| {
+//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&facts, &[]) };
+//!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))
+//! };
+//! // Ratios 0.8, 0.5 and 0.3: the last is below half of the first.
+//! assert_eq!([bits(0.8, 1.0), bits(0.5, 1.0), bits(-0.6, 2.0)], [Some(2), Some(2), Some(3)]);
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Agreed, Controller, Decision, Moments, Needs};
+use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
+use crate::error::{ConfigError, StateError};
+use crate::reduce::Facts;
+use crate::state::{State, Stateful};
+
+/// Settings of AdaQS; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Adaqs {
+    /// Bits a value at the start.
+    pub bits: u8,
+    /// The most bits a value.
+    pub max: u8,
+    /// Share of its highest at which the ratio of mean to deviation costs one more bit.
+    pub fall: f64,
+    /// Steps from one measurement to the next.
+    pub every: u64,
+    /// Weight of the newest moments in their averages.
+    pub smoothing: f64,
+}
+
+impl Default for Adaqs {
+    fn default() -> Self {
+        Adaqs { bits: 2, max: 8, fall: 0.5, every: 10, smoothing: 0.1 }
+    }
+}
+
+impl Described for Adaqs {
+    const NAME: &'static str = "adaqs";
+    const SETTINGS: &'static str = "BITS[,max=8,fall=0.5,every=10]";
+    const HELP: &'static str = "more bits a value as the gradient's mean falls beside its deviation";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Adaqs { bits, max, fall, every, smoothing } = *self;
+        let smooth = smoothing > 0.0 && smoothing <= 1.0;
+        ConfigError::unless((1..=32).contains(&bits), "bits of adaqs", "1 to 32", bits)?;
+        ConfigError::unless((bits..=32).contains(&max), "max of adaqs", "from bits to 32", max)?;
+        ConfigError::unless(fall > 0.0 && fall < 1.0, "fall of adaqs", "above 0 and below 1", fall)?;
+        ConfigError::unless(every > 0, "every of adaqs", "at least 1 step", every)?;
+        ConfigError::unless(smooth, "smoothing of adaqs", "above 0 and at most 1", smoothing)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Adaqs { every: 2, fall: 0.9, smoothing: 0.5, ..Adaqs::default() }]
+    }
+}
+
+impl ControllerSettings for Adaqs {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(self.controller()?)))
+    }
+}
+
+impl Adaqs {
+    /// The controller.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting outside its range.
+    pub fn controller(&self) -> Result<impl Controller + use<>, ConfigError> {
+        self.check()?;
+        Ok(Raiser { settings: *self, is_due: true, bits: self.bits, highest: 0.0, averages: [0.0; 3] })
+    }
+}
+
+struct Raiser {
+    settings: Adaqs,
+    /// Derived from the step.
+    is_due: bool,
+    bits: u8,
+    /// The highest ratio since the bits were raised.
+    highest: f64,
+    /// Of means, of mean squares, and of 1, all from zero.
+    averages: [f64; 3],
+}
+
+impl Raiser {
+    /// Mean over deviation with these moments; `None` where values do not scatter.
+    fn ratio(&mut self, Moments { mean, deviation }: Moments) -> Option<f64> {
+        let news = [mean, mean * mean + deviation * deviation, 1.0];
+        self.averages.iter_mut().zip(news).for_each(|(old, new)| *old += self.settings.smoothing * (new - *old));
+        let (mean, square) = (self.averages[0] / self.averages[2], self.averages[1] / self.averages[2]);
+        let ratio = mean.abs() / (square - mean * mean).sqrt();
+        ratio.is_finite().then_some(ratio)
+    }
+}
+
+impl Stateful for Raiser {
+    fn save(&self, state: &mut State) {
+        state.put("bits", u64::from(self.bits));
+        state.put("ratios", [&[self.highest], &self.averages[..]].concat());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let (bits, ratios) = (state.u64("bits")?, state.f64s("ratios")?);
+        let known = (self.settings.bits..=self.settings.max).find(|known| u64::from(*known) == bits);
+        let known = known.ok_or_else(|| StateError::mismatch("bits", "between bits and max of adaqs", bits))?;
+        let &[highest, mean, square, weight] = ratios else {
+            return Err(StateError::mismatch("ratios", "4 numbers", ratios));
+        };
+        (self.bits, self.highest, self.averages) = (known, highest, [mean, square, weight]);
+        Ok(())
+    }
+}
+
+impl Controller for Raiser {
+    fn observe(&mut self, facts: &Facts) {
+        self.is_due = facts.step.is_multiple_of(self.settings.every);
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs { moments: self.is_due, ..Needs::default() }
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        let ratio = if self.is_due { self.ratio(agreed.moments) } else { None };
+        self.highest = ratio.unwrap_or(0.0).max(self.highest);
+        let fallen = ratio.filter(|ratio| *ratio < self.settings.fall * self.highest && self.bits < self.settings.max);
+        let reason = fallen.map(|ratio| {
+            self.bits += 1;
+            let (from, bits) = (std::mem::replace(&mut self.highest, ratio), self.bits);
+            format!("mean-to-deviation ratio fell from {from:.2e} to {ratio:.2e}: {bits} bits a value")
+        });
+        Decision::all(CompressionFactor::of_bits(self.bits), reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use rand::Rng;
+
+    fn step(controller: &mut impl Controller, step: u64, moments: Moments) -> (f64, Option<String>, bool) {
+        let facts = Facts { step, ..Facts::default() };
+        controller.observe(&facts);
+        let measured = controller.needs().moments;
+        let moments = if measured { moments } else { Moments::default() };
+        let decision = controller.decide(&Agreed { moments, ..Agreed::new(&facts, &[]) });
+        (32.0 / decision.factor().unwrap().get(), decision.reason, measured)
+    }
+
+    /// Means 1, ¼, 0, 1 of deviation 1, averaged with weight ½, so that the newest of `t` counts `2^(t−1)/(2^t − 1)`. By hand:
+    ///
+    /// | mean | averaged | squares averaged | ratio | highest before | bits |
+    /// |---|---|---|---|---|---|
+    /// | 1 | 1 | 2 | 1/√1 = 1 | 0 | 2 |
+    /// | ¼ | (1 + 2/4)/3 = 1/2 | (2 + 2·17/16)/3 = 1.375 | .5/√1.125 = .471 | 1 | 3 |
+    /// | 0 | (1.5 + 4·0)/7 = .214 | (4.125 + 4·1)/7 = 1.161 | .214/√1.115 = .203 | .471 | 4 |
+    /// | 1 | (1.5 + 8·1)/15 = .633 | (8.125 + 8·2)/15 = 1.608 | .633/√1.207 = .576 | .203 | 4 |
+    #[test]
+    fn golden_bits_follow_the_averaged_ratio() {
+        let mut controller = Adaqs { every: 2, smoothing: 0.5, ..Adaqs::default() }.controller().unwrap();
+        let mean = |t: u64| [1.0, 0.25, 0.0, 1.0][t as usize / 2];
+        let seen = (0..8).map(|t| step(&mut controller, t, Moments { mean: mean(t), deviation: 1.0 }));
+        let (bits, (reasons, measured)): (Vec<_>, (Vec<_>, Vec<_>)) = seen.map(|s| (s.0, (s.1, s.2))).unzip();
+        assert_eq!(bits, [2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0]);
+        assert_eq!(measured, [true, false].repeat(4), "every other step");
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        let fell = |from, to, bits| format!("mean-to-deviation ratio fell from {from} to {to}: {bits} bits a value");
+        assert_eq!(reasons, [fell("1.00e0", "4.71e-1", 3), fell("4.71e-1", "2.03e-1", 4)]);
+    }
+
+    /// Averages as weighted sums over everything that was measured.
+    #[test]
+    fn bits_equal_those_of_a_twin_that_remembers_every_moment() {
+        for (seed, smoothing, fall) in [(1, 0.3, 0.8), (2, 1.0, 0.5), (3, 0.1, 0.95)] {
+            let mut controller = Adaqs { every: 1, smoothing, fall, ..Adaqs::default() }.controller().unwrap();
+            let (mut all, mut highest, mut bits) = (Vec::new(), 0.0_f64, 2);
+            let mut rng = Key::new(seed).block(0);
+            for t in 0..100 {
+                let (mean, deviation) = (rng.random::<f64>() - 0.5, 0.1 + rng.random::<f64>());
+                all.push([1.0, mean, mean * mean + deviation * deviation]);
+                let weigh = |age: usize| (1.0 - smoothing).powi((all.len() - 1 - age) as i32);
+                let sum = |part: usize| all.iter().enumerate().map(|(age, x)| weigh(age) * x[part]).sum::<f64>();
+                let (average, square) = (sum(1) / sum(0), sum(2) / sum(0));
+                let ratio = average.abs() / (square - average * average).sqrt();
+                highest = highest.max(ratio);
+                if ratio < fall * highest && bits < 8 {
+                    (bits, highest) = (bits + 1, ratio);
+                }
+                let decided = step(&mut controller, t, Moments { mean, deviation }).0;
+                assert_eq!(decided, f64::from(bits), "seed {seed}, step {t}");
+            }
+            assert_eq!(bits, 8);
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_scatter_decide_nothing() {
+        let mut controller = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() }.controller().unwrap();
+        for (t, (mean, deviation)) in (0..).zip([(0.0, 0.0), (3.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.1, 0.0)]) {
+            assert_eq!(step(&mut controller, t, Moments { mean, deviation }).0, 2.0);
+        }
+        assert_eq!(step(&mut controller, 9, Moments { mean: 0.1, deviation: 1.0 }).0, 3.0);
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let base = Adaqs { every: 0, ..Adaqs::default() };
+        let bits = [(0, 8), (9, 8), (2, 33)].map(|(bits, max)| Adaqs { bits, max, every: 1, ..base });
+        let fall = [0.0, 1.0, f64::NAN].map(|fall| Adaqs { fall, every: 1, ..base });
+        let smoothing = [0.0, 2.0].map(|smoothing| Adaqs { smoothing, every: 1, ..base });
+        for wrong in [base].iter().chain(&bits).chain(&fall).chain(&smoothing) {
+            assert!(wrong.controller().map(drop).unwrap_err().to_string().contains("adaqs"), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn state_of_other_settings_is_refused() {
+        let (mut state, mut other) = (State::default(), Adaqs { bits: 6, ..Adaqs::default() }.controller().unwrap());
+        Adaqs::default().controller().unwrap().save(&mut state);
+        assert!(other.load(&state).unwrap_err().to_string().contains("`bits` is 2"));
+    }
+}

@@ -1,0 +1,261 @@
+//! A compression ratio for each slot: the fewest values that lose no more energy than one ratio for all would.
+//!
+//! **Why.** What loses half of a convolution's energy loses next to nothing of an embedding's. **Why not.** Energy is not loss. A
+//! decision costs a compression at each candidate; between decisions nothing is measured.
+//!
+//! **Method.** Every `every` steps, for each slot `l` and candidate ratio `c`, the energy lost `e(l, c) = Σ_ranks ‖x − C_c(x)‖²` is
+//! agreed. Of all choices `c_l` with `Σ e(l, c_l) ≤ tolerance·Σ e(l, factor)` the one with the smallest `Σ size(l, c_l)` is found
+//! by a dynamic program over the slots and 10 000 bins of lost energy, in `O(slots·bins·candidates)`. The size of a slot is the
+//! number of values that its ratio keeps. Energies are rounded up to bins: where that leaves nothing smaller, all have `factor`.
+//! In the paper's words the bound is `E_max`, and the bins are `D`. Candidates are `factor·2^(i/2)` with `|i| ≤ 2·octaves`.
+//!
+//! **On the wire.** Every `every` steps an all-reduce of `slots·(2 + 4·octaves)` f64.
+//!
+//! **Knobs.** `factor`, default 100x: a ratio known to serve. `octaves`, 1 to 6, default 2: ratios from a fourth to four times
+//! `factor`, which must be at least `2^octaves`. `tolerance`, at least 1, default 1. `every`, at least 1 step, default 500.
+//!
+//! **Deviations.** The paper measures gradients accumulated since the last decision; here it is the vector about to be sent, with
+//! its residual, of all ranks. Sizes are nominal; the paper's are those of messages.
+//!
+//! **Reference.** M. Alimohammadi, I. Markov, E. Frantar, D. Alistarh, *L-GreCo: Layerwise-Adaptive Gradient Compression for
+//! Efficient and Accurate Deep Learning*, MLSys 2024 (arXiv 2210.17357), algorithm 1.
+//!
+//! ```
+//! use briquette_core::{CompressionFactor, Layout, control::{Agreed, Controller, LGreco}, reduce::{Energies, Levels}};
+//! let factor = CompressionFactor::new(4.0)?;
+//! let mut controller = LGreco { factor, octaves: 1, ..LGreco::default() }.controller()?;
+//! let (layout, facts, mut energies) = (Layout::new([("a", vec![8]), ("b", vec![32])]), Default::default(), Energies::new());
+//! // At 2x, 2.8x, 4x, 5.7x and 8x: a keeps 4, 3, 2, 1, 1 values, and b 16, 11, 8, 6, 4.
+//! energies.clear(5);
+//! for (slot, norm2, kept) in [(0, 86.0, [85.0, 84.0, 80.0, 64.0, 64.0]), (1, 32.0, [16.0, 11.0, 8.0, 6.0, 4.0])] {
+//!     energies.push(norm2);
+//!     energies.kept_mut(slot).copy_from_slice(&kept);
+//! }
+//! let decision = controller.decide(&Agreed { energies: &energies, ..Agreed::new(&facts, layout.slots()) });
+//! // 4x for both sends 10 values and loses 6 + 24. Two values more of a (1 + 28) allow to send four fewer of b.
+//! let Levels::PerSlot(factors) = decision.levels else { unreachable!() };
+//! assert_eq!([factors[0].get(), factors[1].get()], [2.0, 8.0]);
+//! assert_eq!(decision.reason.as_deref(), Some("8 values sent instead of 10 at 4x for all"));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use std::f64::consts::SQRT_2;
+
+use super::{Agreed, Controller, Decision, Needs};
+use crate::config::{ControllerSettings, Described};
+use crate::error::{ConfigError, StateError};
+use crate::reduce::{Energies, Facts, Levels};
+use crate::state::{State, Stateful};
+use crate::{CompressionFactor, Slot};
+
+/// Settings of L-GreCo; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LGreco {
+    /// The ratio whose lost energy may be lost.
+    pub factor: CompressionFactor,
+    /// How often a slot's ratio may be halved or doubled.
+    pub octaves: u8,
+    /// How much of that energy.
+    pub tolerance: f64,
+    /// Steps from one decision to the next.
+    pub every: u64,
+}
+
+impl Default for LGreco {
+    fn default() -> Self {
+        let factor = CompressionFactor::new(100.0).unwrap_or(CompressionFactor::DENSE);
+        LGreco { factor, octaves: 2, tolerance: 1.0, every: 500 }
+    }
+}
+
+impl Described for LGreco {
+    const NAME: &'static str = "l-greco";
+    const SETTINGS: &'static str = "FACTOR";
+    const HELP: &'static str = "a ratio for each slot, the fewest values that lose no more than FACTOR for all";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let LGreco { factor, octaves, tolerance, every } = *self;
+        let (least, bounded) = (f64::from(1_u32 << octaves.min(6)), (1.0..f64::INFINITY).contains(&tolerance));
+        ConfigError::unless((1..=6).contains(&octaves), "octaves of l-greco", "1 to 6", octaves)?;
+        ConfigError::unless(factor.get() >= least, "factor of l-greco", "at least 2 to the power of octaves", factor)?;
+        ConfigError::unless(bounded, "tolerance of l-greco", "finite and at least 1", tolerance)?;
+        ConfigError::unless(every > 0, "every of l-greco", "at least 1 step", every)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![LGreco { factor: CompressionFactor::of_bits(4), every: 2, ..LGreco::default() }]
+    }
+}
+
+impl ControllerSettings for LGreco {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(self.chooser()?)))
+    }
+
+    fn per_slot(&self) -> bool {
+        true
+    }
+}
+
+impl LGreco {
+    /// The controller.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting outside its range.
+    pub fn controller(&self) -> Result<impl Controller + use<>, ConfigError> {
+        self.chooser()
+    }
+
+    fn chooser(&self) -> Result<Chooser, ConfigError> {
+        self.check()?;
+        let middle = 2 * i32::from(self.octaves);
+        // 2^(i/2), to the same bit on every machine.
+        let power = |i: i32| 2_f64.powi(i.div_euclid(2)) * if i % 2 == 0 { 1.0 } else { SQRT_2 };
+        let candidates = (-middle..=middle).map(|i| CompressionFactor::new((self.factor.get() * power(i)).max(1.0)));
+        Ok(Chooser { settings: *self, candidates: candidates.collect::<Result<_, _>>()?, is_due: true, chosen: vec![] })
+    }
+}
+
+struct Chooser {
+    settings: LGreco,
+    candidates: Vec<CompressionFactor>,
+    /// Derived from the step.
+    is_due: bool,
+    /// One a slot.
+    chosen: Vec<CompressionFactor>,
+}
+
+/// The candidate of each slot, and how many values these send and how many the middle one would for all.
+fn choose(chooser: &Chooser, energies: &Energies, slots: &[Slot]) -> (Vec<usize>, [usize; 2]) {
+    let Chooser { candidates, settings: LGreco { tolerance, .. }, .. } = chooser;
+    let uniform = vec![candidates.len() / 2; slots.len()];
+    let lost = |slot, index: usize| (energies.norm2(slot) - energies.kept(slot)[index]).max(0.0);
+    let bound = tolerance * uniform.iter().enumerate().map(|(slot, &i)| lost(slot, i)).sum::<f64>();
+    let bins = |lost: f64| if lost > 0.0 { (lost / bound * 10_000.0).ceil() as usize } else { 0 };
+    let choice = |slot: usize, index: usize| (bins(lost(slot, index)), candidates[index].keep(slots[slot].len()));
+    let row = |slot| (0..candidates.len()).map(|index| choice(slot, index)).collect();
+    let all: Vec<Vec<_>> = (0..slots.len()).map(row).collect();
+    let size = |chosen: &[usize]| chosen.iter().zip(&all).map(|(index, choices)| choices[*index].1).sum();
+    let best = smallest(&all, 10_000).filter(|best| size(best) < size(&uniform)).unwrap_or_else(|| uniform.clone());
+    let sizes = [size(&best), size(&uniform)];
+    (best, sizes)
+}
+
+/// Of each slot's `(bins, size)` the choice with the smallest total size whose bins add up to at most `bins`.
+fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
+    // The smallest size of the slots so far where they use at most so many bins, and the last one's choice that leads there.
+    let (mut best, mut taken) = (vec![0_usize; bins + 1], Vec::new());
+    for choices in slots {
+        let (mut next, mut by) = (vec![usize::MAX; bins + 1], vec![0_u8; bins + 1]);
+        for (index, &(used, size)) in (0..).zip(choices) {
+            for bin in used..=bins {
+                let total = best[bin - used].saturating_add(size);
+                (next[bin], by[bin]) = (next[bin], by[bin]).min((total, index));
+            }
+        }
+        best = next;
+        taken.push(by);
+    }
+    let (mut left, mut chosen) = (Some(bins).filter(|bins| best[*bins] < usize::MAX)?, vec![0; slots.len()]);
+    for (slot, by) in taken.iter().enumerate().rev() {
+        chosen[slot] = usize::from(by[left]);
+        left -= slots[slot][chosen[slot]].0;
+    }
+    Some(chosen)
+}
+
+impl Stateful for Chooser {
+    fn save(&self, state: &mut State) {
+        state.put("chosen", self.chosen.iter().map(|factor| factor.get()).collect::<Vec<_>>());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let saved = state.f64s("chosen")?;
+        let known = |value: &f64| self.candidates.iter().find(|candidate| candidate.get() == *value).copied();
+        let foreign = || StateError::mismatch("chosen", "candidates of l-greco", saved);
+        self.chosen = saved.iter().map(known).collect::<Option<_>>().ok_or_else(foreign)?;
+        Ok(())
+    }
+}
+
+impl Controller for Chooser {
+    fn per_slot(&self) -> bool {
+        true
+    }
+
+    fn observe(&mut self, facts: &Facts) {
+        self.is_due = self.chosen.is_empty() || facts.step.is_multiple_of(self.settings.every);
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        let gains = if self.is_due { &self.candidates[..] } else { &[] };
+        Needs { gains, slots: self.is_due, ..Needs::default() }
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        let mut reason = None;
+        if self.is_due {
+            let (best, [sent, uniform]) = choose(self, agreed.energies, agreed.slots);
+            let (chosen, factor) = (best.iter().map(|i| self.candidates[*i]).collect(), self.settings.factor);
+            let before = std::mem::replace(&mut self.chosen, chosen);
+            let text = format!("{sent} values sent instead of {uniform} at {factor} for all");
+            reason = Some(text).filter(|_| before != self.chosen);
+        }
+        Decision { levels: Levels::PerSlot(&self.chosen), reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+    use proptest::prelude::*;
+
+    fn brute_force(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<usize> {
+        let Some((first, rest)) = slots.split_first() else { return Some(0) };
+        first.iter().filter_map(|(used, size)| Some(size + brute_force(rest, bins.checked_sub(*used)?)?)).min()
+    }
+
+    proptest! {
+        #[test]
+        fn the_dynamic_program_equals_brute_force(
+            slots in prop::collection::vec(prop::collection::vec((0..40_usize, 0..100_usize), 1..=4), 0..=6),
+            bins in 0..100_usize,
+        ) {
+            let taken = |chosen: Vec<usize>| chosen.into_iter().zip(&slots).map(|(i, slot)| slot[i]).collect::<Vec<_>>();
+            let taken = smallest(&slots, bins).map(taken);
+            prop_assert_eq!(taken.as_ref().map(|t| t.iter().map(|t| t.1).sum()), brute_force(&slots, bins));
+            prop_assert!(taken.is_none_or(|t| t.iter().map(|t| t.0).sum::<usize>() <= bins));
+        }
+
+        #[test]
+        fn no_more_is_lost_than_allowed_and_no_more_is_sent_than_with_one_ratio(
+            slots in prop::collection::vec((1..5000_usize, prop::array::uniform9(0.0..1.0_f64)), 1..30),
+            tolerance in prop::sample::select(vec![1.0, 1.5]),
+        ) {
+            let (mut energies, settings) = (Energies::new(), LGreco { tolerance, ..LGreco::default() });
+            energies.clear(9);
+            for (slot, (len, shares)) in slots.iter().enumerate() {
+                energies.push(*len as f64);
+                energies.kept_mut(slot).copy_from_slice(&shares.map(|share| share * *len as f64));
+            }
+            let layout = Layout::new(slots.iter().enumerate().map(|(slot, (len, _))| (slot.to_string(), vec![*len])));
+            let (best, [sent, uniform]) = choose(&settings.chooser().unwrap(), &energies, layout.slots());
+            let lost = |(slot, index): (usize, usize)| energies.norm2(slot) - energies.kept(slot)[index];
+            let bound = tolerance * (0..slots.len()).map(|slot| lost((slot, 4))).sum::<f64>();
+            prop_assert!(sent <= uniform && best.into_iter().enumerate().map(lost).sum::<f64>() <= bound * (1.0 + 1e-12));
+        }
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let base = LGreco { every: 0, ..LGreco::default() };
+        let octaves = [0, 7].map(|octaves| LGreco { octaves, every: 1, ..base });
+        let tolerance = [0.9, f64::NAN].map(|tolerance| LGreco { tolerance, every: 1, ..base });
+        let low = LGreco { factor: CompressionFactor::DENSE, every: 1, ..base };
+        for wrong in [base, low].iter().chain(&octaves).chain(&tolerance) {
+            assert!(wrong.build(2).map(drop).unwrap_err().to_string().contains("l-greco"), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Stochastic gradient push: every rank steps, and mixes parameters with a few neighbours instead of with all ranks.
+//!
+//! **Why, and when not.** A step costs one message to each of a few peers, whatever the world: no ring, no header, no barrier, one
+//! latency. Replicas differ, and information needs about `log₂ W` steps to reach every rank, so a step makes a little less
+//! progress than an exact mean. On few ranks and a fast network, exact means are better. A rank waits for the messages of the
+//! step it is at: one that is slow now and then delays its neighbours, and the others only as far as that spreads.
+//!
+//! **Method.** The parameters that a rank trains and evaluates are `z = x / w`:
+//!
+//! | paper | here |
+//! |---|---|
+//! | `x^½ = x − γ·∇F(z)` | the inner optimizer's own step of `z`, added to `x` |
+//! | send `(p·x^½, p·w)` to the out-neighbours, `p = 1/(out + 1)` | to the peers of this step, the own share kept |
+//! | `x = Σ p_ij x_j^½`, `w = Σ p_ij w_j`, `z = x / w` | summed in the order own, then by rank |
+//!
+//! On the directed exponential graph (the default) rank `i` sends at step `k` to rank `i + 2^(k mod ⌈log₂ W⌉)`: a power of two
+//! many ranks without gradients agree exactly after `log₂ W` steps. Where all ranks have equally many out-neighbours, `w`
+//! stays 1; on other graphs it corrects for ranks that receive more than they send.
+//!
+//! **On the wire.** `4d + 4` bytes to each peer: the share of `x`, then that of `w`.
+//!
+//! **Properties.** Conserves `Σ x` and `Σ w = W`, to rounding. Replicas differ at every step: the model to evaluate is
+//! `Σ x / W`, the exact mean. No rank agrees on a header: a rank whose values are not finite stops, and the others with it.
+//!
+//! **State.** A rank's own `z` as it was handed out, and `w`.
+//!
+//! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbours a step, or the edges of a fixed graph,
+//! `0>1;1>2;2>0`, which must lead from every rank to every other.
+//!
+//! **Deviations.** None in the method. Overlap SGP, which takes messages some steps late, is another algorithm.
+//!
+//! **Reference.** M. Assran, N. Loizou, N. Ballas, M. Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019
+//! (arXiv 1811.10792), algorithm 1.
+//!
+//! ```
+//! use briquette_core::sync::{Graph, Sgp, SyncStrategy};
+//! let graph = Graph::default();
+//! assert_eq!((0..4).map(|step| graph.peers(step, 5, 6)).collect::<Vec<_>>(), [[0], [1], [3], [0]]);
+//! assert!("0>1".parse::<Graph>()?.check(2).is_err()); // nothing comes back from rank 1
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::graph::Graph;
+use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
+use crate::config::{Described, Exchange, StrategySettings};
+use crate::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
+use crate::math::all_finite;
+use crate::reduce::not_finite;
+use crate::report::{ExchangeSeconds, Report};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Frame, Layout, Session, Traffic};
+
+/// Mixes parameters with neighbours; see the [module](self).
+#[derive(Debug)]
+pub struct Sgp {
+    graph: Graph,
+    /// `z` as it was handed out last; empty before the first step, when it is `x`.
+    shown: Staged<Vec<f32>>,
+    weight: Staged<f32>,
+    seconds: ExchangeSeconds,
+    traffic: Traffic,
+}
+
+impl Sgp {
+    /// On `graph`, in a world of `world` ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the graph does not lead from every rank to every other.
+    pub fn new(graph: Graph, world: usize) -> Result<Self, ConfigError> {
+        graph.check(world)?;
+        let (seconds, traffic) = Default::default();
+        Ok(Sgp { graph, shown: Staged::default(), weight: Staged::new(1.0), seconds, traffic })
+    }
+
+    /// This rank's push-sum weight `w`.
+    pub fn weight(&self) -> f32 {
+        *self.weight.now()
+    }
+
+    /// `x`: the inner optimizer's move of `z` is one of `x`.
+    fn numerator(&self, z: &[f32], out: &mut Vec<f32>) {
+        out.clear();
+        match (self.weight(), self.shown.now()) {
+            (1.0, _) => out.extend_from_slice(z),
+            (w, shown) => out.extend(z.iter().zip(shown).map(|(z, shown)| w * shown + (z - shown))),
+        }
+    }
+
+    /// Sends shares of `x` and of the weight, and adds what comes; the weight then.
+    fn mix(&self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
+        comm.scope().operation = "push to neighbours";
+        let (rank, world) = (comm.rank(), comm.world());
+        let peers = self.graph.peers(step, rank, world);
+        let share = 1.0 / (peers.len() + 1) as f32;
+        let mut weight = self.weight() * share;
+        x.iter_mut().for_each(|x| *x *= share);
+        for &peer in &peers {
+            let mut frame = comm.pool().take_for(4 * x.len() + 4);
+            frame.extend(x.iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
+            comm.send(peer, frame)?;
+        }
+        for from in (0..world).filter(|&from| from != rank && self.graph.peers(step, from, world).contains(&rank)) {
+            let frame = comm.recv(from)?;
+            weight += add(x, &frame).ok_or_else(|| {
+                let (expected, got, during) = (4 * x.len() + 4, frame.len(), *comm.scope());
+                CommError::Size { rank, other: from, during, expected, got }
+            })?;
+            comm.pool().put(frame);
+        }
+        comm.flush()?;
+        comm.scope().operation = "";
+        Ok(weight)
+    }
+}
+
+/// Adds a frame's values, and returns its weight; nothing where it is of another size.
+fn add(x: &mut [f32], frame: &Frame) -> Option<f32> {
+    let (values, rest) = frame.as_chunks::<4>();
+    let (last, values) = values.split_last().filter(|(_, values)| rest.is_empty() && values.len() == x.len())?;
+    x.iter_mut().zip(values).for_each(|(x, bytes)| *x += f32::from_le_bytes(*bytes));
+    Some(f32::from_le_bytes(*last))
+}
+
+impl Stateful for Sgp {
+    fn save(&self, state: &mut State) {
+        let place = Place::PerRank(OnResize::Drop);
+        state.put_at(place, "shown", self.shown.now().clone());
+        state.put_at(place, "weight", vec![self.weight()]);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let shown = state.memory("shown", self.shown.now())?;
+        // Dropped in a world of another size: all begin with the mean.
+        let weight = state.f32s("weight", None)?.first().copied().unwrap_or(1.0);
+        self.shown.set(shown);
+        self.weight.set(weight);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.shown.commit();
+        self.weight.commit();
+    }
+
+    fn discard(&mut self) {
+        self.shown.discard();
+        self.weight.discard();
+    }
+}
+
+impl SyncStrategy for Sgp {
+    fn plan(&self, _step: u64) -> Plan {
+        let agrees = Agrees::Nobody;
+        Plan { agrees, gradients: false, parameters: true, replicas_equal: false, same_rate: false }
+    }
+
+    fn begin(&mut self, _parameters: &[f32]) {
+        self.shown.set(Vec::new());
+        self.weight.set(1.0);
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.facts.step;
+        let failed = |source| SyncError::Reduce { step, source };
+        let (before, start) = (comm.traffic(), comm.now());
+        let mut x = std::mem::take(self.shown.next_mut());
+        self.numerator(parameters, &mut x);
+        let mixed = self.mix(&mut x, step, comm).map_err(|error| failed(error.into()));
+        *self.shown.next_mut() = x;
+        let weight = mixed?;
+        let z = self.shown.next_mut();
+        if weight != 1.0 {
+            z.iter_mut().for_each(|x| *x /= weight);
+        }
+        if !all_finite(z) {
+            let slot = not_finite(z, cx.slots).unwrap_or_default();
+            return Err(failed(ReduceError::Overflow { slot }));
+        }
+        parameters.copy_from_slice(z);
+        self.shown.stage();
+        *self.weight.next_mut() = weight;
+        self.weight.stage();
+        self.traffic = comm.traffic() - before;
+        self.seconds = ExchangeSeconds { exchange: comm.now() - start, ..ExchangeSeconds::default() };
+        Ok(Momenta::Keep)
+    }
+
+    /// `x`, whose mean over ranks is the mean of the parameters, each by its weight.
+    fn view(&self, parameters: &mut [f32]) {
+        let weight = *self.weight.latest();
+        if weight != 1.0 {
+            parameters.iter_mut().for_each(|z| *z *= weight);
+        }
+    }
+
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        let mut x = Vec::new();
+        self.numerator(parameters, &mut x);
+        Some(x)
+    }
+
+    fn report(&self, report: &mut Report) {
+        (report.seconds, report.traffic) = (Some(self.seconds), Some(self.traffic));
+    }
+}
+
+/// Settings of [`Sgp`].
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SgpConfig {
+    /// Which ranks a rank sends to.
+    pub graph: Graph,
+}
+
+impl Described for SgpConfig {
+    const NAME: &'static str = "sgp";
+    const SETTINGS: &'static str = "GRAPH";
+    const HELP: &'static str =
+        "parameters, mixed with neighbours at every step: exponential[+PEERS], or edges 0>1;1>2;2>0";
+
+    fn representatives() -> Vec<Self> {
+        [1, 2].map(|peers| SgpConfig { graph: Graph::Exponential { peers } }).to_vec()
+    }
+}
+
+impl StrategySettings for SgpConfig {
+    fn build(&self, exchange: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        exchange.refuse_all_but(&[], "strategy sgp sends parameters as they are")?;
+        Ok(Box::new(Sgp::new(self.graph.clone(), world)?))
+    }
+
+    fn fewest_ranks(&self, _: &Exchange) -> usize {
+        1
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        vec![Exchange::default()]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use super::super::testkit::{Sgd, mean, train};
+use super::*;
+use crate::comm::{Local, run_ranks};
+use crate::reduce::Facts;
+use crate::{Key, Layout};
+
+const STILL: Sgd = Sgd { rate: 0.0, momentum: 0.0, steps: 0 };
+
+fn sgp(graph: &str, world: usize) -> Sgp {
+    Sgp::new(graph.parse().unwrap(), world).unwrap()
+}
+
+/// Only mixes, from a start of each rank's own: what each rank then holds as `z`, and its weight.
+fn mixed(graph: &str, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32)> {
+    let world = starts.len();
+    let ranks = run_ranks(Local::world(world), |mut comm| {
+        let (mut sgp, mut z) = (sgp(graph, world), starts[comm.rank()].clone());
+        let layout = Layout::flat(z.len());
+        sgp.begin(&z);
+        for step in 0..steps {
+            let facts = Facts { step, ..Facts::default() };
+            let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+            sgp.after_step(&mut z, &cx, &mut comm).unwrap();
+            sgp.commit();
+        }
+        Ok::<_, CommError>((z, sgp.weight()))
+    });
+    ranks.into_iter().map(Result::unwrap).collect()
+}
+
+fn starts(world: usize) -> Vec<Vec<f32>> {
+    (0..world).map(|rank| vec![rank as f32, 64.0 * (rank * rank) as f32]).collect()
+}
+
+#[test]
+fn one_step_by_hand() {
+    // Hop 1 among three ranks: each keeps a half and gets a half of the rank before.
+    let ranks = mixed("exponential", &[vec![0.0], vec![4.0], vec![8.0]], 1);
+    assert_eq!(ranks, [(vec![4.0], 1.0), (vec![2.0], 1.0), (vec![6.0], 1.0)]);
+    // Rank 0 keeps a third and sends two, the others keep a half. x = (0 + 2 + 4, 0 + 2, 0 + 4), w = (1/3 + 1, 1/3 + 1/2, …).
+    let ranks = mixed("0>1;0>2;1>0;2>0", &[vec![0.0], vec![4.0], vec![8.0]], 1);
+    let expected = [(6.0 / (4.0 / 3.0), 4.0 / 3.0), (2.0 / (5.0 / 6.0), 5.0 / 6.0), (4.0 / (5.0 / 6.0), 5.0 / 6.0)];
+    for ((z, w), (expected, weight)) in ranks.iter().zip(expected) {
+        assert!((z[0] - expected).abs() < 1e-6 && (w - weight).abs() < 1e-6, "{z:?} {w}");
+    }
+}
+
+#[test]
+fn a_power_of_two_many_ranks_agree_exactly_after_its_logarithm() {
+    for (world, steps) in [(2, 1), (4, 2), (8, 3)] {
+        let expected = mean(&starts(world));
+        for (z, w) in mixed("exponential", &starts(world), steps) {
+            assert_eq!((z.iter().map(|z| f64::from(*z)).collect::<Vec<_>>(), w), (expected.clone(), 1.0), "{world}");
+        }
+        assert_ne!(mixed("exponential", &starts(world), steps - 1)[0].0[1], expected[1] as f32);
+    }
+}
+
+#[test]
+fn where_ranks_send_to_different_numbers_of_ranks_the_weight_makes_the_mean_right() {
+    // Claim: z reaches the mean on any connected graph; x alone does not.
+    let (graph, starts) = ("0>1;0>2;0>3;0>4;1>0;2>0;3>0;4>0;1>2", starts(5));
+    let (expected, ranks) = (mean(&starts), mixed(graph, &starts, 60));
+    for (z, w) in &ranks {
+        let off = (0..2).map(|i| (f64::from(z[i]) - expected[i]).abs() / expected[i]).fold(0.0, f64::max);
+        assert!(off < 1e-5, "off by {off}");
+        let without = f64::from(z[0] * w) - expected[0];
+        assert!(without.abs() > 0.1 * expected[0], "x is off by {without} only");
+    }
+    let weights: f32 = ranks.iter().map(|(_, w)| w).sum();
+    assert!((weights - 5.0).abs() < 1e-5);
+}
+
+#[test]
+fn a_complete_graph_is_local_sgd_that_averages_every_step() {
+    // Every rank sends to every other: x is their mean. Dyadic, so exact.
+    let gradient = |rank: usize, step: u64, x: &[f32]| vec![x[0] - (rank as f32) + step as f32 * 0.25];
+    let sgd = Sgd { rate: 0.25, steps: 4, ..STILL };
+    let complete = "0>1;0>2;0>3;1>0;1>2;1>3;2>0;2>1;2>3;3>0;3>1;3>2";
+    let gossip = train(4, || sgp(complete, 4), &[1.0], (sgd, &gradient));
+    let local = train(4, || crate::sync::Periodic::new(1).unwrap(), &[1.0], (sgd, &gradient));
+    assert_eq!(gossip, local);
+}
+
+#[test]
+fn the_mean_of_the_views_moves_by_the_mean_gradient_on_any_graph() {
+    // Constant gradients: after n steps, the mean has moved by n times their mean, whatever is mixed with what.
+    let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
+    for graph in ["exponential", "0>1;1>2;2>0;0>2"] {
+        let sgd = Sgd { rate: 0.5, steps: 7, ..STILL };
+        let moved = mean(&train(3, || sgp(graph, 3), &[10.0], (sgd, &gradient)))[0];
+        assert!((moved - (10.0 - 7.0 * 0.5)).abs() < 1e-5, "{graph}: {moved}");
+    }
+}
+
+#[test]
+fn a_frame_of_another_size_names_its_sender() {
+    let mut ends = Local::world(2);
+    let (mut other, mut comm) = (ends.pop().unwrap(), ends.pop().unwrap());
+    other.send(0, vec![0; 7]).unwrap();
+    let (layout, facts) = (Layout::flat(1), Facts::default());
+    let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+    let (mut gossip, mut z) = (sgp("exponential", 2), [1.0]);
+    let error = gossip.after_step(&mut z, &cx, &mut comm).unwrap_err().to_string();
+    assert!(error.contains("7 bytes from rank 1") && error.contains("expected 8"), "{error}");
+    assert_eq!(z, [1.0]);
+}

@@ -1,0 +1,93 @@
+//! Trains by plain SGD on threads, as the glue does.
+
+use rand_distr::{Distribution, StandardNormal};
+
+use super::{Context, Momenta, SyncStrategy};
+use crate::comm::{Local, Session, run_ranks};
+use crate::error::CommError;
+use crate::reduce::Facts;
+use crate::{Key, Layout};
+
+/// What one rank computes at a step: its gradient, from its number, the step, and where it is.
+pub(super) type Gradient<'a> = &'a (dyn Fn(usize, u64, &[f32]) -> Vec<f32> + Sync);
+
+/// A run of plain or momentum SGD.
+#[derive(Clone, Copy)]
+pub(super) struct Sgd {
+    pub(super) rate: f32,
+    pub(super) momentum: f32,
+    pub(super) steps: u64,
+}
+
+/// The parameters of every rank after a run that begins at `start`.
+pub(super) fn train<S: SyncStrategy>(
+    world: usize,
+    strategy: impl Fn() -> S + Sync,
+    start: &[f32],
+    task: (Sgd, Gradient<'_>),
+) -> Vec<Vec<f32>> {
+    run(Local::world(world), strategy, start, task).into_iter().map(|(x, _)| x).collect()
+}
+
+/// What each rank ends with, and the seconds its clock shows after the last step.
+fn run<S: SyncStrategy>(
+    world: Vec<Session>,
+    strategy: impl Fn() -> S + Sync,
+    start: &[f32],
+    (sgd, gradient): (Sgd, Gradient<'_>),
+) -> Vec<(Vec<f32>, f64)> {
+    let each = |mut comm: Session| {
+        let (mut strategy, layout) = (strategy(), Layout::flat(start.len()));
+        let (mut x, mut velocity) = (start.to_vec(), vec![0.0; start.len()]);
+        strategy.begin(&x);
+        for step in 0..sgd.steps {
+            comm.begin_step(step);
+            let facts = Facts { step, learning_rate: Some(f64::from(sgd.rate)), ..Facts::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let (plan, mut g) = (strategy.plan(step), gradient(comm.rank(), step, &x));
+            if plan.gradients {
+                strategy.after_backward(&mut g, &cx, &mut comm).expect("no rank fails");
+            }
+            for ((x, v), g) in x.iter_mut().zip(&mut velocity).zip(&g) {
+                *v = sgd.momentum * *v + g;
+                *x -= sgd.rate * *v;
+            }
+            let momenta = match plan.parameters {
+                true => strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails"),
+                false => Momenta::Keep,
+            };
+            if momenta == Momenta::Reset {
+                velocity.fill(0.0);
+            }
+            strategy.commit();
+            strategy.after_commit(&cx, &mut comm);
+        }
+        let seconds = comm.now();
+        strategy.settle(&mut comm).expect("no rank fails");
+        strategy.view(&mut x);
+        Ok::<_, CommError>((x, seconds))
+    };
+    run_ranks(world, each).into_iter().collect::<Result<_, _>>().expect("no rank fails")
+}
+
+/// The gradient of `½ Σ aᵢ·xᵢ²`, curvatures from 1 down to 1/300, with noise of each rank's and step's own.
+pub(super) fn noisy(rank: usize, step: u64, x: &[f32]) -> Vec<f32> {
+    let mut rng = Key::new(11).step(step).rank(rank).block(0);
+    let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
+    x.iter().enumerate().map(|(i, v)| curvature(i, x.len()) as f32 * v + 0.3 * noise()).collect()
+}
+
+/// What [`noisy`] is the gradient of.
+pub(super) fn loss(x: &[f64]) -> f64 {
+    x.iter().enumerate().map(|(i, v)| 0.5 * curvature(i, x.len()) * v * v).sum()
+}
+
+fn curvature(i: usize, len: usize) -> f64 {
+    300_f64.powf(-(i as f64) / (len - 1).max(1) as f64)
+}
+
+/// The mean over ranks.
+pub(super) fn mean(ranks: &[Vec<f32>]) -> Vec<f64> {
+    let sum = |i: usize| ranks.iter().map(|rank| f64::from(rank[i])).sum::<f64>();
+    (0..ranks[0].len()).map(|i| sum(i) / ranks.len() as f64).collect()
+}

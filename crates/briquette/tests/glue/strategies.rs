@@ -1,0 +1,104 @@
+//! Strategies whose replicas differ, or that act on parameters and momenta.
+
+use briquette::core::comm::Session;
+use briquette::core::config::Config;
+use briquette::{DistributedOptimizer, Error};
+use burn::optim::ModuleOptimizer;
+
+use crate::common::*;
+
+fn strategy(text: &str) -> Config {
+    config(&format!(r#"{{"strategy": "{text}"}}"#))
+}
+
+/// What every rank holds after some steps.
+fn run(text: &str, inner: fn() -> ModuleOptimizer, world: usize, steps: u64) -> Vec<Mlp> {
+    ranks(world, |comm: Session| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(inner(), comm, strategy(text), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..steps {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        Ok(model)
+    })
+}
+
+#[test]
+fn slow_momentum_makes_replicas_equal_at_the_end_of_a_period() {
+    for base in ["", ",base=sgp"] {
+        let text = format!("slowmo:period=3,beta=0.5{base}");
+        for (steps, equal) in [(3, true), (4, false), (6, true)] {
+            let models = run(&text, sgd, 3, steps);
+            assert_eq!(bits(&models[0]) == bits(&models[1]), equal, "{text} after {steps} steps");
+            assert_eq!(bits(&models[0]) == bits(&models[2]), equal, "{text} after {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn slow_momentum_of_nothing_is_local_sgd() {
+    let slow = run("slowmo:period=3,beta=0,reset=false", sgd_with_momentum, 3, 7);
+    let local = run("local-sgd:3", sgd_with_momentum, 3, 7);
+    for (a, b) in slow.iter().zip(&local) {
+        assert!(distance(a, b) < 1e-6);
+    }
+}
+
+/// With momenta that begin anew, a period of one step is plain SGD.
+#[test]
+fn momenta_begin_anew_at_the_end_of_a_period() {
+    let anew = run("slowmo:period=1,beta=0", sgd_with_momentum, 2, 5);
+    let plain = run("slowmo:period=1,beta=0", sgd, 2, 5);
+    assert!(distance(&anew[0], &plain[0]) < 1e-6);
+    let kept = run("slowmo:period=1,beta=0,reset=false", sgd_with_momentum, 2, 5);
+    assert!(distance(&kept[0], &plain[0]) > 1e-4);
+}
+
+#[test]
+fn what_is_evaluated_is_the_mean_of_the_replicas_whose_mean_gossip_conserves() {
+    // Ranks send to different numbers of ranks: the plain mean of their parameters would be another.
+    let text = "sgp:graph=0>1;0>2;1>0;2>0";
+    let shown = ranks(3, |comm: Session| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, strategy(text), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..4 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        let before = bits(&model);
+        let shown = optim.evaluation_copy(&model)?;
+        assert_eq!(before, bits(&model), "evaluating changes nothing");
+        Ok((model, shown))
+    });
+    for (model, copy) in &shown {
+        assert_eq!(bits(copy), bits(&shown[0].1));
+        assert_ne!(bits(copy), bits(model));
+    }
+    let mean = |path: &str| -> f32 { shown.iter().map(|(model, _)| value(model, path)[0]).sum::<f32>() / 3.0 };
+    let off = (value(&shown[0].1, "second.bias")[0] - mean("second.bias")).abs();
+    assert!(off > 1e-7, "weights have a part in it: {off}");
+}
+
+#[test]
+fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
+    let results = outcomes(3, |comm: Session| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("sgp"), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..4 {
+            let (x, y) = batch(&[(data(step, rank), 4)]);
+            let scale = if (rank, step) == (1, 2) { f32::NAN } else { 1.0 };
+            let loss = model.error(x, y).mul_scalar(scale);
+            let gradients = grads(&model, &loss);
+            model = optim.step(0.1, model, gradients)?;
+        }
+        Ok(())
+    });
+    let texts: Vec<String> =
+        results.into_iter().map(|result| result.map_or_else(|e: Error| e.to_string(), |()| String::new())).collect();
+    assert!(texts[1].contains("step 2: rank 1 has a non-finite value"), "{}", texts[1]);
+    for text in [&texts[0], &texts[2]] {
+        assert!(text.contains("rank 1 stopped the run"), "{text}");
+    }
+}
