@@ -29,6 +29,7 @@ family! {
         SparseAllReduce(SparseAllReduceConfig),
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
+        Artemis(ArtemisConfig),
     }
 }
 
