@@ -22,19 +22,19 @@ forbid "briquette-core knows no framework, socket, clock or environment" \
     '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core"
 forbid "briquette-core keeps nothing process-wide" \
     'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core"
-# Threads: only comm/local.rs and layer/bucketed.rs and what is under them, the laws' worlds, and tests.
+# Threads: only comm/local.rs, comm/background.rs and what is under them, the laws' worlds, and tests.
 threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" --include='*.rs' \
-    | grep -vE '/(comm/local|layer/bucketed|laws)(\.rs$|/)|/tests\.rs$' || true)
+    | grep -vE '/(comm/local|comm/background|laws)(\.rs$|/)|/tests\.rs$' || true)
 for file in $threads; do
     line=$(grep -nE 'thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
     tests=$(grep -n '#\[cfg(test)\]' "$file" | head -1 | cut -d: -f1)
     if [ -z "$tests" ] || [ "$line" -lt "$tests" ]; then
-        echo "broken: threads outside comm/local.rs and layer/bucketed.rs: $file:$line"
+        echo "broken: threads outside comm/local.rs and comm/background.rs: $file:$line"
         failed=1
     fi
 done
 forbid "compress, aggregate and control do not communicate" \
-    'crate::comm|Communicator' "$core/compress" "$core/aggregate" "$core/control"
+    'crate::comm|Session' "$core/compress" "$core/aggregate" "$core/control"
 forbid "a message does not know compressors" 'crate::compress' "$core/message.rs" "$core/message" "$core/wire.rs" "$core/wire"
 forbid "only the core names algorithms: the glue holds none" \
     'impl.* (Compressor|Aggregator|Reducer|Controller|SyncStrategy) for' crates/briquette/src

@@ -27,7 +27,7 @@ impl Method {
     /// The sum over ranks.
     ///
     /// # Errors
-    /// The communicator's.
+    /// The session's.
     pub fn sum(self, comm: &mut Session, x: &mut [f32], parts: &mut Vec<Frame>) -> Result<(), CommError> {
         match self {
             Method::Gather => {

@@ -1,5 +1,6 @@
 //! What the trainers' command lines share.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use briquette_cli::memory::{self, TooLarge};
 use briquette_cli::terminal::{bytes, printable};
 use briquette_datasets::DataError;
 use briquette_tcp::{Environment, JoinError};
-use clap::Parser;
+use clap::{Command, CommandFactory, Parser};
+use serde_json::Value;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -22,7 +24,7 @@ use crate::directory::holds_a_run;
 use crate::interrupt::{self, INTERRUPTED, Stage};
 use crate::output::Output;
 use crate::record::Summary;
-use crate::settings::{Options, Settings};
+use crate::settings::{Options, Settings, families};
 use crate::train::{Control, Refused};
 
 /// A trainer's command line.
@@ -46,6 +48,12 @@ pub struct Cli {
     /// No progress bar
     #[arg(long)]
     pub plain: bool,
+}
+
+/// A trainer's command: `--help` lists what there is to exchange with, `-h` does not.
+pub fn command(name: &'static str, about: &'static str, examples: &'static str) -> Command {
+    let command = Cli::command().name(name).about(about).after_help(examples);
+    command.after_long_help(format!("{examples}\n{}", families()))
 }
 
 /// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
@@ -190,9 +198,11 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
         }
         bail!("--resume {shown}: no config.toml there; give the --out directory of a run");
     }
-    let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
-    refuse_changes(directory, &saved, &cli.options)?;
-    Options { out: Some(directory.clone()), ..cli.options.clone().or(saved) }.resolve()
+    let read = || Options::read(&path)?.of_older_version(&path);
+    let saved = read().with_context(|| format!("--resume {}", directory.display()))?;
+    let now = Options { out: Some(directory.clone()), ..cli.options.clone().or(saved.clone()) };
+    refuse_changes(directory, saved.fill()?, &now.clone().fill()?)?;
+    now.resolve()
 }
 
 /// What a run may take anew when it is continued: nothing that changes what a step computes, but for how a device rounds.
@@ -209,16 +219,14 @@ const MAY_CHANGE: [&str; 9] = [
     "background-saving",
 ];
 
-fn refuse_changes(directory: &Path, saved: &Options, given: &Options) -> Result<()> {
-    // Not as TOML, whose whole numbers end at 2⁶³.
-    let (saved, given) = (serde_json::to_value(saved)?, serde_json::to_value(given)?);
-    let there = |key: &str| saved.get(key).map_or("not set".to_owned(), ToString::to_string);
-    let changed: Vec<String> = given
-        .as_object()
+fn refuse_changes(directory: &Path, saved: Settings, now: &Settings) -> Result<()> {
+    let (saved, now) = (by_flag(&saved)?, by_flag(now)?);
+    let text = |settings: &Flags, key: &str| settings.get(key).map_or("not set".to_owned(), ToString::to_string);
+    let keys: BTreeSet<&String> = saved.keys().chain(now.keys()).collect();
+    let changed: Vec<String> = keys
         .into_iter()
-        .flatten()
-        .filter(|(key, value)| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != Some(value))
-        .map(|(key, value)| format!("--{key} is {} there, {value} here", there(key)))
+        .filter(|key| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != now.get(*key))
+        .map(|key| format!("--{key} is {} there, {} here", text(&saved, key), text(&now, key)))
         .collect();
     if changed.is_empty() {
         return Ok(());
@@ -230,6 +238,20 @@ fn refuse_changes(directory: &Path, saved: &Options, given: &Options) -> Result<
         changed.join(", "),
         MAY_CHANGE.join(", --")
     )
+}
+
+type Flags = serde_json::Map<String, Value>;
+
+/// The settings by their flags, with the keys of the exchange among them. (Not as TOML, whose whole numbers end at 2⁶³.)
+fn by_flag(settings: &Settings) -> Result<Flags> {
+    let Value::Object(mut flags) = serde_json::to_value(settings)? else { bail!("settings are a table") };
+    if let Some(Value::Object(config)) = flags.remove("config") {
+        flags.extend(config.into_iter().map(|(key, value)| (key.replace('_', "-"), value)));
+    }
+    // Of the directory that is resumed, whatever its path.
+    flags.remove("out");
+    flags.retain(|_, value| !value.is_null());
+    Ok(flags)
 }
 
 /// An error and its causes, each said once: some repeat theirs.

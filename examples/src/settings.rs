@@ -1,8 +1,8 @@
 //! Flags, `--config run.toml`, and what they resolve to.
 //!
 //! A run is described by [`Options`]: every flag, optional. The file given with `--config` uses the same names. Flags win over
-//! the file, the file over the trainer's defaults. [`Settings`] is the resolved description; it is printed, and written to
-//! `config.toml`, which is itself a valid `--config`.
+//! the file, the file over the trainer's defaults. [`Settings`] is the resolved description: the task's settings, and the
+//! exchange as a [`Config`] of core. It is printed, and written to `config.toml`, which is itself a valid `--config`.
 
 mod exchange;
 
@@ -10,104 +10,127 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::comm::Network;
-use briquette::core::config::AggregatorConfig;
+use briquette::core::config::{AggregatorConfig, CompressorConfig, Config, Feedback, ReducerConfig, StrategyConfig};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use self::exchange::ExchangeFlags;
+pub use self::exchange::{WarmUp, families};
 use crate::lr_schedule::LrSchedule;
-use crate::spec::{ClockSpec, ControllerSpec, FeedbackSpec, RecordSpec, ReducerSpec, RulesSpec, Toggle};
+use crate::spec::{ClockSpec, ControllerSpec, RecordSpec, RulesSpec, Toggle};
 
-macro_rules! options {
-    ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident : $type:ty),* $(,)?) => {
+/// One line a flag: those of the task with their defaults, and those that stand for keys of core's [`Config`].
+macro_rules! flags {
+    (@resolved $type:ty) => { Option<$type> };
+    (@resolved $type:ty, $default:expr) => { $type };
+    (@resolve $given:expr) => { $given };
+    (@resolve $given:expr, $default:expr) => { $given.unwrap_or_else(|| $default) };
+    (
+        task { $($(#[$task_meta:meta])* $task:ident : $task_type:ty $(= $default:expr)?),* $(,)? }
+        exchange { $($(#[$meta:meta])* $flag:ident : $type:ty),* $(,)? }
+    ) => {
         /// Every flag of the trainers; the same names (with dashes) are the keys of `--config`.
         // The comments of the fields are the texts of `--help`, where brackets are not links.
         #[allow(rustdoc::broken_intra_doc_links)]
-        #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, Args, Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         pub struct Options {
             /// The run's id, in its config.toml; of no account for another run.
             #[arg(skip)]
-            #[serde(skip_serializing)]
             pub run: Option<String>,
-            $($(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>),*
+            /// The exchange, in a config.toml; flags change it.
+            #[arg(skip)]
+            pub config: Option<Config>,
+            /// Flags of a run that an older version began, as its checkpoints have them.
+            #[arg(skip)]
+            pub former: Option<toml::Table>,
+            $($(#[$task_meta])* #[arg(long)] pub $task: Option<$task_type>,)*
+            $($(#[$meta])* #[arg(long)] pub $flag: Option<$type>,)*
         }
+
+        /// The flags that stand for keys of the exchange.
+        pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
             /// `self` where it says something, `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
-                Options { run: self.run.or(other.run), $($name: self.$name.or(other.$name)),* }
+                Options {
+                    run: self.run.or(other.run),
+                    config: self.config.or(other.config),
+                    former: self.former.or(other.former),
+                    $($task: self.$task.or(other.$task),)*
+                    $($flag: self.$flag.or(other.$flag)),*
+                }
             }
+
+            /// Fills in what is missing, and checks nothing yet but that flags can be read together.
+            ///
+            /// # Errors
+            /// Names the flag that would be ignored, or cannot be.
+            pub fn fill(self) -> Result<Settings> {
+                let (config, warm_up) = self.exchange()?;
+                let mut settings = Settings {
+                    former: self.former,
+                    $($task: flags!(@resolve self.$task $(, $default)?),)*
+                    warm_up,
+                    config,
+                };
+                settings.momentum = exchange::momentum(settings.optimizer, settings.momentum)?;
+                Ok(settings)
+            }
+        }
+
+        /// A resolved run. What has no part in it is absent, as momentum under Adam is.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        #[allow(missing_docs)] // the flags' help says what each is
+        pub struct Settings {
+            $(pub $task: flags!(@resolved $task_type $(, $default)?),)*
+            /// The controller, where it becomes one of core when the length of an epoch is known.
+            #[serde(rename = "controller")]
+            pub warm_up: Option<WarmUp>,
+            pub former: Option<toml::Table>,
+            pub config: Config,
         }
     };
 }
 
-options! {
+flags! {
+  task {
     /// What to train on: cifar10, cifar100 or ag-news as the trainer takes, or `generated`, which needs no file
-    dataset: String,
+    dataset: String = String::new(),
     /// Directory with the dataset's files; otherwise the user's cache, then a download
     #[arg(value_name = "DIR")]
     data: PathBuf,
     /// The model; an unknown name lists the valid ones
-    model: String,
+    model: String = String::new(),
     /// Ranks, each a thread with a model of its own
-    ranks: usize,
+    ranks: usize = 4,
     /// Passes over the training data; with --steps, what a schedule that is not constant is stretched over
-    epochs: usize,
+    epochs: usize = 5,
     /// Stop after so many optimizer steps, whatever the epochs
     steps: u64,
     /// Samples per rank and step
-    batch: usize,
+    batch: usize = 32,
     /// Peak learning rate
-    lr: f64,
+    lr: f64 = 0.1,
     /// Momentum of SGD, in [0, 1)
     momentum: f64,
     /// Weight decay: `decay · parameter` is added to each rank's gradient
-    weight_decay: f64,
+    weight_decay: f64 = 0.0,
     /// sgd or adam
-    optimizer: OptimizerKind,
+    optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)
-    schedule: LrSchedule,
+    schedule: LrSchedule = LrSchedule::Constant,
     /// Seed of weights, data order, augmentation and compressors
-    seed: u64,
-    /// How gradients are combined: gather, dense, power-sgd[:RANK], shared-random-k[:FACTORx], sparse-all-reduce[:FACTORx],
-    /// sketched-sgd[:FACTORx], ternary-all-reduce[:CLIP], or multi-step[:ROUNDS], several gathers of what those before left
-    reducer: ReducerSpec,
-    /// Deep Gradient Compression's momentum correction in place of the optimizer's momentum (sgd): on or off
-    momentum_correction: Toggle,
-    /// What travels under gather and multi-step: dense, f16, bf16, topk:0.01, topk:20x:q8, topk:20x+natural, qsgd:4, sign; an
-    /// unknown one lists all
-    compressor: String,
-    /// Under gather and multi-step: on for a message for each layer, off for one in all
-    per_slot: Toggle,
-    /// How gather combines the ranks' contributions: mean, krum:BYZANTINE[,keep=M], or trimmed-mean:TRIM, which bear ranks that
-    /// send anything
-    aggregator: AggregatorConfig,
-    /// Layers that another compressor takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
-    rules: RulesSpec,
-    /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
-    dense_below: usize,
-    /// What becomes of what was not sent: error (feed it back), error-inside (with the learning rate of its own step),
-    /// diana[:ALPHA], ef21, or none; what the compressor needs if absent
-    feedback: FeedbackSpec,
-    /// Who chooses the factor: constant, schedule[:from=4x,epochs=1], gravac[:epsilon=0.4,min=10x,max=100x,window=25,...]
-    controller: ControllerSpec,
-    /// Average parameters every so many steps instead of gradients every step (Local SGD); what is evaluated is an average
-    local_steps: u64,
-    /// Values a bucket holds at least; one bucket if absent
-    bucket_values: usize,
-    /// Exchange a bucket while the one before is decoded and the one after encoded; needs --bucket-values
-    overlap: Toggle,
-    /// Threads a rank encodes and decodes with; its own alone if absent
-    threads: usize,
+    seed: u64 = 1,
     /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
-    network: String,
+    network: String = "unlimited".into(),
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
-    clock: ClockSpec,
+    clock: ClockSpec = ClockSpec::Wall,
     /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
     /// for ranks in turn; `list` shows what there is
-    backend: String,
+    backend: String = crate::backend::default().into(),
     /// The device's number in `--backend list`, or several with commas for ranks in turn; the ranks of a machine share its GPUs
     /// out if absent
     device: String,
@@ -119,7 +142,7 @@ options! {
     non_iid: f64,
     /// Directory for config.toml, metrics.jsonl, summary.json and checkpoints
     #[arg(value_name = "DIR")]
-    out: PathBuf,
+    out: PathBuf = PathBuf::from("runs/latest"),
     /// Steps between checkpoints; an epoch if absent, 0 for none but the last
     checkpoint_every: u64,
     /// Write checkpoints in a thread while training goes on: on or off. A checkpoint is then complete at the next one, or at the
@@ -130,13 +153,51 @@ options! {
     #[arg(value_name = "STEP")]
     record_gradient: RecordSpec,
     /// Epochs between evaluations on the test samples; the last epoch is always evaluated
-    eval_every: u64,
+    eval_every: u64 = 1,
     /// Use only the first N training samples
     #[arg(value_name = "N")]
     train_limit: usize,
     /// Use only the first N test samples
     #[arg(value_name = "N")]
     test_limit: usize,
+  }
+  exchange {
+    /// When ranks exchange, and what; below is what there is
+    strategy: StrategyConfig,
+    /// How vectors are combined (gather, unless parameters are averaged); below is what there is
+    reducer: ReducerConfig,
+    /// The same as --feedback momentum:M with the M of --momentum (sgd), in place of the optimizer's momentum: on or off
+    momentum_correction: Toggle,
+    /// What travels under gather and multi-step, such as topk:0.01, topk:20x,values=q8, topk:20x+natural, qsgd:4; below is what
+    /// there is
+    compressor: CompressorConfig,
+    /// Under gather and multi-step: on for a message for each layer, off for one in all
+    per_slot: Toggle,
+    /// How gather combines the ranks' contributions, such as krum:1, which bears a rank that sends anything
+    aggregator: AggregatorConfig,
+    /// Layers that another compressor (or reducer) takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
+    rules: RulesSpec,
+    /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
+    dense_below: usize,
+    /// What becomes of what was not sent; what the reducer needs if absent
+    feedback: Feedback,
+    /// What decides the compression ratio: constant (nothing does), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
+    /// set), gravac[:epsilon=0.4,min=10x,max=100x,window=25,...], or another one of below
+    controller: ControllerSpec,
+    /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average
+    #[arg(value_name = "N")]
+    local_steps: u64,
+    /// Values a bucket holds at least; one bucket if absent
+    bucket_values: usize,
+    /// Exchange every other bucket in the background, on a second thread; needs --bucket-values
+    overlap: Toggle,
+    /// Threads a rank encodes and decodes with; its own alone if absent
+    threads: usize,
+    /// Any key of the exchange, by the name that it has in TOML, with dots for tables; may be given several times. Wins over all
+    /// others: --set reducer=power-sgd:4 --set controller.kind=gravac --set controller.epsilon=0.4
+    #[arg(value_name = "KEY=VALUE")]
+    set: Vec<String>,
+  }
 }
 
 /// SGD or Adam.
@@ -161,76 +222,6 @@ pub enum AugmentSpec {
     CropFlip,
 }
 
-/// A resolved run. What has no part in it is absent: a compressor where everything travels, momentum under Adam.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)] // the flags' help says what each is
-pub struct Settings {
-    pub dataset: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<PathBuf>,
-    pub model: String,
-    pub ranks: usize,
-    pub epochs: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<u64>,
-    pub batch: usize,
-    pub lr: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub momentum: Option<f64>,
-    pub weight_decay: f64,
-    pub optimizer: OptimizerKind,
-    pub schedule: LrSchedule,
-    pub seed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reducer: Option<ReducerSpec>,
-    pub momentum_correction: Toggle,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub compressor: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub per_slot: Option<Toggle>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aggregator: Option<AggregatorConfig>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rules: Option<RulesSpec>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dense_below: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub feedback: Option<FeedbackSpec>,
-    pub controller: ControllerSpec,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub local_steps: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bucket_values: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub overlap: Option<Toggle>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    pub network: String,
-    pub clock: ClockSpec,
-    pub backend: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rebroadcast: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub augment: Option<AugmentSpec>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub non_iid: Option<f64>,
-    pub out: PathBuf,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkpoint_every: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub background_saving: Option<Toggle>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub record_gradient: Option<RecordSpec>,
-    pub eval_every: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub train_limit: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_limit: Option<usize>,
-}
-
 impl Options {
     /// Reads `--config`.
     ///
@@ -241,65 +232,26 @@ impl Options {
         toml::from_str(&text).with_context(|| format!("in --config {}", path.display()))
     }
 
-    /// Fills what is missing and checks ranges.
+    /// A run that an older version began has short forms in its config.toml, and none of core's keys; its checkpoints have them
+    /// too.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub(crate) fn of_older_version(self, path: &Path) -> Result<Options> {
+        if self.config.is_some() {
+            return Ok(self);
+        }
+        let mut former: toml::Table = toml::from_str(&std::fs::read_to_string(path)?)?;
+        former.retain(|key, _| SHORT_FORMS.contains(&key.replace('-', "_").as_str()));
+        Ok(Options { former: Some(former), ..self })
+    }
+
+    /// Fills in what is missing and checks ranges.
     ///
     /// # Errors
     /// Names the flag and the values it may take.
     pub fn resolve(self) -> Result<Settings> {
-        let momentum_correction = self.momentum_correction.unwrap_or(Toggle::Off);
-        let optimizer = self.optimizer.unwrap_or(OptimizerKind::Sgd);
-        let given = ExchangeFlags {
-            reducer: self.reducer,
-            compressor: self.compressor,
-            per_slot: self.per_slot,
-            aggregator: self.aggregator,
-            rules: self.rules,
-            dense_below: self.dense_below,
-            feedback: self.feedback,
-        };
-        let exchange = given.resolve(self.local_steps.is_some(), momentum_correction)?;
-        let settings = Settings {
-            dataset: self.dataset.unwrap_or_default(),
-            data: self.data,
-            model: self.model.unwrap_or_default(),
-            ranks: self.ranks.unwrap_or(4),
-            epochs: self.epochs.unwrap_or(5),
-            steps: self.steps,
-            batch: self.batch.unwrap_or(32),
-            lr: self.lr.unwrap_or(0.1),
-            momentum: exchange::momentum(optimizer, self.momentum)?,
-            weight_decay: self.weight_decay.unwrap_or(0.0),
-            optimizer,
-            schedule: self.schedule.unwrap_or(LrSchedule::Constant),
-            seed: self.seed.unwrap_or(1),
-            reducer: exchange.reducer,
-            momentum_correction,
-            compressor: exchange.compressor,
-            per_slot: exchange.per_slot,
-            aggregator: exchange.aggregator,
-            rules: exchange.rules,
-            dense_below: exchange.dense_below,
-            feedback: exchange.feedback,
-            controller: self.controller.unwrap_or(ControllerSpec::Constant),
-            local_steps: self.local_steps,
-            bucket_values: self.bucket_values,
-            overlap: self.overlap,
-            threads: self.threads,
-            network: self.network.unwrap_or_else(|| "unlimited".into()),
-            clock: self.clock.unwrap_or(ClockSpec::Wall),
-            backend: self.backend.unwrap_or_else(|| crate::backend::default().into()),
-            device: self.device,
-            rebroadcast: self.rebroadcast,
-            augment: self.augment,
-            non_iid: self.non_iid,
-            out: self.out.unwrap_or_else(|| PathBuf::from("runs/latest")),
-            checkpoint_every: self.checkpoint_every,
-            background_saving: self.background_saving,
-            record_gradient: self.record_gradient,
-            eval_every: self.eval_every.unwrap_or(1),
-            train_limit: self.train_limit,
-            test_limit: self.test_limit,
-        };
+        let settings = self.fill()?;
         settings.check()?;
         Ok(settings)
     }
@@ -313,14 +265,15 @@ const THREADS: usize = 256;
 impl Settings {
     fn check(&self) -> Result<()> {
         let counts = [("ranks", Some(self.ranks)), ("batch", Some(self.batch)), ("epochs", Some(self.epochs))];
-        let limits =
-            [("train-limit", self.train_limit), ("test-limit", self.test_limit), ("bucket-values", self.bucket_values)];
-        let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every)), ("local-steps", self.local_steps)];
+        let limits = [("train-limit", self.train_limit), ("test-limit", self.test_limit)];
+        let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every))];
         let steps = steps.map(|(flag, value)| (flag, value.map(|v| v as usize)));
         if let Some((flag, _)) = counts.into_iter().chain(limits).chain(steps).find(|(_, value)| *value == Some(0)) {
             bail!("--{flag} must be at least 1, got 0");
         }
-        for (flag, value, limit) in [("ranks", self.ranks, RANKS), ("threads", self.threads.unwrap_or(1), THREADS)] {
+        for (flag, value, limit) in
+            [("ranks", self.ranks, RANKS), ("threads", self.config.exchange.threads.unwrap_or(1), THREADS)]
+        {
             if value > limit {
                 bail!("--{flag} must be at most {limit}, got {value}");
             }
@@ -336,7 +289,7 @@ impl Settings {
         if !(is_number(self.weight_decay) && self.weight_decay >= 0.0) {
             bail!("--weight-decay must be at least 0 and at most 3.4e38, got {}", self.weight_decay);
         }
-        if self.momentum_correction == Toggle::On && self.optimizer == OptimizerKind::Adam {
+        if self.corrects_momentum() && self.optimizer == OptimizerKind::Adam {
             bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
@@ -371,7 +324,7 @@ mod tests {
         let flags = Options { ranks: Some(3), ..Options::default() };
         let settings = flags.or(file).resolve().unwrap();
         assert_eq!((settings.ranks, settings.batch, settings.epochs), (3, 8, 5));
-        assert_eq!(settings.momentum_correction, Toggle::On);
+        assert!(settings.corrects_momentum());
         let written = toml::to_string(&settings).unwrap();
         let again = toml::from_str::<Options>(&written).unwrap().resolve().unwrap();
         assert_eq!(again, settings, "config.toml is a valid --config");
@@ -381,9 +334,60 @@ mod tests {
     fn impossible_settings_name_the_flag() {
         let wrong = |options: Options| format!("{:#}", options.resolve().unwrap_err());
         assert!(wrong(Options { ranks: Some(0), ..Options::default() }).contains("--ranks must be at least 1"));
-        assert!(wrong(Options { compressor: Some("topk:2".into()), ..Options::default() }).contains("at most 1"));
+        let set = |text: &str| Options { set: Some(vec![text.to_owned()]), ..Options::default() };
+        assert!(wrong(set("reducer=gather:topk:2")).contains("at most 1"));
         assert!(wrong(Options { network: Some("fast".into()), ..Options::default() }).contains("--network"));
         let unknown = toml::from_str::<Options>("rank = 3").unwrap_err().to_string();
         assert!(unknown.contains("unknown field `rank`"), "{unknown}");
+    }
+
+    #[test]
+    fn a_run_of_an_older_version_has_the_same_exchange_and_keeps_the_flags_that_its_checkpoints_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.toml");
+        let old = "run = \"7\"\nranks = 2\nlr = 0.2\nmomentum = 0.9\nseed = 1\nreducer = \"gather\"\n\
+                   momentum-correction = \"on\"\ncompressor = \"topk:20x:q8\"\nper-slot = \"on\"\n\
+                   rules = \"*.bias=dense\"\ncontroller = \"schedule:from=2x,epochs=0.5\"\n";
+        std::fs::write(&path, old).unwrap();
+        let read = || Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
+        let settings = read().resolve().unwrap();
+        let expected = "strategy = 'every-step'\nreducer = 'gather:topk:20x:q8,per-slot=true'\nfeedback = 'momentum:0.9'\n\
+                        rules = [{ slots = '*.bias', reducer = 'gather:dense' }]";
+        assert_eq!(settings.config, toml::from_str(expected).unwrap());
+        assert_eq!(settings.config(40).unwrap().exchange.controller.to_string(), "schedule:2x,to=20x,steps=20");
+        let former = settings.former.clone().unwrap();
+        let kept = ["compressor", "controller", "momentum-correction", "per-slot", "reducer", "rules"];
+        assert_eq!(former.keys().collect::<Vec<_>>(), kept);
+        // As it is written when it goes on, it is read again.
+        std::fs::write(&path, toml::to_string(&settings).unwrap()).unwrap();
+        assert_eq!(read().resolve().unwrap(), settings);
+        // A run of today has none.
+        std::fs::write(&path, toml::to_string(&Options::default().resolve().unwrap()).unwrap()).unwrap();
+        assert_eq!(read().resolve().unwrap().former, None);
+    }
+
+    #[test]
+    fn short_forms_and_keys_are_the_same_settings() {
+        let options = |toml: &str| toml::from_str::<Options>(toml).unwrap().resolve().unwrap().config;
+        for (short, set) in [
+            ("reducer = 'power-sgd:4'", "['reducer=power-sgd:4']"),
+            ("compressor = 'qsgd:4'\nper-slot = 'on'", "['reducer=gather:qsgd:4,per-slot=on']"),
+            (
+                "compressor = 'qsgd:4'\nper-slot = 'on'",
+                "['reducer.kind=gather', 'reducer.compressor=qsgd:4', 'reducer.per-slot=true']",
+            ),
+            (
+                "feedback = 'none'\nbucket-values = 7\noverlap = 'on'",
+                "['feedback=none', 'bucket-values=7', 'overlap=true']",
+            ),
+            ("momentum-correction = 'on'", "['feedback=momentum:0.9']"),
+            ("local-steps = 3", "['strategy=local-sgd:3', 'reducer=dense', 'feedback=none']"),
+            (
+                "reducer = 'dense'\nrules = '*.bias=sign'",
+                "['reducer=dense', \"rules=[{slots='*.bias', reducer='gather:sign'}]\"]",
+            ),
+        ] {
+            assert_eq!(options(short), options(&format!("set = {set}")), "{short}");
+        }
     }
 }

@@ -1,15 +1,11 @@
 //! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`, `*.bias=dense`.
 
-mod exchange;
-
-pub use exchange::{FeedbackSpec, ReducerSpec, RulesSpec};
-
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use briquette::core::CompressionFactor;
-use briquette::core::config::ControllerConfig;
+use briquette::core::config::{ControllerConfig, ReducerConfig, Rule};
 use briquette::core::control::{GraVacConfig, ScheduleConfig};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +17,13 @@ pub enum Toggle {
     On,
     /// off
     Off,
+}
+
+impl Toggle {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Toggle::On
+    }
 }
 
 /// Most seconds that a step is said to take: a clock that runs on for billions of steps stays exact enough.
@@ -73,75 +76,71 @@ impl fmt::Display for ClockSpec {
     }
 }
 
-/// Who chooses the factor. The text is kept as given and read by [`config`](ControllerSpec::config).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// What decides the ratio: a controller of core, or a warm-up over epochs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum ControllerSpec {
-    /// The compressor's own factor.
-    Constant,
-    /// Geometric warm-up to the compressor's factor; options as `key=value`.
-    Schedule(String),
-    /// GraVAC; options as `key=value`.
-    Gravac(String),
+    /// As core reads it; `gravac` over the preset for small models, and `constant` for none.
+    Core(ControllerConfig),
+    /// To the ratio that is set.
+    WarmUp(WarmUp),
 }
 
 impl FromStr for ControllerSpec {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Self> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
-        let spec = match name {
-            "constant" if options.is_empty() => ControllerSpec::Constant,
-            "schedule" => ControllerSpec::Schedule(options.into()),
-            "gravac" => ControllerSpec::Gravac(options.into()),
-            _ => bail!(
-                "unknown controller `{text}`; valid are: constant, schedule[:from=4x,epochs=1], gravac[:KEY=VALUE,...]"
-            ),
-        };
-        // Options are checked here, so that a typing error is found before any data is read.
-        let any = CompressionFactor::new(1e6)?;
-        // One text with all causes: the command line shows no others.
-        spec.config(Some(any), 1).map_err(|error| anyhow!("{error:#}"))?;
-        Ok(spec)
-    }
-}
-
-impl fmt::Display for ControllerSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, options) = match self {
-            ControllerSpec::Constant => ("constant", ""),
-            ControllerSpec::Schedule(options) => ("schedule", options.as_str()),
-            ControllerSpec::Gravac(options) => ("gravac", options.as_str()),
-        };
-        if options.is_empty() { f.write_str(name) } else { write!(f, "{name}:{options}") }
-    }
-}
-
-impl ControllerSpec {
-    /// The controller, for the factor that reducer or compressor were set to (where it is one of a sparsifier) and the
-    /// length of an epoch.
-    ///
-    /// # Errors
-    /// Names the option and what is valid.
-    pub fn config(&self, full: Option<CompressionFactor>, steps_per_epoch: u64) -> Result<ControllerConfig> {
-        Ok(match self {
-            ControllerSpec::Constant => ControllerConfig::None,
-            ControllerSpec::Gravac(options) => gravac(options)?.into(),
-            ControllerSpec::Schedule(options) => {
-                let (mut from, mut epochs) = (CompressionFactor::new(4.0)?, 1.0);
-                for (key, value) in pairs(options)? {
-                    match key {
-                        "from" => from = value.parse()?,
-                        "epochs" => epochs = count_of_epochs(value)?,
-                        _ => bail!("unknown schedule option `{key}`; valid are: from, epochs"),
-                    }
-                }
-                let Some(to) = full else {
-                    bail!("a schedule warms a sparsifier up: use --compressor topk:… or --reducer shared-random-k");
-                };
-                let steps = (epochs * steps_per_epoch as f64).round() as u64;
-                ScheduleConfig { from: if from < to { from } else { to }, to, steps }.into()
-            }
+        Ok(match name {
+            "constant" if options.is_empty() => ControllerSpec::Core(ControllerConfig::None),
+            "schedule" if !options.contains("steps=") => ControllerSpec::WarmUp(WarmUp::read(options)?),
+            "gravac" => ControllerSpec::Core(small_gravac(options).parse()?),
+            _ => ControllerSpec::Core(text.parse()?),
         })
+    }
+}
+
+/// GraVAC's settings over those for small models: what differs between these and core's defaults is added where it is not given.
+fn small_gravac(options: &str) -> String {
+    let preset = ControllerConfig::from(GraVacConfig::small_model()).to_string();
+    let preset = preset.split_once(',').map_or("", |(_, settings)| settings);
+    let given = |setting: &&str| setting.split_once('=').is_some_and(|(key, _)| options.contains(&format!("{key}=")));
+    let added = preset.split(',').filter(|setting| !given(setting));
+    let settings: Vec<&str> = [options].into_iter().filter(|options| !options.is_empty()).chain(added).collect();
+    format!("gravac:{}", settings.join(","))
+}
+
+/// A geometric warm-up over epochs, to the ratio that reducer or compressor are set to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(into = "String")]
+pub struct WarmUp {
+    from: CompressionFactor,
+    epochs: f64,
+}
+
+impl WarmUp {
+    fn read(options: &str) -> Result<Self> {
+        let mut warm_up = WarmUp { from: CompressionFactor::new(4.0)?, epochs: 1.0 };
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (key, value) = option.split_once('=').with_context(|| format!("`{option}` is not KEY=VALUE"))?;
+            match key {
+                "from" => warm_up.from = value.parse()?,
+                "epochs" => warm_up.epochs = count_of_epochs(value)?,
+                _ => bail!("unknown schedule option `{key}`; valid are: from, epochs; or with steps: from, to, steps"),
+            }
+        }
+        Ok(warm_up)
+    }
+
+    /// For epochs of so many steps; one that goes nowhere is none.
+    pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
+        let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
+        ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps }.into()
+    }
+}
+
+impl From<WarmUp> for String {
+    fn from(WarmUp { from, epochs }: WarmUp) -> String {
+        format!("schedule:from={from},epochs={epochs}")
     }
 }
 
@@ -150,29 +149,33 @@ fn count_of_epochs(text: &str) -> Result<f64> {
     epochs.with_context(|| format!("schedule option epochs must be a number of at least 0, got `{text}`"))
 }
 
-fn pairs(options: &str) -> Result<Vec<(&str, &str)>> {
-    options
-        .split(',')
-        .filter(|o| !o.is_empty())
-        .map(|o| o.split_once('=').with_context(|| format!("`{o}` is not KEY=VALUE")))
-        .collect()
+/// Layers that are exchanged another way: `*.norm.*=dense,*head.weight=qsgd:8`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RulesSpec(Vec<Rule>);
+
+impl RulesSpec {
+    /// The rules, in the order given.
+    pub fn rules(&self) -> Vec<Rule> {
+        self.0.clone()
+    }
 }
 
-/// GraVAC's settings by their own names, over the preset for small models: whatever its configuration has is an option.
-fn gravac(options: &str) -> Result<GraVacConfig> {
-    let mut table = toml::Table::try_from(GraVacConfig::small_model())?;
-    for (key, value) in pairs(options)? {
-        let bare = value.strip_suffix('x').unwrap_or(value);
-        // A bare word is a text, anything else as TOML reads it.
-        let value = match (bare.parse::<i64>(), bare.parse::<f64>()) {
-            (Ok(whole), _) if value == bare => toml::Value::Integer(whole),
-            (_, Ok(number)) => toml::Value::Float(number),
-            _ if value == "true" || value == "false" => toml::Value::Boolean(value == "true"),
-            _ => toml::Value::String(value.into()),
+impl FromStr for RulesSpec {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let rule = |part: &str| {
+            let (slots, how) =
+                part.split_once('=').with_context(|| format!("rule `{part}` is not PATTERN=COMPRESSOR"))?;
+            // The name of a compressor, or else of a reducer.
+            let reducer = match how.parse() {
+                Ok(compressor) => ReducerConfig::gather(compressor),
+                Err(error) => how.parse().map_err(|_| error)?,
+            };
+            Ok(Rule { slots: slots.parse()?, reducer })
         };
-        table.insert(key.into(), value);
+        text.split(',').map(rule).collect::<Result<_>>().map(RulesSpec)
     }
-    table.try_into().context("in --controller gravac")
 }
 
 /// Which gradient to keep: `100`, `100:bf16`.
@@ -210,7 +213,7 @@ impl fmt::Display for RecordSpec {
     }
 }
 
-macro_rules! text {
+macro_rules! read_from_text {
     ($($type:ty),*) => {$(
         impl TryFrom<String> for $type {
             type Error = String;
@@ -218,6 +221,12 @@ macro_rules! text {
                 text.parse().map_err(|e: anyhow::Error| format!("{e:#}"))
             }
         }
+    )*};
+}
+read_from_text!(RulesSpec, RecordSpec, ClockSpec, ControllerSpec);
+
+macro_rules! written_as_text {
+    ($($type:ty),*) => {$(
         impl From<$type> for String {
             fn from(spec: $type) -> String {
                 spec.to_string()
@@ -225,7 +234,7 @@ macro_rules! text {
         }
     )*};
 }
-text!(ReducerSpec, FeedbackSpec, RulesSpec, RecordSpec, ClockSpec, ControllerSpec);
+written_as_text!(RecordSpec, ClockSpec);
 
 #[cfg(test)]
 mod tests {
@@ -243,9 +252,10 @@ mod tests {
             let written = ClockSpec::Fixed(seconds).to_string();
             assert_eq!(written.parse::<ClockSpec>().unwrap(), ClockSpec::Fixed(seconds), "{written}");
         }
-        for text in ["constant", "schedule:from=4x,epochs=1", "gravac:epsilon=0.4,min=10x,window=25"] {
-            assert_eq!(text.parse::<ControllerSpec>().unwrap().to_string(), text);
-        }
+        let ControllerSpec::WarmUp(warm_up) = "schedule:from=2x,epochs=0.5".parse().unwrap() else { unreachable!() };
+        assert_eq!(String::from(warm_up), "schedule:from=2x,epochs=0.5");
+        let to = CompressionFactor::new(10.0).unwrap();
+        assert_eq!(warm_up.controller(to, 80).to_string(), "schedule:2x,to=10x,steps=40");
     }
 
     #[test]
@@ -253,7 +263,32 @@ mod tests {
         let wrong = |e: anyhow::Error| format!("{e:#}");
         assert!(wrong("50ms".parse::<ClockSpec>().unwrap_err()).contains("fixed:50ms"));
         assert!(wrong("7:f16".parse::<RecordSpec>().unwrap_err()).contains("STEP:bf16"));
+        assert!(wrong("fc".parse::<RulesSpec>().unwrap_err()).contains("PATTERN=COMPRESSOR"));
+        assert!(wrong("fc=zip".parse::<RulesSpec>().unwrap_err()).contains("valid are"));
         assert!(wrong("grovac".parse::<ControllerSpec>().unwrap_err()).contains("gravac"));
         assert!(wrong("gravac:epsilom=1".parse::<ControllerSpec>().unwrap_err()).contains("epsilon"));
+    }
+
+    #[test]
+    fn gravac_without_settings_is_the_preset_for_small_models_and_what_is_given_wins() {
+        let core = |text: &str| match text.parse().unwrap() {
+            ControllerSpec::Core(controller) => controller,
+            ControllerSpec::WarmUp(_) => panic!("{text}"),
+        };
+        assert_eq!(core("gravac"), GraVacConfig::small_model().into());
+        let given = GraVacConfig { min: "20x".parse().unwrap(), epsilon: 0.7, ..GraVacConfig::small_model() };
+        for text in ["gravac:min=20x,epsilon=0.7", "gravac:20x,epsilon=0.7"] {
+            assert_eq!(core(text), given.clone().into(), "{text}");
+        }
+        assert_eq!(core("constant"), ControllerConfig::None);
+        assert_eq!(core("schedule:4x,to=8x,steps=3").to_string(), "schedule:4x,to=8x,steps=3");
+        assert_eq!(core("none"), ControllerConfig::None);
+    }
+
+    #[test]
+    fn a_rule_names_a_compressor_or_a_reducer() {
+        let rules: RulesSpec = "*.bias=dense,fc.*=topk:10x+natural,conv.*=sparse-all-reduce:8x".parse().unwrap();
+        let reducers: Vec<String> = rules.rules().iter().map(|rule| rule.reducer.to_string()).collect();
+        assert_eq!(reducers, ["gather:dense", "gather:topk:10x+natural", "sparse-all-reduce:8x"]);
     }
 }

@@ -1,5 +1,5 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
-//! communicator of its own.
+//! session of its own.
 
 mod common;
 mod failure;
@@ -31,7 +31,7 @@ use crate::interrupt::Stage;
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
-use crate::spec::{ClockSpec, Toggle};
+use crate::spec::ClockSpec;
 use crate::task::Task;
 
 /// How a run is shown and ended.
@@ -130,7 +130,8 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
 
 /// The session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
-    let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop));
+    let channels = settings.config.channels();
+    let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     Ok(match settings.clock {
         ClockSpec::Fixed(seconds) => comm.stepped(Duration::from_secs_f64(seconds)),
@@ -173,7 +174,7 @@ impl<T: Task> Run<'_, T> {
         match settings.optimizer {
             OptimizerKind::Adam => AdamConfig::new().init(),
             // Under momentum correction each rank has the momentum; here it must not act twice.
-            OptimizerKind::Sgd if settings.momentum_correction == Toggle::On => SgdConfig::new().init(),
+            OptimizerKind::Sgd if settings.corrects_momentum() => SgdConfig::new().init(),
             OptimizerKind::Sgd => {
                 let given = settings.momentum.filter(|momentum| *momentum != 0.0);
                 let momentum = given.map(|m| MomentumConfig::new().with_momentum(m).with_dampening(0.0));

@@ -92,7 +92,7 @@ fn settings(cli: &Cli, aggregator: AggregatorConfig, name: &str, seed: u64) -> R
         dataset: Some("cifar10".into()),
         data: Some(cli.data.clone()),
         model: Some("resnet8".into()),
-        compressor: Some("dense".into()),
+        compressor: Some("dense".parse()?),
         aggregator: Some(aggregator),
         ranks: Some(5),
         batch: Some(16),

@@ -1,8 +1,7 @@
 //! What overlapping buckets hides: seconds of an exchange over TCP with buckets one after another, and overlapped.
 //!
-//! Two ranks, each a process pinned to cores of its own where there are enough. On a single core little is hidden where a
-//! bucket takes milliseconds: the system lets the thread that encodes end its slice before the one that was handed the
-//! communicator goes on. Between the ranks is a relay that lets bytes pass at a rate, and later; it needs cores, too, to keep
+//! Two ranks, each a process pinned to cores of its own where there are enough. Each rank has two threads, so
+//! on a single core there is little to hide. Between the ranks is a relay that lets bytes pass at a rate, and later; it needs cores, too, to keep
 //! that rate. Exchanges with and without overlap take turns; medians of the slower rank are shown.
 //! `hidden` is `1 − overlapped/sequential`, and `hideable` what it would be if the shorter of computing and exchanging were
 //! free; both give the same bits, which is checked.
@@ -68,7 +67,7 @@ struct Row {
     repeats: usize,
     /// Encoding and decoding, buckets one after another: rank 0's median.
     compress_seconds: f64,
-    /// The communicator's calls, likewise.
+    /// The session's calls, likewise.
     exchange_seconds: f64,
     sequential_seconds: f64,
     overlapped_seconds: f64,
@@ -108,7 +107,7 @@ fn launch(arguments: &Arguments) -> Result<()> {
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     pin(environment.rank, arguments.cores)?;
     let join = || -> Result<Session> {
-        Ok(TcpBuilder::from_environment(environment)?.clock(Arc::new(WallClock::start())).join()?.into())
+        Ok(TcpBuilder::from_environment(environment)?.channels(1).clock(Arc::new(WallClock::start())).join()?.into())
     };
     // Where rank 0 does not listen yet, a relay hangs up, which is no reason to call again, as a refusal would be.
     let mut comm = join().or_else(|_| {

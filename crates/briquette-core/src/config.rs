@@ -111,6 +111,11 @@ impl Config {
         self.strategy.get().fewest_ranks(&self.exchange)
     }
 
+    /// The channels that it exchanges on in the background: transports must have them.
+    pub fn channels(&self) -> usize {
+        self.strategy.get().channels().max(usize::from(self.exchange.overlap))
+    }
+
     /// Builds the strategy for a module and a world.
     ///
     /// # Errors

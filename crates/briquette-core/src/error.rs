@@ -44,6 +44,16 @@ pub enum CommError {
         /// The transport's words.
         cause: String,
     },
+    /// A rank has no such channel for exchanges in the background.
+    #[error("rank {rank} cannot exchange on channel {channel}: {cause}")]
+    Channel {
+        /// Whose transport.
+        rank: usize,
+        /// The channel.
+        channel: usize,
+        /// Why not, and what to do.
+        cause: String,
+    },
     /// Two ranks are not doing the same thing.
     #[error(
         "rank {rank} is at {during}, rank {other} at {theirs}: every rank must make the same calls in the same order"

@@ -28,7 +28,7 @@ pub struct SlotReport {
     pub kept: usize,
 }
 
-/// Where the time of an exchange went, on the communicator's clock.
+/// Where the time of an exchange went, on the session's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExchangeSeconds {
     /// Probing, encoding, decoding, as far as no exchange went on meanwhile.

@@ -118,6 +118,12 @@ impl State {
         self.entries.iter().map(|(k, (v, _))| (k.as_str(), v))
     }
 
+    /// The entries that are the same on every rank, by name.
+    pub fn replicated(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let replicated = self.entries.iter().filter(|(_, (_, place))| *place == Place::Replicated);
+        replicated.map(|(k, (v, _))| (k.as_str(), v))
+    }
+
     /// Changes every vector that `own`, which the algorithm that is to load has saved, places on each rank: how a world of
     /// another size spreads or drops them.
     pub fn for_each_own(&mut self, own: &State, mut change: impl FnMut(&str, OnResize, &mut Vec<f32>)) {
@@ -228,6 +234,11 @@ impl<T: Default> Staged<T> {
     /// What was committed last.
     pub fn now(&self) -> &T {
         if self.fresh { &self.empty } else { &self.now }
+    }
+
+    /// Whether a next value waits to be committed.
+    pub fn is_staged(&self) -> bool {
+        self.staged
     }
 
     /// What later parts of the same step see: what is staged, or else what was committed last.

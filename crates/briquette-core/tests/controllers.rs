@@ -32,7 +32,7 @@ fn descend<R: Reducer>(rate: f32, make: impl Fn() -> R + Sync) -> Run {
             let input: Vec<f32> = x.iter().map(noise).collect();
             let (facts, key, slots) = (Facts { step, ..Facts::default() }, Key::new(1).step(step), layout.slots());
             let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
-            reducer.reduce(round, &mut comm)?;
+            reducer.exchange(round, &mut comm)?;
             x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * g);
             let mut report = Report::default();
             reducer.report(&mut report);

@@ -1,6 +1,7 @@
-//! Buckets that overlap: that they do, and what becomes of errors and panics. That no bit changes, the laws say.
+//! Buckets that overlap: that they do, and what becomes of errors and panics. The laws hold them to the same bits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -56,12 +57,44 @@ impl<F: FnMut(usize, Phase) + Send> Reducer for Phases<F> {
     }
 }
 
-/// The bucket of every call.
-type Buckets = Arc<Mutex<Vec<Option<usize>>>>;
+/// Whether bucket `2i + 1` began to be encoded while bucket `2i` was exchanged, on one rank.
+fn overlaps(overlapped: bool, patience: Duration) -> Vec<bool> {
+    let (begun, begins): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..5).map(|_| channel()).unzip();
+    let met = Arc::new(Mutex::new(Vec::new()));
+    let mut begins = begins.into_iter();
+    let mut reducer = Bucketed::new(&layout(), 1, |bucket| {
+        // The channel of the bucket after this one is the next in line.
+        let next = if bucket == 0 { begins.nth(1) } else { begins.next() };
+        let (begun, met) = (begun[bucket].clone(), Arc::clone(&met));
+        Phases(bucket, move |_, phase| match phase {
+            Phase::Encode => drop(begun.send(())),
+            Phase::Exchange => {
+                if let Some(next) = next.as_ref().filter(|_| bucket % 2 == 0) {
+                    met.lock().unwrap().push(next.recv_timeout(patience).is_ok());
+                }
+            }
+            Phase::Decode => {}
+        })
+    })
+    .overlapped(overlapped);
+    reduce(&mut reducer, &[1.0; 10], &mut Local::world(1).remove(0)).unwrap();
+    let met = met.lock().unwrap();
+    met.clone()
+}
+
+#[test]
+fn a_bucket_is_encoded_while_the_one_before_it_is_exchanged() {
+    assert_eq!(overlaps(true, PATIENCE), [true; 2]);
+    assert_eq!(overlaps(false, Duration::from_millis(1)), [false; 2], "one after another");
+}
+
+/// The channel and the bucket of every call.
+type Buckets = Arc<Mutex<Vec<(usize, Option<usize>)>>>;
 
 /// Notes the bucket of every call.
 struct Noting {
-    inner: Local,
+    inner: Box<dyn Transport>,
+    channel: usize,
     buckets: Buckets,
 }
 
@@ -69,7 +102,8 @@ impl Noting {
     fn world(ranks: usize) -> (Vec<Session>, Vec<Buckets>) {
         let around = |inner| {
             let buckets = Buckets::default();
-            (Session::from(Noting { inner, buckets: Arc::clone(&buckets) }), buckets)
+            let noting = Noting { inner: Box::new(inner), channel: 0, buckets: Arc::clone(&buckets) };
+            (Session::from(noting), buckets)
         };
         local(ranks).into_iter().map(around).unzip()
     }
@@ -83,20 +117,24 @@ impl Transport for Noting {
         self.inner.world()
     }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        self.buckets.lock().unwrap().push(call.scope.bucket);
+        self.buckets.lock().unwrap().push((self.channel, call.scope.bucket));
         self.inner.send(to, frame, call)
     }
     fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.buckets.lock().unwrap().push(call.scope.bucket);
+        self.buckets.lock().unwrap().push((self.channel, call.scope.bucket));
         self.inner.recv(from, call)
     }
     fn abort(&mut self, during: Scope, reason: &str) {
         self.inner.abort(during, reason);
     }
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        let inner = self.inner.open(channel)?;
+        Ok(Box::new(Noting { inner, channel, buckets: Arc::clone(&self.buckets) }))
+    }
 }
 
 #[test]
-fn calls_are_made_in_the_order_of_the_buckets_and_name_theirs() {
+fn calls_of_a_channel_are_made_in_the_order_of_its_buckets_and_name_theirs() {
     let (world, noted) = Noting::world(2);
     let scopes = run_ranks(world, |mut comm| {
         let gather = |_| Gather::new(TopK::fraction(0.5).unwrap(), Mean);
@@ -104,8 +142,13 @@ fn calls_are_made_in_the_order_of_the_buckets_and_name_theirs() {
         Ok::<_, ReduceError>(comm.scope().bucket)
     });
     assert_eq!(scopes, [Ok(None), Ok(None)]);
-    let each_twice: Vec<_> = (0..10).map(|call| Some(call / 2)).collect();
-    noted.into_iter().for_each(|buckets| assert_eq!(*buckets.lock().unwrap(), each_twice));
+    for noted in noted {
+        let noted = noted.lock().unwrap();
+        for (channel, expected) in [vec![0, 0, 2, 2, 4, 4], vec![1, 1, 3, 3]].into_iter().enumerate() {
+            let buckets = noted.iter().filter(|(at, _)| *at == channel).map(|(_, bucket)| bucket.unwrap());
+            assert_eq!(buckets.collect::<Vec<_>>(), expected, "channel {channel}");
+        }
+    }
 }
 
 #[test]
@@ -144,8 +187,7 @@ fn a_failure_at_every_call_comes_back_on_every_rank() {
             let Err(ReduceError::Comm(CommError::Aborted { by, during, reason })) = outcome else {
                 panic!("{outcome:?}")
             };
-            // Four calls a bucket.
-            assert_eq!((by, during.bucket), (rank, Some(call as usize / 4)));
+            assert_eq!((by, during.bucket.is_some()), (rank, true));
             assert_eq!(reason, format!("injected failure at call {call}"));
         }
     }
@@ -189,4 +231,32 @@ fn buckets_inside_buckets_end_with_their_last_one() {
         assert!(averages[0].iter().any(|v| *v != 0.0));
         assert!(averages.iter().all(|average| *average == averages[0]), "{averages:?}");
     }
+}
+
+#[test]
+fn without_channels_buckets_are_exchanged_one_after_another() {
+    /// A transport that has none.
+    struct Bare(Local);
+    impl Transport for Bare {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+        fn world(&self) -> usize {
+            self.0.world()
+        }
+        fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+            self.0.send(to, frame, call)
+        }
+        fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+            self.0.recv(from, call)
+        }
+        fn abort(&mut self, during: Scope, reason: &str) {
+            self.0.abort(during, reason);
+        }
+    }
+    let averages = run_ranks(local(2).into_iter().map(Bare).collect(), |mut comm| {
+        let input = [comm.rank() as f32; 10];
+        reduce(&mut Bucketed::new(&layout(), 1, |_| Dense).overlapped(true), &input, &mut comm)
+    });
+    assert_eq!(averages, vec![Ok(vec![0.5; 10]); 2]);
 }

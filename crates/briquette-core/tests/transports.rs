@@ -2,7 +2,7 @@
 
 use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Session, Simulated};
 use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
-use briquette_testkit::transport_suite;
+use briquette_testkit::{channel_suite, transport_suite};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +48,11 @@ transport_suite!(simulated_with_fixed_compute, Threads(|ranks| simulated(patient
 transport_suite!(simulated_with_measured_compute, Threads(|ranks| simulated(patient(ranks), measured())));
 transport_suite!(stepped, Threads(|ranks| stepped(patient(ranks).build())));
 transport_suite!(faulty_without_a_fault, Threads(|ranks| faulty(patient(ranks))));
+
+channel_suite!(channels_of_local, Threads(|ranks| patient(ranks).build()));
+channel_suite!(channels_with_fixed_compute, Threads(|ranks| simulated(patient(ranks), fixed())));
+channel_suite!(channels_with_measured_compute, Threads(|ranks| simulated(patient(ranks), measured())));
+channel_suite!(channels_without_a_fault, Threads(|ranks| faulty(patient(ranks))));
 
 #[test]
 fn deadline_errors_name_both_ranks() {

@@ -205,28 +205,18 @@ impl Endpoint {
         self.stopped.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// As [`listen`](Self::listen), and makes sure of the other rank's number.
-    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
-        self.listen()?;
-        if other < self.world() {
-            return Ok(());
-        }
-        Err(self.lost(other, during, format!("the world has ranks 0 to {}", self.world() - 1)))
-    }
-
     /// Whether rank `to` will take no more frames; it may have sent some before it left.
     fn has_left(&self, to: usize) -> bool {
         to != self.rank && (self.peers[to].left || self.process(to).immediate_probe_with_tag(LEFT).is_some())
     }
 
-    fn lost(&mut self, other: usize, during: Scope, cause: String) -> CommError {
-        self.abort(during, &format!("lost rank {other}: {cause}"));
-        CommError::Lost { rank: self.rank, other, address: None, during, cause }
-    }
-
     /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
     fn left(&mut self, other: usize, during: Scope) -> CommError {
-        self.listen().err().unwrap_or_else(|| self.lost(other, during, "it left the run".to_owned()))
+        self.listen().err().unwrap_or_else(|| {
+            let cause = "it left the run".to_owned();
+            self.abort(during, &format!("lost rank {other}: {cause}"));
+            CommError::Lost { rank: self.rank, other, address: None, during, cause }
+        })
     }
 
     /// Waited for rank `other` until the deadline.
@@ -252,7 +242,7 @@ impl Transport for Endpoint {
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        self.check(to, call.scope)?;
+        self.listen()?;
         if frame.len() > LONGEST {
             let bytes = frame.len();
             let reason = format!("a frame of {bytes} bytes is too long: MPI counts to {LONGEST}. Use smaller buckets");
@@ -281,7 +271,7 @@ impl Transport for Endpoint {
     }
 
     fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.check(from, call.scope)?;
+        self.listen()?;
         let mut wait = Wait::new(self.deadline);
         loop {
             if let Some(frame) = self.take(from, &mut call.pool) {

@@ -1,5 +1,7 @@
 //! What a rank must know to join, and joining.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,7 @@ use crate::reader::Limits;
 use crate::rendezvous::{self, World};
 use crate::secure::Certificates;
 use crate::shared::Shared;
-use crate::tcp::{Parts, Tcp, join_within};
+use crate::tcp::{Channel, Parts, Tcp, join_within};
 use crate::token::{BLANK, Token};
 
 /// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
@@ -51,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) token: Token,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) join_deadline: Duration,
+    pub(crate) channels: usize,
     cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -111,6 +114,7 @@ impl TcpBuilder {
                 token: Token::default(),
                 certificates: None,
                 join_deadline: Duration::from_secs(120),
+                channels: 0,
                 cancel: None,
             },
             deadline: Duration::from_secs(300),
@@ -221,6 +225,13 @@ impl TcpBuilder {
         self
     }
 
+    /// Background channels, for [`Session::start`](briquette_core::Session::start) and buckets that overlap; none if not set.
+    /// Each is one more connection between every two ranks. The same on every rank.
+    pub fn channels(mut self, channels: usize) -> TcpBuilder {
+        self.settings.channels = channels;
+        self
+    }
+
     /// The clock behind [`now`](briquette_core::Session::now); without one it is always 0.
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
         self.clock = Some(clock);
@@ -230,7 +241,7 @@ impl TcpBuilder {
     /// Makes this process a rank, when all ranks are there.
     ///
     /// Starts one thread, which answers for this rank while it computes; the data sockets are driven by the thread that calls the
-    /// communicator.
+    /// session.
     ///
     /// # Errors
     /// [`JoinError`] says what is missing, where, and what to do.
@@ -240,8 +251,8 @@ impl TcpBuilder {
         let settings = Arc::new(settings);
         let (rank, world) = (settings.rank, settings.world);
         let system = |what| JoinError::system(rank, world, what);
-        let poll = mio::Poll::new().map_err(system("watch sockets"))?;
-        let waker = mio::Waker::new(poll.registry(), mio::Token(world)).map_err(system("watch sockets"))?;
+        let polls = (0..=settings.channels).map(|_| watch(world)).collect::<Result<(Vec<_>, Vec<_>), _>>();
+        let (polls, wakers) = polls.map_err(system("watch sockets"))?;
         let (commands, orders) = unbounded_channel();
         let (result, joined) = mpsc::channel();
         let body = move || {
@@ -257,7 +268,7 @@ impl TcpBuilder {
                     Ok(world) => world,
                     Err(error) => return drop(result.send(Err(error))),
                 };
-                let shared = Arc::new(Shared::new(rank, addresses, waker));
+                let shared = Arc::new(Shared::new(rank, addresses, wakers));
                 let streams: Result<Vec<_>, _> =
                     links.into_iter().map(|link| link.map(|link| link.into_stream()).transpose()).collect();
                 let streams = streams.map_err(JoinError::system(rank, world, "take over a socket"));
@@ -278,9 +289,13 @@ impl TcpBuilder {
                 return Err(error);
             }
         };
-        let links = streams.into_iter().map(|stream| stream.map(|stream| Link::new(stream, limits))).collect();
-        let parts = Parts { links, shared, poll, commands, control, deadline, limits, clock };
-        Tcp::new(parts).map_err(system("watch sockets"))
+        let mut links = streams.into_iter().map(|stream| stream.map(|stream| Link::new(stream, limits)));
+        let mut channels = VecDeque::new();
+        for poll in polls {
+            let links = links.by_ref().take(world).collect();
+            channels.push_back(Channel::new(links, poll).map_err(system("watch sockets"))?);
+        }
+        Ok(Tcp::new(Parts { channels, shared, commands, control, deadline, limits, clock }))
     }
 
     fn check(&self) -> Result<(), JoinError> {
@@ -312,6 +327,13 @@ impl TcpBuilder {
         }
         Ok(())
     }
+}
+
+/// A watcher of sockets, and what wakes it.
+fn watch(world: usize) -> io::Result<(mio::Poll, mio::Waker)> {
+    let poll = mio::Poll::new()?;
+    let waker = mio::Waker::new(poll.registry(), mio::Token(world))?;
+    Ok((poll, waker))
 }
 
 /// Whether no other machine can reach an address. An address that is not known yet does not count as such.

@@ -115,7 +115,8 @@ async fn attempt(
         here.set_ip(port.ip());
     }
     here.set_port(port.port());
-    let role = Role::Join { address: settings.advertise.clone().unwrap_or_else(|| here.to_string()) };
+    let own_address = settings.advertise.clone().unwrap_or_else(|| here.to_string());
+    let role = Role::Join { address: own_address, channels: settings.channels };
     let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
     match greeted {
         Ok(Ok(stream)) => Ok(Master { stream, address, listener: own }),
@@ -136,12 +137,12 @@ async fn attempt(
 pub(crate) async fn call_rank(
     settings: &Settings,
     (other, address): (usize, &str),
-    session: &str,
+    (session, channel): (&str, usize),
     deadline: Instant,
 ) -> Result<Secure, JoinError> {
     let (rank, place) = (settings.rank, address.to_owned());
     let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
-    let role = Role::Data { session: session.to_owned() };
+    let role = Role::Data { session: session.to_owned(), channel };
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     loop {
         let until = deadline.min(Instant::now() + HANDSHAKE);

@@ -17,10 +17,10 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
 
 /// That rank `rank` of `world` can open the connections it does not have yet. Where the system says nothing of its limit, it
 /// is found when it is reached.
-pub(crate) fn check(rank: usize, world: usize) -> Result<(), JoinError> {
+pub(crate) fn check(rank: usize, world: usize, channels: usize) -> Result<(), JoinError> {
     match usage() {
-        Some((open, limit)) if open + missing(rank, world) + BESIDES > limit => {
-            Err(exhausted(rank, world, "too many open files".to_owned()))
+        Some((open, limit)) if open + missing(rank, world, channels) + BESIDES > limit => {
+            Err(error(rank, world, channels, "too many open files".to_owned()))
         }
         _ => Ok(()),
     }
@@ -28,18 +28,21 @@ pub(crate) fn check(rank: usize, world: usize) -> Result<(), JoinError> {
 
 /// The error of a rank that has reached a limit, in the system's words or others.
 pub(crate) fn exhausted(rank: usize, world: usize, cause: String) -> JoinError {
-    let needed = missing(rank, world) + BESIDES;
+    error(rank, world, 0, cause)
+}
+
+fn error(rank: usize, world: usize, channels: usize, cause: String) -> JoinError {
+    let needed = missing(rank, world, channels) + BESIDES;
     let usage = usage().map_or(String::new(), |(open, limit)| format!("; {open} are open, and the limit is {limit}"));
     // Generous, and a number that people set.
     let advice = (4 * (needed + 64)).next_power_of_two();
     JoinError::Descriptors { rank, world, cause, needed, usage, advice }
 }
 
-/// Connections that a rank has yet to make when its world begins to come together: one to each other rank, and on rank 0 a
-/// second one.
-fn missing(rank: usize, world: usize) -> usize {
-    let others = world.saturating_sub(1);
-    if rank == 0 { 2 * others } else { others }
+/// Connections that a rank has yet to make when its world begins to come together: one to each other rank, another for each
+/// background channel, and on rank 0 one more.
+fn missing(rank: usize, world: usize, channels: usize) -> usize {
+    world.saturating_sub(1) * (1 + channels + usize::from(rank == 0))
 }
 
 /// How many files this process has open, and how many it may have.

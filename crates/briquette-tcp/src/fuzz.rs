@@ -107,7 +107,7 @@ pub fn call_and_hear(answer: &[u8]) -> Result<(), String> {
 }
 
 fn introduction() -> Introduction {
-    let role = Role::Data { session: "session".to_owned() };
+    let role = Role::Data { session: "session".to_owned(), channel: 0 };
     Introduction { rank: 1, to: 0, world: 2, version: "0".to_owned(), role }
 }
 

@@ -43,10 +43,18 @@ pub(crate) struct Introduction {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// To rank 0: this rank wants to join, and takes calls at this address.
-    Join { address: String },
-    /// To any rank, in a world that has come together under this name.
-    Data { session: String },
+    /// To rank 0: this rank wants to join, accepts connections at this address, and has background channels.
+    Join {
+        address: String,
+        #[serde(default)]
+        channels: usize,
+    },
+    /// To any rank, in a world that has come together under this name: frames of this channel.
+    Data {
+        session: String,
+        #[serde(default)]
+        channel: usize,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

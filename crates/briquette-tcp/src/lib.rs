@@ -2,11 +2,12 @@
 //! under TLS.
 //!
 //! ```no_run
+//! use briquette_core::Session;
 //! use briquette_tcp::{Environment, TcpBuilder};
 //!
 //! // As `briquette launch`, torchrun or a scheduler's script has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 //! let place = Environment::read(|name| std::env::var(name).ok())?.ok_or("start this with `briquette launch`")?;
-//! let mut comm = TcpBuilder::from_environment(&place)?.join()?;
+//! let mut comm = Session::from(TcpBuilder::from_environment(&place)?.join()?);
 //! let mut x = vec![comm.rank() as f32; 1_000_000];
 //! comm.all_reduce_sum(&mut x)?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -18,8 +19,8 @@
 //! outside of loopback there must be one. [`Certificates`] put TLS 1.3 under everything. Strangers are refused, named once in
 //! the log, and change nothing.
 //!
-//! **At work.** Each pair of ranks has one connection for frames, driven by the thread that calls the communicator; a control
-//! thread sends heartbeats and receives the reasons why others stop. The collectives are core's, so the bits are those of every
+//! **At work.** Each pair of ranks has one connection for frames, and one more for each of its
+//! [background channels](TcpBuilder::channels), driven by the thread that calls the session of the channel; a control thread sends heartbeats and receives the reasons why others stop. The collectives are core's, so the bits are those of every
 //! other transport.
 //!
 //! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Session::traffic)
@@ -30,12 +31,13 @@
 //! use briquette_core::error::CommError;
 //!
 //! let world = briquette_tcp::loopback(3, |rank| rank)?;
-//! let written = run_ranks(world, |mut comm| {
+//! let meters: Vec<_> = world.iter().map(briquette_tcp::Tcp::meter).collect();
+//! let sent = run_ranks(world, |mut comm| {
 //!     comm.all_reduce_sum(&mut [1.0; 100])?;
-//!     assert_eq!(comm.traffic().sent, 2 * 400);
-//!     Ok::<_, CommError>(comm.socket_bytes().written)
+//!     Ok::<_, CommError>(comm.traffic().sent)
 //! });
-//! assert_eq!(written, vec![Ok(2 * (68 + 400)); 3]);
+//! assert_eq!(sent, vec![Ok(2 * 400); 3]);
+//! assert!(meters.iter().all(|meter| meter.read().written == 2 * (68 + 400)));
 //! # Ok::<_, briquette_tcp::JoinError>(())
 //! ```
 //!

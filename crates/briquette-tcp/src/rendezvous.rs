@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) lines: Lines,
-    /// By rank; none to itself.
+    /// By channel, then by rank; none to itself.
     pub(crate) links: Vec<Option<Secure>>,
     /// Where each rank takes calls.
     pub(crate) addresses: Vec<String>,
@@ -96,7 +96,7 @@ async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, Joi
 
 impl Gathering {
     async fn lead(&mut self) -> Result<Vec<Option<Secure>>, JoinError> {
-        descriptors::check(0, self.settings.world)?;
+        descriptors::check(0, self.settings.world, self.settings.channels)?;
         self.gather().await?;
         let session = random_name(0)?;
         let addresses = self.addresses.clone();
@@ -153,7 +153,7 @@ impl Gathering {
     }
 
     async fn follow(&mut self, master: SocketAddr) -> Result<Vec<Option<Secure>>, JoinError> {
-        descriptors::check(self.settings.rank, self.settings.world)?;
+        descriptors::check(self.settings.rank, self.settings.world, self.settings.channels)?;
         let (session, addresses) = match timeout_at(self.deadline, self.lines.next()).await {
             Ok((_, Event::Said(Message::Roster { session, addresses }))) => (session, addresses),
             Ok((rank, event)) => return Err(stopped(rank, event)),
@@ -186,16 +186,17 @@ impl Gathering {
     /// Links to everyone: calls the ranks below, waits for those above. Ranks that have all of theirs meanwhile are no
     /// longer `unready`.
     async fn mesh(&mut self, session: &str, unready: &mut BTreeSet<usize>) -> Result<Vec<Option<Secure>>, JoinError> {
-        let rank = self.settings.rank;
-        let mut links: Vec<Option<Secure>> = (0..self.settings.world).map(|_| None).collect();
-        for (other, address) in self.addresses.iter().enumerate().take(rank) {
-            let calling = call_rank(&self.settings, (other, address), session, self.deadline);
+        let Settings { rank, world, channels, .. } = *self.settings;
+        let all = (0..=channels).flat_map(|channel| (0..world).map(move |other| (channel, other)));
+        let mut links: Vec<Option<Secure>> = all.clone().map(|_| None).collect();
+        for (channel, other) in all.clone().filter(|(_, other)| *other < rank) {
+            let calling = call_rank(&self.settings, (other, &self.addresses[other]), (session, channel), self.deadline);
             let called = tokio::select! {
                 called = calling => called,
                 (rank, event) = self.lines.next() => return Err(stopped(rank, event)),
             };
             match called {
-                Ok(link) => links[other] = Some(link),
+                Ok(link) => links[channel * world + other] = Some(link),
                 // Rank 0 may know of an earlier reason: then the other rank has given up already.
                 Err(error) => match timeout(GRACE, self.lines.next()).await {
                     Ok((rank, event @ Event::Said(Message::Fail(_)))) => return Err(stopped(rank, event)),
@@ -203,7 +204,8 @@ impl Gathering {
                 },
             }
         }
-        while let Some(missing) = (rank + 1..links.len()).find(|other| links[*other].is_none()) {
+        let above = all.filter(|(_, other)| *other > rank);
+        while let Some((_, missing)) = above.clone().find(|(channel, other)| links[channel * world + other].is_none()) {
             match self.next(session, &mut links).await {
                 Ok(None) => {}
                 Ok(Some((rank, Event::Said(Message::Ready)))) if unready.remove(&rank) => {}
@@ -240,17 +242,20 @@ impl Gathering {
 
     /// Makes a link of a call that is expected.
     async fn connect(&self, caller: Caller<Secure>, from: SocketAddr, session: &str, links: &mut [Option<Secure>]) {
-        let Settings { rank: own, world, .. } = *self.settings;
+        let Settings { rank: own, world, channels, .. } = *self.settings;
         let Introduction { rank, to, role, .. } = caller.introduction.clone();
         let problem = match role {
             Role::Join { .. } => format!("rank {rank} has joined already, and the world is complete"),
-            Role::Data { session: other } if other != session => "that call is for another run".to_owned(),
+            Role::Data { session: other, .. } if other != session => "that call is for another run".to_owned(),
             Role::Data { .. } if to != own => format!("that call is for rank {to}, and this is rank {own}"),
+            Role::Data { channel, .. } if channel > channels => {
+                format!("that call is for channel {channel}, and rank {own} has {channels} in the background")
+            }
             // A rank that connects again has lost the link that was made.
             Role::Data { .. } if rank <= own || rank >= world => {
                 format!("rank {own} does not expect a call from rank {rank}")
             }
-            Role::Data { .. } => return links[rank] = caller.welcome().await.ok(),
+            Role::Data { channel, .. } => return links[channel * world + rank] = caller.welcome().await.ok(),
         };
         send_away(caller, from, problem).await;
     }
@@ -259,8 +264,10 @@ impl Gathering {
     /// one too many is rejected.
     async fn enrol(&mut self, caller: Caller<Secure>, from: SocketAddr) -> Result<(), JoinError> {
         let Introduction { rank, to, world, version, role } = caller.introduction.clone();
+        let channels = if let Role::Join { channels, .. } = role { channels } else { self.settings.channels };
         let differs = [
             ("world size", self.settings.world.to_string(), world.to_string()),
+            ("number of background channels", self.settings.channels.to_string(), channels.to_string()),
             ("version of briquette", VERSION.to_owned(), version),
         ];
         if let Some((field, ours, theirs)) = differs.into_iter().find(|(_, ours, theirs)| ours != theirs) {
@@ -276,7 +283,7 @@ impl Gathering {
             Role::Join { .. } if self.lines.has(rank) => {
                 format!("rank {rank} has joined already: two processes were started as rank {rank}")
             }
-            Role::Join { address } => {
+            Role::Join { address, .. } => {
                 if let Ok(stream) = caller.welcome().await {
                     self.addresses[rank] = address;
                     self.lines.add(rank, stream);

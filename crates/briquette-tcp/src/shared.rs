@@ -54,7 +54,8 @@ pub(crate) struct Shared {
     /// Where each rank takes calls.
     pub(crate) addresses: Vec<String>,
     stopped: OnceLock<Stop>,
-    waker: mio::Waker,
+    /// Of every channel.
+    wakers: Vec<mio::Waker>,
     doing: Mutex<Scope>,
     peers: Mutex<Vec<Peer>>,
 }
@@ -68,10 +69,10 @@ pub(crate) struct Peer {
 }
 
 impl Shared {
-    pub(crate) fn new(rank: usize, addresses: Vec<String>, waker: mio::Waker) -> Shared {
+    pub(crate) fn new(rank: usize, addresses: Vec<String>, wakers: Vec<mio::Waker>) -> Shared {
         let peer = Peer { heard: Instant::now(), doing: Doing::default(), left: false };
         let peers = Mutex::new(vec![peer; addresses.len()]);
-        Shared { rank, addresses, stopped: OnceLock::new(), waker, doing: Mutex::default(), peers }
+        Shared { rank, addresses, stopped: OnceLock::new(), wakers, doing: Mutex::default(), peers }
     }
 
     pub(crate) fn stopped(&self) -> Option<&Stop> {
@@ -82,7 +83,7 @@ impl Shared {
     pub(crate) fn stop(&self, stop: Stop) -> bool {
         let first = self.stopped.set(stop).is_ok();
         // A waker that cannot wake leaves the calling thread to its deadline.
-        drop(self.waker.wake());
+        self.wakers.iter().for_each(|waker| drop(waker.wake()));
         first
     }
 

@@ -30,6 +30,8 @@ const LEAVING: Duration = Duration::from_secs(3);
 /// One rank of a world of processes, connected to every other one; made by [`TcpBuilder`](crate::TcpBuilder).
 pub struct Tcp {
     rank: usize,
+    /// 0, or that of a second endpoint.
+    channel: usize,
     shared: Arc<Shared>,
     links: Vec<Option<Link>>,
     /// Frames from this rank to itself.
@@ -41,24 +43,36 @@ pub struct Tcp {
     deadline: Duration,
     limits: Limits,
     clock: Option<Arc<dyn Clock + Sync>>,
-    meter: Arc<Mutex<SocketBytes>>,
+    meter: SocketMeter,
+    /// Background channels that are not open.
+    spare: Vec<Option<Channel>>,
+}
+
+/// The sockets of a channel.
+pub(crate) struct Channel {
+    links: Vec<Option<Link>>,
+    poll: mio::Poll,
 }
 
 /// Shows what has gone over a rank's sockets; see [`Tcp::meter`].
 #[derive(Debug, Clone)]
-pub struct SocketMeter(Arc<Mutex<SocketBytes>>);
+pub struct SocketMeter(Arc<Mutex<Vec<SocketBytes>>>);
 
 impl SocketMeter {
-    /// As of the last collective's end.
+    /// Of all channels, as of the end of the last collective on each.
     pub fn read(&self) -> SocketBytes {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sum(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied())
+    }
+
+    fn set(&self, channel: usize, bytes: SocketBytes) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[channel] = bytes;
     }
 }
 
 pub(crate) struct Parts {
-    pub(crate) links: Vec<Option<Link>>,
+    /// At least one.
+    pub(crate) channels: VecDeque<Channel>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) poll: mio::Poll,
     pub(crate) commands: UnboundedSender<Command>,
     pub(crate) control: JoinHandle<()>,
     pub(crate) deadline: Duration,
@@ -66,16 +80,25 @@ pub(crate) struct Parts {
     pub(crate) clock: Option<Arc<dyn Clock + Sync>>,
 }
 
-impl Tcp {
-    pub(crate) fn new(parts: Parts) -> io::Result<Tcp> {
-        let Parts { mut links, shared, poll, commands, control, deadline, limits, clock } = parts;
+impl Channel {
+    pub(crate) fn new(mut links: Vec<Option<Link>>, poll: mio::Poll) -> io::Result<Channel> {
         for (rank, link) in links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(link.stream.socket(), mio::Token(rank), interest)?;
         }
-        Ok(Tcp {
+        Ok(Channel { links, poll })
+    }
+}
+
+impl Tcp {
+    pub(crate) fn new(parts: Parts) -> Tcp {
+        let Parts { mut channels, shared, commands, control, deadline, limits, clock } = parts;
+        let meter = SocketMeter(Arc::new(Mutex::new(vec![SocketBytes::default(); channels.len()])));
+        let Channel { links, poll } = channels.pop_front().expect("the first channel");
+        Tcp {
             rank: shared.rank,
+            channel: 0,
             shared,
             links,
             own: VecDeque::new(),
@@ -86,28 +109,42 @@ impl Tcp {
             deadline,
             limits,
             clock,
-            meter: Arc::default(),
-        })
+            meter,
+            spare: channels.into_iter().map(Some).collect(),
+        }
     }
 
-    /// What went over the sockets, with the headers of the frames, which [`traffic`](briquette_core::Session::traffic) leaves out: it is
-    /// less by [`HEADER`](crate::frame::HEADER) bytes a frame.
+    /// What went over the sockets of this channel, with the headers of the frames, which
+    /// [`traffic`](briquette_core::Session::traffic) leaves out: it is less by [`HEADER`](crate::frame::HEADER) bytes a frame.
     pub fn socket_bytes(&self) -> SocketBytes {
-        let mut sum = SocketBytes::default();
-        for SocketBytes { written, read, frames_sent, frames_received } in self.links.iter().flatten().map(Link::moved)
-        {
-            sum.written += written;
-            sum.read += read;
-            sum.frames_sent += frames_sent;
-            sum.frames_received += frames_received;
-        }
-        sum
+        sum(self.links.iter().flatten().map(Link::moved))
+    }
+
+    /// The endpoint of a background channel that is not open yet.
+    fn opened(&mut self, channel: usize) -> Option<Tcp> {
+        let Channel { links, poll } = self.spare.get_mut(channel.checked_sub(1)?)?.take()?;
+        Some(Tcp {
+            rank: self.rank,
+            channel,
+            shared: Arc::clone(&self.shared),
+            links,
+            own: VecDeque::new(),
+            poll,
+            events: Events::with_capacity(64),
+            commands: self.commands.clone(),
+            control: None,
+            deadline: self.deadline,
+            limits: self.limits,
+            clock: self.clock.clone(),
+            meter: self.meter.clone(),
+            spare: Vec::new(),
+        })
     }
 
     /// A meter that shows [`socket_bytes`](Self::socket_bytes) to code that has given the endpoint to a session, as of the last
     /// collective's end.
     pub fn meter(&self) -> SocketMeter {
-        SocketMeter(Arc::clone(&self.meter))
+        self.meter.clone()
     }
 
     /// Where a rank takes calls.
@@ -115,19 +152,10 @@ impl Tcp {
         self.shared.addresses.get(rank).map(String::as_str)
     }
 
-    /// The reason why nothing works any more, or the other rank's number made sure of.
-    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
+    /// Publishes what this rank is doing; the reason why nothing works any more.
+    fn check(&mut self, during: Scope) -> Result<(), CommError> {
         self.shared.publish(during);
-        if let Some(error) = self.shared.verdict(during) {
-            return Err(error);
-        }
-        if other < self.world() {
-            return Ok(());
-        }
-        let cause = format!("the world has ranks 0 to {}", self.world() - 1);
-        let error = CommError::Lost { rank: self.rank, other, address: None, during, cause };
-        self.abort(during, &error.to_string());
-        Err(error)
+        self.shared.verdict(during).map_or(Ok(()), Err)
     }
 
     /// Lets every link do what it can, and waits for events until `until` if there was nothing to do.
@@ -251,7 +279,7 @@ impl Transport for Tcp {
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        self.check(to, call.scope)?;
+        self.check(call.scope)?;
         if frame.len() > self.limits.frame {
             let (len, longest) = (frame.len(), self.limits.frame);
             let cause = format!("a frame of {len} bytes for it; ranks take {longest} at most (`longest_frame`)");
@@ -276,7 +304,7 @@ impl Transport for Tcp {
     }
 
     fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.check(from, call.scope)?;
+        self.check(call.scope)?;
         if from == self.rank {
             return self.own.pop_front().ok_or_else(|| self.overdue(from, call.scope));
         }
@@ -292,10 +320,10 @@ impl Transport for Tcp {
 
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         while let Some(rank) = self.links.iter().position(|link| link.as_ref().is_some_and(|l| !l.is_flushed())) {
-            self.check(rank, call.scope)?;
+            self.check(call.scope)?;
             self.until(rank, call, |comm, _| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
         }
-        *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = self.socket_bytes();
+        self.meter.set(self.channel, self.socket_bytes());
         Ok(())
     }
 
@@ -310,6 +338,16 @@ impl Transport for Tcp {
         Box::new(move || shared.verdict(shared.doing()))
     }
 
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        let (rank, channels) = (self.rank, self.spare.len());
+        let opened = self.opened(channel).map(|endpoint| Box::new(endpoint) as _);
+        opened.ok_or_else(|| {
+            let cause =
+                format!("it joined with {channels} in the background; set `TcpBuilder::channels` on every rank");
+            CommError::Channel { rank, channel, cause }
+        })
+    }
+
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         self.clock.clone()
     }
@@ -317,14 +355,25 @@ impl Transport for Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
+        // Ranks that opened a channel find that this one left it.
+        (1..=self.spare.len()).for_each(|channel| drop(self.opened(channel)));
         if self.shared.stopped().is_none() {
             self.leave();
         }
-        drop(self.commands.send(Command::Leave));
         if let Some(control) = self.control.take() {
+            drop(self.commands.send(Command::Leave));
             join_within(control, LEAVING);
         }
     }
+}
+
+fn sum(all: impl Iterator<Item = SocketBytes>) -> SocketBytes {
+    all.fold(SocketBytes::default(), |sum, SocketBytes { written, read, frames_sent, frames_received }| SocketBytes {
+        written: sum.written + written,
+        read: sum.read + read,
+        frames_sent: sum.frames_sent + frames_sent,
+        frames_received: sum.frames_received + frames_received,
+    })
 }
 
 /// Waits for a thread, but not forever.
@@ -342,6 +391,6 @@ pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
 
 impl fmt::Debug for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tcp(rank {} of {})", self.rank, self.world())
+        write!(f, "Tcp(rank {} of {}, channel {})", self.rank, self.world(), self.channel)
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! - Under `cargo test`: [`transport_suite!`](crate::transport_suite) makes one test per fact.
 //! - In a program that a launcher starts once per rank: [`facts`] lists them all by name.
+//! - [`channel_suite!`](crate::channel_suite): the same for exchanges in the background, where a transport has channels.
 //! - [`a_deadline_error_names_both_ranks`] wants a launcher of impatient worlds, so it is in neither list.
 //!
 //! # What a fact may rely on
@@ -17,13 +18,17 @@ use briquette_core::comm::{SMALL_ALL_REDUCE, run_ranks};
 use briquette_core::error::CommError;
 use std::fmt;
 
+mod channels;
 mod collectives;
 mod frames;
+mod groups;
 mod memory;
 mod stopped;
 
+pub use channels::*;
 pub use collectives::*;
 pub use frames::*;
+pub use groups::*;
 pub use memory::*;
 pub use stopped::*;
 
@@ -126,6 +131,39 @@ macro_rules! transport_suite {
     };
 }
 
+/// Makes a module with one test per fact about exchanges in the background, for transports with two channels:
+/// `channel_suite!(name, launch)`, as [`transport_suite!`](crate::transport_suite).
+///
+/// ```
+/// use briquette_core::comm::Local;
+/// use briquette_testkit::{channel_suite, suite::Threads};
+///
+/// channel_suite!(local, Threads(Local::world));
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! channel_suite {
+    ($name:ident, $launch:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "the launcher may name anything around it, or nothing")]
+            use super::*;
+
+            fn launch() -> impl $crate::suite::Launch {
+                $launch
+            }
+            $crate::__tests! {
+                goes_on [
+                    frames_of_channels_do_not_mix
+                    a_job_gives_the_bits_and_counts_the_bytes_of_the_foreground
+                    a_job_needs_no_call_of_its_session
+                    a_rank_that_leaves_ends_its_jobs_first
+                ]
+                stops [an_abort_in_a_job_stops_every_channel_of_every_rank]
+            }
+        }
+    };
+}
+
 /// The one list of facts; hands it to another macro of this crate.
 #[doc(hidden)]
 #[macro_export]
@@ -145,6 +183,8 @@ macro_rules! __facts {
                 a_frame_of_five_megabytes_arrives_whole
                 traffic_equals_the_formulas
                 the_pool_stays_as_it_is_after_warm_up
+                groups_exchange_beside_each_other
+                a_hierarchical_all_reduce_is_the_flat_one
             ]
             stops [
                 abort_reaches_pending_and_later_calls_of_every_rank

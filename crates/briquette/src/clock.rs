@@ -1,4 +1,4 @@
-//! The wall clock, for communicators and simulations: the core reads none.
+//! The wall clock, for sessions and simulations: the core reads none.
 
 use std::time::Instant;
 

@@ -33,7 +33,7 @@
 //! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
 //!   [world of several](Synchronizer::with_rebroadcast).
 //! - [`strategy`]: algorithms of your own.
-//! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for communicators, as core reads none.
+//! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for sessions, as core reads none.
 //!
 //! # What to use when
 //!
@@ -42,7 +42,7 @@
 //! | a fast network, or a small model | [`Config::dense`]: compression would lose |
 //! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](briquette_core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
-//! | no idea which compression ratio | [`Config::gravac`], a communicator with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
+//! | no idea which compression ratio | [`Config::gravac`], a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
 //! | hardly any network | Local SGD: `Config::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |

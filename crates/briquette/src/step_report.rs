@@ -28,7 +28,7 @@ pub struct StepReport {
     pub write_seconds: f64,
     /// Seconds in communication, this rank's: step header and waiting for the slowest rank included.
     pub exchange_seconds: f64,
-    /// The communicator's clock when the step's exchange ended, or would have begun where nothing was due.
+    /// The session's clock when the step's exchange ended, or would have begun where nothing was due.
     pub clock: f64,
     /// How far ranks had drifted apart, where parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any
     /// rank, w₀ being rank 0's parameters.

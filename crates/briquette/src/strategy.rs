@@ -56,6 +56,12 @@ pub trait BuildStrategy: Send {
     /// [`ConfigError`] for what cannot work, before any rank communicates.
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
+    /// The channels that it exchanges on in the background, which the transport must have: [`join`](crate::Synchronizer::join) opens
+    /// them before any rank communicates.
+    fn channels(&self) -> usize {
+        0
+    }
+
     /// Whether an average may have values where no rank has a gradient, as it has where what was not sent before is remembered.
     /// If not, such slots become 0.
     fn remembers(&self) -> bool {
@@ -75,6 +81,9 @@ impl BuildStrategy for Config {
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Config::build(self, layout, world)
     }
+    fn channels(&self) -> usize {
+        Config::channels(self)
+    }
     fn remembers(&self) -> bool {
         Config::remembers(self)
     }
@@ -93,7 +102,7 @@ where
     S: SyncStrategy + 'static,
     F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
 {
-    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true }
+    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true, channels: 0 }
 }
 
 /// See [`custom`].
@@ -102,6 +111,7 @@ pub struct Custom<F> {
     build: F,
     weighs_samples: bool,
     remembers: bool,
+    channels: usize,
 }
 
 impl<F> Custom<F> {
@@ -110,6 +120,13 @@ impl<F> Custom<F> {
     #[must_use]
     pub fn without_memory(mut self) -> Self {
         self.remembers = false;
+        self
+    }
+
+    /// The strategy exchanges in the background, on this many channels.
+    #[must_use]
+    pub fn with_channels(mut self, channels: usize) -> Self {
+        self.channels = channels;
         self
     }
 
@@ -137,6 +154,9 @@ where
     }
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new((self.build)(layout, world)?))
+    }
+    fn channels(&self) -> usize {
+        self.channels
     }
     fn remembers(&self) -> bool {
         self.remembers

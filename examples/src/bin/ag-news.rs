@@ -11,7 +11,7 @@ use briquette_examples::record::Summary;
 use briquette_examples::settings::{OptimizerKind, Options, Settings};
 use briquette_examples::task::TextTask;
 use briquette_examples::train::{Control, train};
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   ag-news --dataset generated --model lstm --ranks 2
@@ -19,8 +19,7 @@ const EXAMPLES: &str = "Examples:
   ag-news --reducer dense --network 100mbit,1ms";
 
 fn main() -> ExitCode {
-    let command =
-        Cli::command().name("ag-news").about("Trains AG-News or generated texts on many ranks").after_help(EXAMPLES);
+    let command = cli::command("ag-news", "Trains AG-News or generated texts on many ranks", EXAMPLES);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
     let defaults = Options {
         dataset: Some("ag-news".into()),

@@ -11,7 +11,7 @@ use briquette_examples::record::Summary;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   cifar --dataset generated --model resnet8 --ranks 4
@@ -21,10 +21,7 @@ const EXAMPLES: &str = "Examples:
   cifar --schedule constant --epochs 5 --out runs/long, and later: cifar --resume runs/long --epochs 10";
 
 fn main() -> ExitCode {
-    let command = Cli::command()
-        .name("cifar")
-        .about("Trains CIFAR-10, CIFAR-100 or generated images on many ranks")
-        .after_help(EXAMPLES);
+    let command = cli::command("cifar", "Trains CIFAR-10, CIFAR-100 or generated images on many ranks", EXAMPLES);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
     let defaults = Options {
         dataset: Some("cifar10".into()),

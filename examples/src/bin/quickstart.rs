@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use briquette::core::Key;
+use briquette::core::config::ReducerConfig;
 use briquette_cli::terminal::bytes;
 use briquette_cli::terminal::printable;
 use briquette_datasets::{Augment, ImageKind, ImageSource};
@@ -16,7 +17,7 @@ use briquette_examples::models::ImageModelKind;
 use briquette_examples::output::Output;
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
-use briquette_examples::spec::{ClockSpec, ControllerSpec, ReducerSpec, Toggle};
+use briquette_examples::spec::{ClockSpec, Toggle};
 use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
 use clap::Parser;
@@ -83,12 +84,12 @@ fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
     let own = if adaptive {
         Options {
             momentum_correction: Some(Toggle::On),
-            compressor: Some("topk:10x:q8".into()),
-            controller: Some(ControllerSpec::Gravac(String::new())),
+            compressor: Some("topk:10x:q8".parse()?),
+            controller: Some("gravac".parse()?),
             ..Options::default()
         }
     } else {
-        Options { reducer: Some(ReducerSpec::Dense), ..Options::default() }
+        Options { reducer: Some(ReducerConfig::Dense), ..Options::default() }
     };
     let shared = Options {
         dataset: Some("generated".into()),

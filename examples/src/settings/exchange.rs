@@ -1,114 +1,177 @@
-//! Which flags make the exchange, and what they make.
+//! From flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
 use anyhow::{Context, Result, bail};
 use briquette::core::compress::Compressor;
-use briquette::core::config::{AggregatorConfig, CompressorConfig, Config, ControllerConfig, Exchange, Feedback};
+use briquette::core::config::{
+    AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig,
+};
 use briquette::core::layer::Momentum;
+use briquette::core::reduce::GatherConfig;
 use briquette::core::{CompressionFactor, Layout};
 
-use super::{OptimizerKind, Settings};
-use crate::spec::{ControllerSpec, FeedbackSpec, ReducerSpec, RulesSpec, Toggle};
+use super::{OptimizerKind, Options, Settings};
+pub use crate::spec::WarmUp;
+use crate::spec::{ControllerSpec, Toggle};
 
 /// Refuses a flag that would be ignored.
-fn unused<T>(flag: &str, given: Option<T>, under: &str) -> Result<Option<T>> {
-    if given.is_some() {
-        bail!("--{flag} would be ignored under {under}: leave it away");
+fn unused<T>(flag: &str, given: Option<&T>, under: &str) -> Result<()> {
+    match given {
+        Some(_) => bail!("--{flag} would be ignored under {under}: leave it away"),
+        None => Ok(()),
     }
-    Ok(None)
 }
+
+const SGD_MOMENTUM: f64 = 0.9;
 
 /// Adam has its own.
 pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<Option<f64>> {
     match optimizer {
-        OptimizerKind::Sgd => Ok(Some(given.unwrap_or(0.9))),
-        OptimizerKind::Adam => unused("momentum", given, "--optimizer adam"),
+        OptimizerKind::Sgd => Ok(Some(given.unwrap_or(SGD_MOMENTUM))),
+        OptimizerKind::Adam => unused("momentum", given.as_ref(), "--optimizer adam").map(|()| None),
     }
 }
 
-/// The flags of an exchange of gradients.
-pub(super) struct ExchangeFlags {
-    pub(super) reducer: Option<ReducerSpec>,
-    pub(super) compressor: Option<String>,
-    pub(super) per_slot: Option<Toggle>,
-    pub(super) aggregator: Option<AggregatorConfig>,
-    pub(super) rules: Option<RulesSpec>,
-    pub(super) dense_below: Option<usize>,
-    pub(super) feedback: Option<FeedbackSpec>,
+/// What a compressor may be set of: a gather, alone or in several rounds.
+fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
+    match reducer {
+        ReducerConfig::Gather(gather) => Some(gather),
+        ReducerConfig::MultiStep(rounds) => gather(&mut rounds.inner),
+        _ => None,
+    }
 }
 
-impl ExchangeFlags {
-    /// Defaults for what the exchange uses; what it does not use must not be given.
-    pub(super) fn resolve(self, local: bool, correction: Toggle) -> Result<ExchangeFlags> {
-        if local {
-            let under = "--local-steps, which averages parameters exactly";
-            return Ok(ExchangeFlags {
-                reducer: unused("reducer", self.reducer, under)?,
-                compressor: unused("compressor", self.compressor, under)?,
-                per_slot: unused("per-slot", self.per_slot, under)?,
-                aggregator: unused("aggregator", self.aggregator, under)?,
-                rules: unused("rules", self.rules, under)?,
-                dense_below: unused("dense-below", self.dense_below, under)?,
-                feedback: unused("feedback", self.feedback, under)?,
-            });
+impl Options {
+    /// The exchange: that of a file, or the default one, with what the flags change of it.
+    pub(super) fn exchange(&self) -> Result<(Config, Option<WarmUp>)> {
+        let mut config = self.config.clone().unwrap_or_default();
+        self.set_strategy(&mut config)?;
+        self.set_reducer(&mut config)?;
+        let mut warm_up = None;
+        match &self.controller {
+            Some(ControllerSpec::Core(controller)) => config.exchange.controller = controller.clone(),
+            Some(ControllerSpec::WarmUp(shape)) => warm_up = Some(*shape),
+            None => {}
         }
-        let reducer = self.reducer.unwrap_or(ReducerSpec::Gather);
-        let under = format!("--reducer {reducer}");
-        let (compressor, per_slot) = match reducer.compresses() {
-            true => (Some(self.compressor.unwrap_or_else(|| "topk:20x:q8".into())), self.per_slot),
-            false => (unused("compressor", self.compressor, &under)?, unused("per-slot", self.per_slot, &under)?),
-        };
-        let aggregator = match reducer {
-            ReducerSpec::Gather => self.aggregator,
-            _ => unused("aggregator", self.aggregator, &under)?,
-        };
-        let exact = reducer == ReducerSpec::Dense && self.rules.is_none();
-        let dense_below = if exact { unused("dense-below", self.dense_below, &under)? } else { self.dense_below };
-        let feedback = match correction {
-            Toggle::On => unused("feedback", self.feedback, "--momentum-correction on, which feeds back by itself")?,
-            Toggle::Off if exact => unused("feedback", self.feedback, &under)?,
-            Toggle::Off => {
-                let compressor = compressor.as_deref().map(str::parse::<CompressorConfig>).transpose();
-                let unbiased = matches!(reducer, ReducerSpec::TernaryAllReduce(_));
-                let lossy = !unbiased && compressor.context("--compressor")?.is_none_or(|c| c.needs_feedback());
-                let lossy = lossy || self.rules.as_ref().is_some_and(RulesSpec::needs_feedback);
-                let default = if lossy { FeedbackSpec::Error } else { FeedbackSpec::None };
-                Some(self.feedback.unwrap_or(default))
-            }
-        };
-        let (reducer, rules) = (Some(reducer), self.rules);
-        Ok(ExchangeFlags { reducer, compressor, per_slot, aggregator, rules, dense_below, feedback })
+        config = set(config, self.set.as_deref().unwrap_or_default()).context("--set")?;
+        self.set_feedback(&mut config)?;
+        Ok((config, warm_up))
     }
+
+    fn set_strategy(&self, config: &mut Config) -> Result<()> {
+        if let Some(strategy) = &self.strategy {
+            config.strategy = strategy.clone();
+        }
+        if let Some(period) = self.local_steps {
+            unused("local-steps", self.strategy.as_ref(), "--strategy")?;
+            config.strategy = format!("local-sgd:{period}").parse().context("--local-steps")?;
+        }
+        Ok(())
+    }
+
+    fn set_reducer(&self, config: &mut Config) -> Result<()> {
+        let Config { strategy, exchange } = config;
+        if let Some(reducer) = &self.reducer {
+            exchange.reducer = reducer.clone();
+        } else if self.config.is_none() && *strategy == StrategyConfig::EveryStep {
+            exchange.reducer = GatherConfig::default().into();
+        }
+        let under = match &*strategy {
+            StrategyConfig::EveryStep => format!("--reducer {}", exchange.reducer),
+            other => format!("--strategy {other}"),
+        };
+        match gather(&mut exchange.reducer) {
+            Some(gather) => {
+                gather.compressor = self.compressor.unwrap_or(gather.compressor);
+                gather.per_slot = self.per_slot.map_or(gather.per_slot, Toggle::is_on);
+            }
+            None => {
+                unused("compressor", self.compressor.as_ref(), &under)?;
+                unused("per-slot", self.per_slot.as_ref(), &under)?;
+            }
+        }
+        exchange.aggregator = self.aggregator.unwrap_or(exchange.aggregator);
+        exchange.rules = self.rules.as_ref().map_or_else(|| std::mem::take(&mut exchange.rules), |rules| rules.rules());
+        exchange.dense_below = self.dense_below.or(exchange.dense_below);
+        exchange.bucket_values = self.bucket_values.or(exchange.bucket_values);
+        exchange.overlap = self.overlap.map_or(exchange.overlap, Toggle::is_on);
+        exchange.threads = self.threads.or(exchange.threads);
+        if is_exact(exchange) && *strategy == StrategyConfig::EveryStep {
+            unused("dense-below", self.dense_below.as_ref(), &under)?;
+            unused("feedback", self.feedback.as_ref(), &under)?;
+        }
+        Ok(())
+    }
+
+    /// What is given, or else what the reducers need.
+    fn set_feedback(&self, config: &mut Config) -> Result<()> {
+        let is_set = self.set.iter().flatten().any(|set| set.starts_with("feedback"));
+        let exchange = &mut config.exchange;
+        if self.momentum_correction == Some(Toggle::On) {
+            unused("feedback", self.feedback.as_ref(), "--momentum-correction on, which feeds back by itself")?;
+            let momentum = self.momentum.unwrap_or(SGD_MOMENTUM) as f32;
+            exchange.feedback = Momentum { momentum, ..Momentum::default() }.into();
+        } else if let Some(feedback) = self.feedback {
+            exchange.feedback = feedback;
+        } else if self.config.is_none() && !is_set {
+            let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
+            exchange.feedback = if is_lossy { Feedback::Error } else { Feedback::None };
+        }
+        Ok(())
+    }
+}
+
+/// Whether everything travels as it is.
+fn is_exact(exchange: &Exchange) -> bool {
+    exchange.reducer.get().traits().is_dense && exchange.rules.is_empty()
+}
+
+/// `KEY=VALUE` each: the configuration as TOML, changed there, and read again.
+fn set(config: Config, sets: &[String]) -> Result<Config> {
+    if sets.is_empty() {
+        return Ok(config);
+    }
+    let mut table = toml::Table::try_from(&config)?;
+    for text in sets {
+        let (key, value) = text.split_once('=').with_context(|| format!("`{text}` is not KEY=VALUE"))?;
+        // What is no value of TOML is a text.
+        let read = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
+        let value = read.and_then(|mut table| table.remove("value")).unwrap_or_else(|| value.into());
+        let key = key.trim().replace('-', "_");
+        let (tables, key) = key.rsplit_once('.').map_or((None, &key[..]), |(tables, key)| (Some(tables), key));
+        let mut inside = &mut table;
+        for name in tables.into_iter().flat_map(|tables| tables.split('.')) {
+            let entry = inside.entry(name).or_insert_with(|| toml::Table::new().into());
+            if key == "kind" && entry.is_str() {
+                *entry = toml::Table::new().into();
+            }
+            let text = entry.to_string();
+            let wrong = || format!("`{name}` is {text}: set it whole, or set {name}.kind first");
+            inside = entry.as_table_mut().with_context(wrong)?;
+        }
+        inside.insert(key.to_owned(), value);
+    }
+    Ok(table.try_into()?)
 }
 
 impl Settings {
+    /// Whether every rank corrects its momentum before it compresses: the optimizer then has none.
+    pub fn corrects_momentum(&self) -> bool {
+        matches!(self.config.exchange.feedback, Feedback::Momentum(_))
+    }
+
     /// What would be ignored is refused; the rest is built once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
-        let local = self.local_steps.is_some();
-        if local && self.momentum_correction == Toggle::On {
-            bail!("--local-steps averages parameters, not gradients: --momentum-correction must be off");
-        }
-        if local && self.controller != ControllerSpec::Constant {
-            bail!("--local-steps averages parameters exactly: --controller must be constant, got {}", self.controller);
-        }
-        if self.bucket_values.is_some() && (local || matches!(self.reducer, Some(ReducerSpec::PowerSgd(_)))) {
-            bail!("--bucket-values is for every --reducer but power-sgd, without --local-steps");
-        }
-        if self.overlap == Some(Toggle::On) && self.bucket_values.is_none() {
-            bail!("--overlap would be ignored without --bucket-values: one bucket has nothing to overlap with");
-        }
-        if local && self.rebroadcast.is_some() {
+        if self.config.strategy != StrategyConfig::EveryStep && self.rebroadcast.is_some() {
             bail!(
-                "--rebroadcast would be ignored under --local-steps, which makes replicas equal itself: leave it away"
+                "--rebroadcast would be ignored under --strategy {}, which exchanges parameters itself: omit it",
+                self.config.strategy
             );
-        }
-        if local && self.threads.is_some() {
-            bail!("--threads would be ignored under --local-steps, which compresses nothing: leave it away");
         }
         if self.data.is_some() && self.dataset == "generated" {
             bail!("--data would be ignored under --dataset generated: leave it away");
         }
         let mut config = self.config(1)?;
-        if !local {
+        if config.strategy == StrategyConfig::EveryStep {
             // Layers are known when the model is there: whether a rule matches one is checked then.
             config.exchange.rules.clear();
             config.exchange.dense_below = Some(0);
@@ -117,60 +180,46 @@ impl Settings {
         Ok(())
     }
 
-    /// What gather sends, where there is one.
-    fn compressor(&self) -> Result<Option<CompressorConfig>> {
-        self.compressor.as_deref().map(str::parse).transpose().context("--compressor")
-    }
-
-    /// The factor that reducer or compressor were set to, where it is one of a sparsifier.
-    ///
-    /// # Errors
-    /// What is wrong with the compressor.
-    fn full_factor(&self) -> Result<Option<CompressionFactor>> {
-        let compressor = self.compressor()?.map(|config| config.compressor());
-        Ok(match (self.reducer, compressor) {
-            (Some(ReducerSpec::SharedRandomK(factor)), _) => Some(factor),
-            (_, compressor) => compressor.filter(|c| c.is_sparse()).map(|c| c.nominal()),
-        })
-    }
-
-    /// What Briquette is asked to do; schedules need to know the steps of an epoch.
-    ///
-    /// # Errors
-    /// What the reducer, compressor or controller finds wrong.
-    pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
-        let Some(spec) = self.reducer else {
-            let every = self.local_steps.context("neither --reducer nor --local-steps")?;
-            return Ok(Config::local_sgd(every));
-        };
-        let per_slot = self.per_slot == Some(Toggle::On);
-        let reducer = spec.config(self.compressor()?, per_slot)?;
-        let controller = match &self.controller {
-            ControllerSpec::Constant => ControllerConfig::None,
-            other if spec.is_tunable() => other.config(self.full_factor()?, steps_per_epoch).context("--controller")?,
-            other => bail!(
-                "--controller {other} turns the compression factor, but --reducer {spec} has none that it could turn; use \
-                 --reducer gather with --compressor topk or qsgd, or --reducer shared-random-k, or --controller constant"
-            ),
-        };
-        let feedback = match self.momentum_correction {
-            Toggle::On => {
-                let momentum = self.momentum.context("--momentum-correction on needs --momentum")? as f32;
-                Momentum { momentum, ..Momentum::default() }.into()
+    /// The ratio that reducer or compressor were set to, where it is one of a sparsifier.
+    fn full_factor(&self) -> Option<CompressionFactor> {
+        match &self.config.exchange.reducer {
+            ReducerConfig::SharedRandomK(settings) => Some(settings.factor),
+            other => {
+                let compressor = other.get().compressor().map(|config| config.compressor());
+                compressor.filter(CompressorKind::is_sparse).map(|compressor| compressor.nominal())
             }
-            Toggle::Off => self.feedback.map_or(Feedback::None, Feedback::from),
-        };
-        let rules = self.rules.as_ref().map(RulesSpec::rules).unwrap_or_default();
-        Ok(Config::every_step(Exchange {
-            reducer,
-            aggregator: self.aggregator.unwrap_or_default(),
-            feedback,
-            controller,
-            bucket_values: self.bucket_values,
-            overlap: self.overlap == Some(Toggle::On),
-            rules,
-            dense_below: self.dense_below,
-            threads: self.threads,
-        }))
+        }
     }
+
+    /// What Briquette is asked to do; a warm-up needs to know the steps of an epoch.
+    ///
+    /// # Errors
+    /// What the controller finds wrong.
+    pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
+        let mut config = self.config.clone();
+        if let Some(warm_up) = self.warm_up {
+            let to = self.full_factor().context(
+                "--controller schedule warms a sparsifier up: use --compressor topk:… or --reducer shared-random-k",
+            )?;
+            config.exchange.controller = warm_up.controller(to, steps_per_epoch);
+        }
+        Ok(config)
+    }
+}
+
+/// What there is of each family, for `--help`.
+pub fn families() -> String {
+    let lists = [
+        ("--strategy, --set strategy=", StrategyConfig::help()),
+        ("--reducer, --set reducer=", ReducerConfig::help()),
+        ("--compressor, --set reducer=gather:", CompressorKind::help()),
+        ("--aggregator, --set aggregator=", AggregatorConfig::help()),
+        ("--feedback, --set feedback=", Feedback::help()),
+        ("--controller, --set controller=", ControllerConfig::help()),
+    ];
+    let list = |(flag, entries): (&str, Vec<(String, &str)>)| {
+        let entries = entries.into_iter().map(|(syntax, help)| format!("  {syntax}\n          {help}\n"));
+        format!("\n{flag}\n{}", entries.collect::<String>())
+    };
+    lists.map(list).concat()
 }

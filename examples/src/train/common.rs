@@ -1,6 +1,6 @@
 //! What the ranks of a run have in common, and the run with its checkpoints.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use briquette::DistributedOptimizer;
 use serde_json::Value;
 
@@ -9,12 +9,15 @@ use crate::settings::Settings;
 /// Settings that each rank may have its own of: they change no bits but for how a device rounds, or are rank 0's alone.
 const OF_A_RANK: [&str; 6] = ["data", "out", "backend", "device", "threads", "record-gradient"];
 
+/// Settings that the library compares as its configuration, and those in place of which `former` is.
+const NOT_FLAGS: [&str; 3] = ["config", "controller", "former"];
+
 /// Settings that are the same on every rank and may change when a run is resumed. (Re-broadcasting is of this kind too, and the
 /// library's own to compare.)
 const OF_A_PART: [&str; 6] = ["epochs", "steps", "eval-every", "checkpoint-every", "background-saving", "rebroadcast"];
 
 /// Settings on which others depend: where they differ, they are to be named.
-const FIRST: [&str; 5] = ["dataset", "model", "optimizer", "reducer", "local-steps"];
+const FIRST: [&str; 3] = ["dataset", "model", "optimizer"];
 
 /// Has everything compared that decides what a step computes: each setting by its flag, and the data of both splits.
 pub(super) fn compared(
@@ -22,16 +25,18 @@ pub(super) fn compared(
     settings: &Settings,
     [train, test]: &[String; 2],
 ) -> Result<DistributedOptimizer> {
-    if let Value::Object(flags) = serde_json::to_value(settings)? {
-        let mut flags: Vec<_> = flags.into_iter().filter(|(flag, _)| !OF_A_RANK.contains(&flag.as_str())).collect();
-        flags.sort_by_key(|(flag, _)| !FIRST.contains(&flag.as_str()));
-        for (flag, value) in flags {
-            let (name, value) = (format!("--{flag}"), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-            optim = match OF_A_PART.contains(&flag.as_str()) {
-                true => optim.with_world_setting(name, value),
-                false => optim.with_run_setting(name, value),
-            };
-        }
+    let Value::Object(flags) = serde_json::to_value(settings)? else { bail!("settings are a table") };
+    let former = settings.former.iter().flatten().map(|(flag, value)| Ok((flag.clone(), serde_json::to_value(value)?)));
+    let flags = flags.into_iter().filter(|(flag, value)| !NOT_FLAGS.contains(&flag.as_str()) && !value.is_null());
+    let mut flags: Vec<_> = flags.map(Ok).chain(former).collect::<Result<_>>()?;
+    flags.retain(|(flag, _)| !OF_A_RANK.contains(&flag.as_str()));
+    flags.sort_by_key(|(flag, _)| !FIRST.contains(&flag.as_str()));
+    for (flag, value) in flags {
+        let (name, value) = (format!("--{flag}"), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        optim = match OF_A_PART.contains(&flag.as_str()) {
+            true => optim.with_world_setting(name, value),
+            false => optim.with_run_setting(name, value),
+        };
     }
     Ok(optim.with_run_setting("training data", train).with_run_setting("test data", test))
 }

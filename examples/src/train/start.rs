@@ -1,4 +1,4 @@
-//! One rank, from its communicator to its first step: joining, deciding how the run starts, loading, opening its files.
+//! One rank, from its session to its first step: joining, deciding how the run starts, loading, opening its files.
 
 use briquette::core::Session;
 use std::collections::BTreeMap;

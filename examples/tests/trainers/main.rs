@@ -139,7 +139,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 20] = [
+const KINDS: [(&str, &str); 24] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -158,6 +158,10 @@ const KINDS: [(&str, &str); 20] = [
     (CIFAR, "--bucket-values 20000 --overlap on --compressor qsgd:4"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),
+    (CIFAR, "--strategy local-sgd:2"),
+    (CIFAR, "--set reducer=power-sgd:4 --set feedback=error"),
+    (CIFAR, "--set reducer=gather:qsgd:4 --set bucket_values=20000 --set rules=[{slots='*.bias',reducer='dense'}]"),
+    (CIFAR, "--set controller.kind=gravac --set controller.window=1 --set controller.min=2x"),
     (CIFAR, "--model vgg11 --compressor f16 --test-limit 4"),
     (AG_NEWS, "--model bilstm --controller schedule:from=2x,epochs=0.5"),
 ];
@@ -171,7 +175,7 @@ fn every_kind_trains(ranks: usize) {
         let records = runs.metrics("run");
         assert_eq!(records.len(), 3, "{flags}");
         // Under Local SGD the loss is known where ranks meet.
-        let expected = if flags.contains("--local-steps") { 1 } else { 3 };
+        let expected = if flags.contains("--local-steps") || flags.contains("local-sgd") { 1 } else { 3 };
         let losses: Vec<f64> = records.iter().filter_map(|record| record.loss).collect();
         assert!(losses.len() == expected && losses.iter().all(|loss| loss.is_finite()), "{flags}: {losses:?}");
         assert!(runs.summary("run").final_test_loss.is_finite(), "{flags}");
@@ -281,16 +285,24 @@ fn help_names_every_flag_and_shows_an_example() {
         let help = runs.run(program, "--help").succeeds().stdout;
         let flags = "dataset data model ranks epochs steps batch lr momentum weight-decay schedule seed reducer \
                      momentum-correction compressor feedback controller network clock backend device rebroadcast out resume train-limit \
-                     test-limit plain config optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every overwrite";
+                     test-limit plain config set strategy optimizer local-steps bucket-values non-iid augment checkpoint-every eval-every overwrite";
         for flag in names(flags) {
             assert!(
                 help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")),
                 "no --{flag} in {help}"
             );
         }
-        for text in
-            [example, "gather, dense, power-sgd", "topk:0.01", "gravac", "100mbit,1ms", "fixed:50ms", "--version"]
-        {
+        for text in [
+            example,
+            "power-sgd[:RANK]",
+            "local-sgd[:PERIOD]",
+            "an all-reduce of factors of low rank",
+            "topk:0.01",
+            "gravac",
+            "100mbit,1ms",
+            "fixed:50ms",
+            "--version",
+        ] {
             assert!(help.contains(text), "no `{text}` in {help}");
         }
     }

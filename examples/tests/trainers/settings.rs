@@ -32,7 +32,6 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
         ("--clock", ["wall", "fixed:50ms"]),
         ("--eval-every", ["1", "2"]),
         ("--lr", ["0.1", "0.2"]),
-        ("--compressor", ["topk:0.1", "topk:0.2"]),
         ("--train-limit", ["64", "65"]),
     ] {
         let runs = Runs::default();
@@ -46,6 +45,14 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
                 .refused(&[&format!("rank {} cannot join: its {flag} is {theirs}, rank {rank}'s is {ours}", 1 - rank)]);
         }
         assert!(!runs.path("run-0/config.toml").exists(), "nothing was begun");
+    }
+    // What core's configuration has is named by its key there.
+    let runs = Runs::default();
+    let flags = ["0.1", "0.2"].map(|share| format!("--dataset generated --train-limit 64 --compressor topk:{share}"));
+    for (rank, ended) in ranks(&runs, CIFAR, [&flags[0], &flags[1]]).into_iter().enumerate() {
+        let [ours, theirs] = [["10x", "5x"][rank], ["5x", "10x"][rank]];
+        let differs = format!("its configuration.reducer is gather:topk:{theirs}, rank {rank}'s is gather:topk:{ours}");
+        ended.refused(&[&differs]);
     }
     briquette_testkit::held!(
         "ranks started with another setting",

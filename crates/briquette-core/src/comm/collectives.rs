@@ -268,8 +268,9 @@ fn expect_size(comm: &mut Session, from: usize, expected: usize, frame: &[u8]) -
     if frame.len() == expected {
         return Ok(());
     }
-    comm.abort(&format!("got {} bytes from rank {from}, expected {expected}", frame.len()));
-    Err(CommError::Size { rank: comm.rank(), other: from, during: *comm.scope(), expected, got: frame.len() })
+    let (rank, other) = (comm.number(comm.rank()), comm.number(from));
+    comm.abort(&format!("got {} bytes from rank {other}, expected {expected}", frame.len()));
+    Err(CommError::Size { rank, other, during: *comm.scope(), expected, got: frame.len() })
 }
 
 /// A number that travels as little-endian bytes. All three walk arrays of its size, which compilers turn into vector

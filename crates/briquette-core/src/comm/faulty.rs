@@ -1,6 +1,7 @@
 //! A test double that fails at a chosen call.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Call, Clock, Frame, Scope, Session, Transport, Verdict};
 use crate::error::CommError;
@@ -23,18 +24,19 @@ use crate::error::CommError;
 pub struct Faulty<T> {
     inner: T,
     fail_at: Option<u64>,
-    calls: u64,
+    /// Those of all channels, in the order of time.
+    calls: Arc<AtomicU64>,
 }
 
 impl<T: Transport + 'static> Faulty<T> {
-    /// Fails at the call with this index, counted from 0, and stops the other ranks.
+    /// Fails at the call with this index, counted from 0, and stops the other ranks. Calls of all channels count, as they come.
     pub fn at(inner: T, call: u64) -> Self {
-        Faulty { inner, fail_at: Some(call), calls: 0 }
+        Faulty { inner, fail_at: Some(call), calls: Arc::default() }
     }
 
     /// Never fails.
     pub fn never(inner: T) -> Self {
-        Faulty { inner, fail_at: None, calls: 0 }
+        Faulty { inner, fail_at: None, calls: Arc::default() }
     }
 
     /// A world in which `rank` fails at its call with index `call`.
@@ -44,8 +46,7 @@ impl<T: Transport + 'static> Faulty<T> {
     }
 
     fn count(&mut self, during: Scope) -> Result<(), CommError> {
-        let call = self.calls;
-        self.calls += 1;
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if self.fail_at != Some(call) {
             return Ok(());
         }
@@ -78,6 +79,10 @@ impl<T: Transport + 'static> Transport for Faulty<T> {
     }
     fn verdict(&self) -> Verdict {
         self.inner.verdict()
+    }
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        let (fail_at, calls) = (self.fail_at, Arc::clone(&self.calls));
+        Ok(Box::new(Faulty { inner: self.inner.open(channel)?, fail_at, calls }))
     }
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         self.inner.clock()

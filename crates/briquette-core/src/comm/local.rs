@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,9 @@ use crate::error::CommError;
 /// ```
 pub struct Local {
     rank: usize,
-    shared: Arc<Shared>,
+    channel: usize,
+    world: Arc<World>,
+    queues: Arc<Queues>,
     clock: Option<SharedClock>,
 }
 
@@ -47,15 +49,20 @@ pub struct LocalBuilder {
     clock: Option<SharedClock>,
 }
 
-struct Shared {
-    inboxes: Vec<Inbox>,
-    /// Ranks whose endpoints were dropped.
+/// What all endpoints of a world share.
+struct World {
+    /// Ranks that were dropped.
     left: Vec<AtomicBool>,
     /// The first abort of all.
     stopped: OnceLock<CommError>,
     deadline: Duration,
     capacity: usize,
+    /// The queues of every channel that a rank has opened.
+    channels: Mutex<BTreeMap<usize, Arc<Queues>>>,
 }
+
+/// The frames of a channel, by receiving rank.
+type Queues = [Inbox];
 
 /// A frame, and when it departed in simulated seconds.
 type Sent = (Frame, f64);
@@ -91,20 +98,8 @@ impl Local {
         run_ranks(Local::world(ranks), body)
     }
 
-    /// The reason why nothing works any more, or the other rank's number made sure of.
-    fn check(&mut self, other: usize, during: Scope) -> Result<(), CommError> {
-        if let Some(error) = self.shared.stopped.get() {
-            return Err(error.clone());
-        }
-        if other < self.world() {
-            return Ok(());
-        }
-        Err(self.lost(other, during, format!("the world has ranks 0 to {}", self.world() - 1)))
-    }
-
-    fn lost(&mut self, other: usize, during: Scope, cause: String) -> CommError {
-        self.abort(during, &format!("lost rank {other}: {cause}"));
-        CommError::Lost { rank: self.rank, other, address: None, during, cause }
+    fn of(world: &Arc<World>, rank: usize, channel: usize, clock: Option<SharedClock>) -> Local {
+        Local { rank, channel, world: Arc::clone(world), queues: world.queues(channel), clock }
     }
 
     /// Waits on `changed` while `waiting` holds, until the deadline, or longer where there is progress.
@@ -120,7 +115,7 @@ impl Local {
         }
         loop {
             let before = call.progress();
-            let waited = changed.wait_timeout_while(guard, self.shared.deadline, |state| waiting(state));
+            let waited = changed.wait_timeout_while(guard, self.world.deadline, |state| waiting(state));
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             if !timeout.timed_out() || before == call.progress() {
                 return now;
@@ -131,13 +126,15 @@ impl Local {
 
     /// Why a wait for rank `other` ended without what was waited for.
     fn in_vain(&mut self, other: usize, during: Scope) -> CommError {
-        if let Some(error) = self.shared.stopped.get() {
+        if let Some(error) = self.world.stopped.get() {
             return error.clone();
         }
-        if self.shared.has_left(other) {
-            return self.lost(other, during, "it left the run".to_owned());
+        if self.world.has_left(other) {
+            let cause = "it left the run".to_owned();
+            self.abort(during, &format!("lost rank {other}: {cause}"));
+            return CommError::Lost { rank: self.rank, other, address: None, during, cause };
         }
-        let seconds = self.shared.deadline.as_secs_f64();
+        let seconds = self.world.deadline.as_secs_f64();
         self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
         CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
     }
@@ -175,19 +172,14 @@ impl LocalBuilder {
 
     /// The bare endpoints, in rank order, for transports around them.
     pub fn endpoints(self) -> Vec<Local> {
-        let inbox = |_| Inbox {
-            queues: Mutex::new((0..self.ranks).map(|_| VecDeque::new()).collect()),
-            arrived: Condvar::new(),
-            room: Condvar::new(),
-        };
-        let shared = Arc::new(Shared {
-            inboxes: (0..self.ranks).map(inbox).collect(),
+        let world = Arc::new(World {
             left: (0..self.ranks).map(|_| AtomicBool::new(false)).collect(),
             stopped: OnceLock::new(),
             deadline: self.deadline,
             capacity: self.capacity.get(),
+            channels: Mutex::default(),
         });
-        let endpoint = |rank| Local { rank, shared: Arc::clone(&shared), clock: self.clock.clone() };
+        let endpoint = |rank| Local::of(&world, rank, 0, self.clock.clone());
         (0..self.ranks).map(endpoint).collect()
     }
 
@@ -202,18 +194,17 @@ impl Transport for Local {
     }
 
     fn world(&self) -> usize {
-        self.shared.inboxes.len()
+        self.queues.len()
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        self.check(to, call.scope)?;
-        let (shared, rank) = (Arc::clone(&self.shared), self.rank);
-        let inbox = &shared.inboxes[to];
+        let (world, all, rank) = (Arc::clone(&self.world), Arc::clone(&self.queues), self.rank);
+        let inbox = &all[to];
         let full = |queues: &mut Vec<VecDeque<Sent>>| {
-            queues[rank].len() >= shared.capacity && !shared.is_stopped() && !shared.has_left(to)
+            queues[rank].len() >= world.capacity && !world.is_stopped() && !world.has_left(to)
         };
         let mut queues = self.wait(inbox.lock(), &inbox.room, full, call);
-        if queues[rank].len() >= shared.capacity || shared.is_stopped() || shared.has_left(to) {
+        if queues[rank].len() >= world.capacity || world.is_stopped() || world.has_left(to) {
             drop(queues);
             return Err(self.in_vain(to, call.scope));
         }
@@ -223,15 +214,13 @@ impl Transport for Local {
     }
 
     fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.check(from, call.scope)?;
-        let shared = Arc::clone(&self.shared);
-        let inbox = &shared.inboxes[self.rank];
-        let empty = |queues: &mut Vec<VecDeque<Sent>>| {
-            queues[from].is_empty() && !shared.is_stopped() && !shared.has_left(from)
-        };
+        let (world, all) = (Arc::clone(&self.world), Arc::clone(&self.queues));
+        let inbox = &all[self.rank];
+        let empty =
+            |queues: &mut Vec<VecDeque<Sent>>| queues[from].is_empty() && !world.is_stopped() && !world.has_left(from);
         let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty, call);
-        let sent = if shared.is_stopped() { None } else { queues[from].pop_front() };
-        if queues[from].len() + 1 == shared.capacity {
+        let sent = if world.is_stopped() { None } else { queues[from].pop_front() };
+        if queues[from].len() + 1 == world.capacity {
             inbox.room.notify_all();
         }
         drop(queues);
@@ -241,12 +230,20 @@ impl Transport for Local {
     }
 
     fn abort(&mut self, during: Scope, reason: &str) {
-        self.shared.stop(CommError::Aborted { by: self.rank, during, reason: reason.to_owned() });
+        self.world.stop(CommError::Aborted { by: self.rank, during, reason: reason.to_owned() });
     }
 
     fn verdict(&self) -> Verdict {
-        let shared = Arc::clone(&self.shared);
-        Box::new(move || shared.stopped.get().cloned())
+        let world = Arc::clone(&self.world);
+        Box::new(move || world.stopped.get().cloned())
+    }
+
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        if self.channel > 0 {
+            let cause = "a channel has no channels of its own: open it on the session of the rank".to_owned();
+            return Err(CommError::Channel { rank: self.rank, channel, cause });
+        }
+        Ok(Box::new(Local::of(&self.world, self.rank, channel, self.clock.clone())))
     }
 
     fn clock(&self) -> Option<SharedClock> {
@@ -256,8 +253,10 @@ impl Transport for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.shared.left[self.rank].store(true, Ordering::SeqCst);
-        self.shared.wake_all();
+        if self.channel == 0 {
+            self.world.left[self.rank].store(true, Ordering::SeqCst);
+            self.world.wake_all();
+        }
     }
 }
 
@@ -274,7 +273,14 @@ impl fmt::Debug for LocalBuilder {
     }
 }
 
-impl Shared {
+impl World {
+    /// Those of a channel, new ones where no rank has opened it before.
+    fn queues(&self, channel: usize) -> Arc<Queues> {
+        let ranks = self.left.len();
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(channels.entry(channel).or_insert_with(|| (0..ranks).map(|_| Inbox::new(ranks)).collect()))
+    }
+
     fn is_stopped(&self) -> bool {
         self.stopped.get().is_some()
     }
@@ -291,7 +297,8 @@ impl Shared {
 
     /// Every wait looks again. The lock is taken so that no rank is between looking and waiting.
     fn wake_all(&self) {
-        for inbox in &self.inboxes {
+        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        for inbox in channels.values().flat_map(|queues| queues.iter()) {
             let _looking = inbox.lock();
             inbox.arrived.notify_all();
             inbox.room.notify_all();
@@ -300,6 +307,11 @@ impl Shared {
 }
 
 impl Inbox {
+    fn new(ranks: usize) -> Self {
+        let queues = Mutex::new((0..ranks).map(|_| VecDeque::new()).collect());
+        Inbox { queues, arrived: Condvar::new(), room: Condvar::new() }
+    }
+
     /// A panic elsewhere does not spoil the queues: nothing panics while holding the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<Sent>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)

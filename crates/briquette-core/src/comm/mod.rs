@@ -2,15 +2,18 @@
 //!
 //! A [`Transport`] moves owned [`Frame`]s between ranks; it knows bytes and ranks, nothing of gradients. A [`Session`] owns
 //! one and adds what is the same over all of them: collectives, counters, a clock, the scope that errors quote, frames to be
-//! used again. Threads, sockets and MPI therefore give the same bits: which algorithm an all-reduce uses depends on the
+//! used again. [`within`](Session::within) makes a world of some ranks; [`start`](Session::start) exchanges in the background, on a
+//! channel of its own. Threads, sockets and MPI therefore give the same bits: which algorithm an all-reduce uses depends on the
 //! vector's length alone.
 //!
 //! - [`Local`]: the ranks are threads of this process.
 //! - [`Simulated`]: sessions over `Local` with a virtual clock and a link model: real ranks and real bytes.
 //! - [`Faulty`]: a test double around a transport that fails at a chosen call.
 
+mod background;
 mod collectives;
 mod faulty;
+mod group;
 mod local;
 mod network;
 mod pool;
@@ -20,6 +23,7 @@ mod time;
 mod transport;
 mod turns;
 
+pub use background::Pending;
 pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
 pub use local::{Local, LocalBuilder, run_ranks};

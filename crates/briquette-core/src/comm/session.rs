@@ -1,9 +1,12 @@
 //! What a rank works with: a transport, and everything that is the same over every transport.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 use std::time::Duration;
 
+use super::background::Background;
+use super::group::Group;
 use super::time::Time;
 use super::{Call, Frame, FramePool, Network, Scope, Transport, Verdict};
 use crate::error::CommError;
@@ -28,13 +31,17 @@ use crate::traffic::Traffic;
 /// assert_eq!(sums, vec![Ok(([3.0], 8, 8)); 3]);
 /// ```
 pub struct Session {
-    transport: Box<dyn Transport>,
-    call: Call,
-    traffic: Traffic,
+    pub(super) transport: Box<dyn Transport>,
+    pub(super) call: Call,
+    pub(super) traffic: Traffic,
     /// Sends and receives.
-    calls: u64,
+    pub(super) calls: u64,
     /// The first error of all, which later calls repeat.
-    failed: Option<CommError>,
+    pub(super) failed: Option<CommError>,
+    /// The ranks that are the world for now, where they are not all.
+    pub(super) group: Option<Group>,
+    /// By channel.
+    pub(super) background: BTreeMap<usize, Background>,
     /// Inside a call, for those that calls are made of.
     busy: bool,
     spent: Spent,
@@ -64,6 +71,8 @@ impl Session {
             traffic: Traffic::default(),
             calls: 0,
             failed: None,
+            group: None,
+            background: BTreeMap::new(),
             busy: false,
             spent: Spent::default(),
         }
@@ -91,12 +100,12 @@ impl Session {
 
     /// This rank's number, `0..world()`.
     pub fn rank(&self) -> usize {
-        self.transport.rank()
+        self.group.as_ref().map_or_else(|| self.transport.rank(), Group::rank)
     }
 
     /// How many ranks there are.
     pub fn world(&self) -> usize {
-        self.transport.world()
+        self.group.as_ref().map_or_else(|| self.transport.world(), Group::size)
     }
 
     /// Queues a frame for rank `to`; waits, until the deadline, while the queue is full.
@@ -105,7 +114,7 @@ impl Session {
     /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
     pub fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.timed(|comm| {
-            comm.begin_call()?;
+            let to = comm.begin_call(to)?;
             let bytes = frame.len();
             if let Some(network) = comm.call.time.network_mut() {
                 comm.call.departure = network.departure(to, bytes);
@@ -123,7 +132,7 @@ impl Session {
     /// As for [`send`](Self::send).
     pub fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
         self.timed(|comm| {
-            comm.begin_call()?;
+            let from = comm.begin_call(from)?;
             let received = comm.transport.recv(from, &mut comm.call);
             let frame = comm.keep_failure(received)?;
             comm.traffic.received += frame.len() as u64;
@@ -234,19 +243,26 @@ impl Session {
         out
     }
 
-    /// Before the transport is called.
-    fn begin_call(&mut self) -> Result<(), CommError> {
+    /// Before the transport is called: the number that the other rank has there.
+    fn begin_call(&mut self, other: usize) -> Result<usize, CommError> {
         self.calls += 1;
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.take_turn()
+        if other >= self.world() {
+            let cause = format!("the world has ranks 0 to {}", self.world() - 1);
+            self.abort(&format!("lost rank {other}: {cause}"));
+            let (rank, during) = (self.transport.rank(), self.call.scope);
+            return self.keep_failure(Err(CommError::Lost { rank, other, address: None, during, cause }));
+        }
+        self.take_turn()?;
+        Ok(self.number(other))
     }
 
     /// Waits for this rank's turn to compute, where ranks take turns.
-    fn take_turn(&mut self) -> Result<(), CommError> {
+    pub(super) fn take_turn(&mut self) -> Result<(), CommError> {
         self.call.time.take_turn().map_err(|(holder, seconds)| {
-            let (rank, during) = (self.rank(), self.call.scope);
+            let (rank, during) = (self.transport.rank(), self.call.scope);
             self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
             let error = CommError::Deadline { rank, other: holder, during, seconds, last_seen: None };
             self.failed.get_or_insert(error).clone()
@@ -254,7 +270,7 @@ impl Session {
     }
 
     /// Passes the first error on, after letting ranks that wait for a turn go on and see it too.
-    fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
+    pub(super) fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
         result.map_err(|error| {
             self.call.time.stop();
             self.failed.get_or_insert(error).clone()
@@ -268,6 +284,8 @@ impl Drop for Session {
             self.abort("panicked");
         }
         self.call.time.end_turn();
+        // Ends their threads, before this rank leaves with the transport.
+        self.background.clear();
     }
 }
 

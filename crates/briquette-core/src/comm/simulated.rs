@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::time::Time;
+use super::time::{JobStart, Time};
 use super::turns::Turns;
 use super::{Clock, Local, LocalBuilder, Network, Session, Transport};
 
@@ -81,6 +81,12 @@ pub(super) struct Simulation {
     /// When the links to and from this rank are free, in simulated seconds.
     outgoing: f64,
     incoming: f64,
+    /// Into how many parts the link is divided; this is one of them.
+    shares: usize,
+    /// Jobs in the background that are not finished.
+    unfinished: usize,
+    /// How often the clock was set.
+    settings: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -111,7 +117,8 @@ impl Simulated {
 
 impl Simulation {
     fn new(rank: usize, network: Network, pace: Pace) -> Self {
-        Simulation { rank, network, pace, clock: 0.0, since: None, outgoing: 0.0, incoming: 0.0 }
+        let (clock, since, outgoing, incoming) = (0.0, None, 0.0, 0.0);
+        Simulation { rank, network, pace, clock, since, outgoing, incoming, shares: 1, unfinished: 0, settings: 0 }
     }
 
     pub(super) fn network(&self) -> Network {
@@ -138,6 +145,7 @@ impl Simulation {
 
     pub(super) fn set_clock(&mut self, seconds: f64) {
         (self.clock, self.outgoing, self.incoming) = (seconds, seconds, seconds);
+        self.settings += 1;
         if self.since.is_some() {
             self.since = self.turns().map(Turns::seconds);
         }
@@ -147,6 +155,40 @@ impl Simulation {
         if let Pace::Fixed(seconds) = self.pace {
             self.clock += seconds;
         }
+    }
+
+    /// The same rank's, with a clock and a share of the link of its own.
+    pub(super) fn of_channel(&self) -> Self {
+        Simulation::new(self.rank, self.network, self.pace.clone())
+    }
+
+    pub(super) fn start_job(&mut self, channels: usize) -> JobStart {
+        self.unfinished += 1;
+        self.shares = 1 + channels;
+        JobStart { now: self.now(), settings: self.settings, shares: self.shares }
+    }
+
+    pub(super) fn begin_job(&mut self, JobStart { now, settings, shares }: JobStart) {
+        if self.settings == settings {
+            self.clock = self.clock.max(now);
+        } else {
+            self.set_clock(now);
+            self.settings = settings;
+        }
+        self.shares = shares;
+    }
+
+    pub(super) fn end_job(&mut self, at: f64) {
+        self.unfinished -= 1;
+        if self.unfinished == 0 {
+            self.shares = 1;
+        }
+        self.clock = self.clock.max(at);
+    }
+
+    /// Seconds that `bytes` bytes occupy this share of the link.
+    fn transfer_seconds(&self, bytes: usize) -> f64 {
+        self.shares as f64 * self.network.transfer_seconds(bytes)
     }
 
     /// Waits for this rank's turn to compute, unless it has it; the rank that kept it past the deadline, in seconds.
@@ -179,7 +221,7 @@ impl Simulation {
             return now;
         }
         let departure = now.max(self.outgoing);
-        self.outgoing = departure + self.network.transfer_seconds(bytes);
+        self.outgoing = departure + self.transfer_seconds(bytes);
         departure
     }
 
@@ -189,7 +231,7 @@ impl Simulation {
             departure
         } else {
             let begins = self.incoming.max(departure + self.network.latency().as_secs_f64());
-            self.incoming = begins + self.network.transfer_seconds(bytes);
+            self.incoming = begins + self.transfer_seconds(bytes);
             self.incoming
         };
         let now = self.now();

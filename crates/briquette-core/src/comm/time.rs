@@ -16,6 +16,16 @@ pub(super) enum Time {
     Simulated(Simulation),
 }
 
+/// Where a job in the background starts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct JobStart {
+    pub(super) now: f64,
+    /// How often the clock was set.
+    pub(super) settings: u64,
+    /// Into how many parts the link is divided.
+    pub(super) shares: usize,
+}
+
 impl Time {
     pub(super) fn now(&self) -> f64 {
         match self {
@@ -39,6 +49,35 @@ impl Time {
             Time::Stepped { step, now } => *now += *step,
             Time::Simulated(network) => network.begin_step(),
         }
+    }
+
+    /// The clock of a new channel.
+    pub(super) fn of_channel(&self) -> Time {
+        match self {
+            Time::Clock(clock) => Time::Clock(clock.clone()),
+            Time::Stepped { step, now } => Time::Stepped { step: *step, now: *now },
+            Time::Simulated(network) => Time::Simulated(network.of_channel()),
+        }
+    }
+
+    /// A job starts now, with so many channels open.
+    pub(super) fn start_job(&mut self, channels: usize) -> JobStart {
+        let network = self.network_mut().map(|network| network.start_job(channels)).unwrap_or_default();
+        JobStart { now: self.now(), ..network }
+    }
+
+    /// On the channel's clock.
+    pub(super) fn begin_job(&mut self, start: JobStart) {
+        match self {
+            Time::Clock(_) => {}
+            Time::Stepped { now, .. } => *now = start.now,
+            Time::Simulated(network) => network.begin_job(start),
+        }
+    }
+
+    /// A job that ended at this second is finished.
+    pub(super) fn end_job(&mut self, at: f64) {
+        self.network_mut().into_iter().for_each(|network| network.end_job(at));
     }
 
     pub(super) fn network(&self) -> Option<&Simulation> {

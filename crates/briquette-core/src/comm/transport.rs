@@ -21,10 +21,10 @@ pub trait Transport: Send {
     /// How many ranks there are.
     fn world(&self) -> usize;
 
-    /// Queues a frame for rank `to`; waits, until the deadline, while the queue is full.
+    /// Queues a frame for rank `to`, which is below `world()`; waits, until the deadline, while the queue is full.
     ///
     /// # Errors
-    /// [`CommError`] when the deadline passes, the other rank is gone or does not exist, or any rank aborted.
+    /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError>;
 
     /// The next frame from rank `from`.
@@ -50,9 +50,50 @@ pub trait Transport: Send {
         Box::new(|| None)
     }
 
+    /// A second endpoint of this rank, to be owned by another thread: frames of a channel arrive at the same channel of the
+    /// other ranks and at no other. An abort on any channel stops the world, and so all of them. Asked for once a channel,
+    /// counted from 1; dropped before this one.
+    ///
+    /// # Errors
+    /// [`CommError::Channel`] where the transport has no such channel, as by default.
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        let cause = "this transport has no background channels".to_owned();
+        Err(CommError::Channel { rank: self.rank(), channel, cause })
+    }
+
     /// The clock that this endpoint was configured with. A session without one shows 0 seconds.
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         None
+    }
+}
+
+impl Transport for Box<dyn Transport> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+    fn world(&self) -> usize {
+        (**self).world()
+    }
+    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        (**self).send(to, frame, call)
+    }
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        (**self).recv(from, call)
+    }
+    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
+        (**self).flush(call)
+    }
+    fn abort(&mut self, during: Scope, reason: &str) {
+        (**self).abort(during, reason);
+    }
+    fn verdict(&self) -> Verdict {
+        (**self).verdict()
+    }
+    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
+        (**self).open(channel)
+    }
+    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
+        (**self).clock()
     }
 }
 

@@ -124,7 +124,7 @@ impl std::fmt::Display for ExponentialDithering {
 }
 
 impl Spec for ExponentialDithering {
-    const SYNTAX: &'static str = "dither[:BASE,levels=N,bucket=N,norm=max|l2|l1]";
+    const SYNTAX: &'static str = "dither[:BASE[,levels=N,bucket=N,norm=max|l2|l1]]";
     const HELP: &'static str = "levels (7) that shrink by the base (2), in buckets (512)";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;

@@ -150,7 +150,7 @@ pub trait Compressor: Send {
 
 /// How a compressor is written in settings; with it and one line in [`config`](crate::config) it has laws, flags and TOML.
 pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
-    /// What may be written, for help and errors: `topk[:FRACTION|FACTORx,values=f32|f16|q8]`.
+    /// What may be written, for help and errors: `topk[:FRACTION|FACTORx[,values=f32|f16|q8]]`.
     const SYNTAX: &'static str;
 
     /// What it does, in one line.

@@ -170,8 +170,8 @@ impl std::fmt::Display for Qsgd {
 }
 
 impl Spec for Qsgd {
-    const SYNTAX: &'static str = "qsgd[:BITS|sLEVELS,bucket=N,norm=max|l2,coding=fixed|elias]";
-    const HELP: &'static str = "so many bits (4) or levels a value, in buckets (512) with a norm each";
+    const SYNTAX: &'static str = "qsgd[:BITS|sLEVELS[,bucket=N,norm=max|l2,coding=fixed|elias]]";
+    const HELP: &'static str = "this many bits (4) or levels a value, in buckets (512) with a norm each";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

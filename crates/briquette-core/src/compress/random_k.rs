@@ -187,7 +187,7 @@ impl std::fmt::Display for RandomK {
 }
 
 impl Spec for RandomK {
-    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx,scaled=true]";
+    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[,scaled=true]]";
     const HELP: &'static str = "random values (0.01); scaled, without bias";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;

@@ -136,7 +136,7 @@ impl std::fmt::Display for Rounding {
 }
 
 impl Spec for Rounding {
-    const SYNTAX: &'static str = "round[:BASE,mode=nearest|random]";
+    const SYNTAX: &'static str = "round[:BASE[,mode=nearest|random]]";
     const HELP: &'static str = "to a power of the base (2)";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = false;

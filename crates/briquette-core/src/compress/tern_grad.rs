@@ -139,7 +139,7 @@ impl std::fmt::Display for TernGrad {
 
 impl Spec for TernGrad {
     const SYNTAX: &'static str = "terngrad[:CLIP|none]";
-    const HELP: &'static str = "minus one, zero or one times a scale; clipped at so many standard deviations (2.5)";
+    const HELP: &'static str = "minus one, zero or one times a scale; clipped at this many standard deviations (2.5)";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;

@@ -187,7 +187,7 @@ impl std::fmt::Display for ThresholdTopK {
 }
 
 impl Spec for ThresholdTopK {
-    const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx,sample=SHARE]";
+    const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx[,sample=SHARE]]";
     const HELP: &'static str = "about the largest values (0.01), by a threshold from a sample: faster";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;

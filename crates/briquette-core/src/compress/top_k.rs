@@ -186,7 +186,7 @@ impl std::fmt::Display for TopK {
 }
 
 impl Spec for TopK {
-    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx,values=f32|f16|q8]";
+    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx[,values=f32|f16|q8]]";
     const HELP: &'static str = "the largest values (0.01), each of them in 32, 16 or 8 bits";
     const NEEDS_FEEDBACK: bool = true;
     const SPARSE: bool = true;

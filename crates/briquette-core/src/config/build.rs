@@ -61,7 +61,7 @@ impl Exchange {
         make: impl FnMut(usize) -> R,
     ) -> Result<Bucketed<R>, ConfigError> {
         match self.bucket_values {
-            Some(0) => Err(ConfigError::range("values a bucket holds", "at least 1", 0)),
+            Some(0) => Err(ConfigError::range("bucket_values", "at least 1", 0)),
             values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make).overlapped(self.overlap)),
         }
     }

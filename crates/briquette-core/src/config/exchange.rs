@@ -5,39 +5,30 @@ use serde::{Deserialize, Serialize};
 use super::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, Rule};
 use crate::error::ConfigError;
 
-/// What travels at an exchange, and how. What has its default is not written.
+/// What travels at an exchange, and how.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
     /// How vectors are combined.
-    #[serde(skip_serializing_if = "is_default")]
     pub reducer: ReducerConfig,
     /// How gather makes one vector of the ranks' contributions.
-    #[serde(skip_serializing_if = "is_default")]
     pub aggregator: AggregatorConfig,
     /// What becomes of what was not sent.
-    #[serde(skip_serializing_if = "is_default")]
     pub feedback: Feedback,
     /// What decides the compression ratio.
-    #[serde(skip_serializing_if = "is_default")]
     pub controller: ControllerConfig,
     /// Values a bucket holds at least; one bucket when absent.
-    #[serde(skip_serializing_if = "is_default")]
     pub bucket_values: Option<usize>,
-    /// Exchange a bucket while the one before is decoded and the one after encoded, on a second thread: the same bits. Needs
-    /// `bucket_values`. Ranks may differ in it, but should not: should a sum overflow, they stop at different calls.
-    #[serde(skip_serializing_if = "is_default")]
+    /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
+    /// the same setting on every rank.
     pub overlap: bool,
     /// Slots that are exchanged another way: the first rule that matches decides.
-    #[serde(skip_serializing_if = "is_default")]
     pub rules: Vec<Rule>,
     /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of
     /// its own, since a message costs some 25 bytes however few values it holds, and 0 elsewhere.
-    #[serde(skip_serializing_if = "is_default")]
     pub dense_below: Option<usize>,
     /// Threads a rank encodes and decodes with, the same bits with any number; its own alone when absent. Needs the cargo
     /// feature `rayon`.
-    #[serde(skip_serializing_if = "is_default")]
     pub threads: Option<usize>,
 }
 

@@ -15,6 +15,7 @@ family! {
         LocalSgd(LocalSgdConfig),
         Slowmo(SlowMoConfig),
         Sgp(SgpConfig),
+        OverlapLocalSgd(OverlapConfig),
     }
 }
 

@@ -24,6 +24,11 @@ pub trait StrategySettings: fmt::Debug {
     /// The fewest ranks that it works with.
     fn fewest_ranks(&self, exchange: &Exchange) -> usize;
 
+    /// The channels it exchanges on in the background.
+    fn channels(&self) -> usize {
+        0
+    }
+
     /// What travels where the laws try it.
     fn exchanges(&self) -> Vec<Exchange>;
 }

@@ -9,7 +9,7 @@ use crate::error::SyncError;
 use crate::reduce::{Facts, Previous, Reducer, Round};
 use crate::report::Report;
 use crate::state::State;
-use crate::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, SyncStrategy, agree};
+use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy, agree};
 use crate::{Key, Layout, Traffic};
 
 /// Matrices, vectors and a lone number; 131 values.
@@ -304,10 +304,8 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
                 add(&mut parameters, &gradient);
             }
             if plan.parameters {
-                let before = self.strategy.conserved(&parameters);
-                let momenta = self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &cx, comm))?;
-                debug_assert!(matches!(momenta, Momenta::Keep | Momenta::Reset));
-                conserved = before.zip(self.strategy.conserved(&parameters)).map(|(a, b)| [a, b]);
+                conserved = self.strategy.conserved(&parameters);
+                self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &cx, comm))?;
             }
             self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
@@ -327,6 +325,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         }
         self.parameters.clone_from(&parameters);
         self.step += 1;
+        let conserved = conserved.zip(self.strategy.conserved(&self.parameters)).map(|(a, b)| [a, b]);
         let average = if plan.gradients { gradient } else { parameters };
         let (factor, state) = (report.factor.map(|f| f.get()), self.save());
         let plan = Some(plan);

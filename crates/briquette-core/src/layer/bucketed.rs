@@ -3,30 +3,38 @@
 //! A bucket holds consecutive slots until it has at least `min_values` values; each gets its own reducer and its own
 //! key (`key.bucket(b)`). Results do not depend on how buckets are scheduled.
 //!
-//! **Overlap.** [`overlapped`](Bucketed::overlapped), a second thread takes every other bucket: while one is exchanged, the
-//! one before it is decoded and the one after it encoded. What goes over the wire, and in which order, is the same, and so
-//! are all bits. Worth it where encoding and decoding take long beside the exchange and a core is idle meanwhile; it costs
-//! the start of a thread an exchange. Inside `Threaded` the second thread works alone, and the pool works for the
-//! other buckets.
+//! **Overlap.** [`overlapped`](Bucketed::overlapped), buckets of odd number are exchanged in the background
+//! ([`Session::start`]), while this thread exchanges the others: what one encodes or decodes hides behind what the other
+//! sends. Frames of a bucket are the same, and so are all bits, bytes and states; only the channel is another. Every rank must
+//! overlap, or none. It costs a copy of half of the vector each way. Inside `Threaded` the second thread works alone, and the
+//! pool works for the other buckets. Where the transport has no channels, and inside of a job, buckets are exchanged one after
+//! another.
 //!
-//! **Failure.** The error is that of the first bucket that fails, as without overlap. The bucket after it may have been
-//! exchanged by then, on every rank that overlaps alike, and none beyond that. What the buckets before it have staged is
-//! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic ends the other thread, then goes on.
+//! **Failure.** The error is that of the first bucket that fails, as without overlap. Of the buckets after it those of the other
+//! channel may have been exchanged by then, on every rank alike. What the buckets have staged is
+//! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic in the background goes on
+//! here; after a panic in either thread the reducer is of no further use.
 
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
+use crate::reduce::{Energies, Exchanged, Facts, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
-use crate::{CompressionFactor, Layout, Session, Slot, Traffic};
+use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
+
+/// The channel of the buckets of odd number.
+const CHANNEL: usize = 1;
 
 #[derive(Debug)]
 struct Bucket<R> {
+    index: usize,
     range: Range<usize>,
     /// The slots inside, rebased to the bucket's start.
     slots: Vec<Slot>,
     reducer: R,
+    /// Input, average and what was sent, for buckets of odd number that overlap.
+    moved: [Vec<f32>; 3],
 }
 
 /// One reducer a bucket; see the [module](self).
@@ -34,6 +42,8 @@ struct Bucket<R> {
 pub struct Bucketed<R> {
     buckets: Vec<Bucket<R>>,
     len: usize,
+    /// Of all buckets together.
+    slots: usize,
     overlapped: bool,
     /// Whether every bucket compresses each of its slots by itself.
     per_slot: bool,
@@ -51,17 +61,20 @@ impl<R: Reducer> Bucketed<R> {
             let (inside, rest) = slots.split_at(count.min(slots.len()));
             let end = inside[inside.len() - 1].range().end;
             buckets.push(Bucket {
+                index: buckets.len(),
                 range: start..end,
                 slots: inside.iter().map(|s| s.rebased(start)).collect(),
                 reducer: make(buckets.len()),
+                moved: Default::default(),
             });
             slots = rest;
         }
         let per_slot = buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some_and(|knob| knob.per_slot()));
-        Bucketed { buckets, len: layout.len(), overlapped: false, per_slot, scratch: Energies::new() }
+        let slots = layout.slots().len();
+        Bucketed { buckets, len: layout.len(), slots, overlapped: false, per_slot, scratch: Energies::new() }
     }
 
-    /// Whether a bucket is exchanged while others are encoded and decoded; by default not.
+    /// Whether every other bucket is exchanged in the background; by default not. The same on every rank.
     #[must_use]
     pub fn overlapped(mut self, overlapped: bool) -> Self {
         self.overlapped = overlapped;
@@ -104,18 +117,18 @@ impl<R: Reducer> Stateful for Bucketed<R> {
     }
 }
 
-impl<R: Reducer> Reducer for Bucketed<R> {
-    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+impl<R: Reducer + 'static> Reducer for Bucketed<R> {
+    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let slots = self.buckets.iter().map(|bucket| bucket.slots.len()).sum();
-        let parts = parts(&mut self.buckets, round);
-        let each = |part: Part<'_, R>| {
-            comm.scope().bucket = Some(part.index);
-            part.reduce(comm)
+        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
+        let exchanged = if overlapped {
+            self.reduce_overlapped(round, comm)?
+        } else {
+            let done = self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm));
+            together(self.slots, done)?
         };
-        let exchanged = together(slots, parts.map(each))?;
         comm.scope().bucket = None;
         Ok(exchanged)
     }
@@ -126,7 +139,7 @@ impl<R: Reducer> Reducer for Bucketed<R> {
 
     fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let mut first = 0;
-        self.buckets.iter_mut().fold(true, |finite, Bucket { range, slots, reducer }| {
+        self.buckets.iter_mut().fold(true, |finite, Bucket { range, slots, reducer, .. }| {
             let places = first..first + slots.len();
             first = places.end;
             reducer.take_off(&mut unsent.part(slots, places, range.clone())) & finite
@@ -146,7 +159,7 @@ impl<R: Reducer> Reducer for Bucketed<R> {
 }
 
 /// One knob for all buckets: each has its share of the levels.
-impl<R: Reducer> Knob for Bucketed<R> {
+impl<R: Reducer + 'static> Knob for Bucketed<R> {
     fn per_slot(&self) -> bool {
         self.per_slot
     }
@@ -165,52 +178,101 @@ impl<R: Reducer> Knob for Bucketed<R> {
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         out.clear(probe.factors.len());
-        for (index, Bucket { range, slots, reducer }) in self.buckets.iter_mut().enumerate() {
-            let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(index), ..*probe };
+        for Bucket { index, range, slots, reducer, .. } in &mut self.buckets {
+            let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(*index), ..*probe };
             reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
             out.append(&self.scratch, probe.per_slot);
         }
     }
 }
 
-/// A bucket's share of a round.
-struct Part<'a, R> {
-    index: usize,
-    reducer: &'a mut R,
-    round: Round<'a>,
+impl<R: Reducer + 'static> Bucketed<R> {
+    /// Exchanges the buckets of odd number in the background, and the others meanwhile.
+    fn reduce_overlapped(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let Round { key, facts: &facts, .. } = round;
+        let (mut odd, even): (Vec<_>, Vec<_>) = self.buckets.drain(..).partition(|bucket| bucket.index % 2 == 1);
+        self.buckets = even;
+        odd.iter_mut().for_each(|bucket| bucket.copy_in(&round));
+        let pending = comm.start(CHANNEL, move |comm| {
+            let done = until_failure(odd.iter_mut().map(|bucket| bucket.reduce_moved((key, &facts), comm)));
+            (odd, done)
+        });
+        let mut done = until_failure(self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm)));
+        let ((odd, others), ended) = pending.finish(comm);
+        odd.iter().for_each(|bucket| bucket.copy_out(&mut round));
+        self.buckets.extend(odd);
+        self.buckets.sort_by_key(|bucket| bucket.index);
+        done.extend(others);
+        done.sort_by_key(|done| done.index);
+        if let Some(failed) = done.iter().find(|done| done.result.is_err()) {
+            comm.scope().bucket = Some(failed.index);
+        }
+        let exchanged = together(self.slots, done.into_iter())?;
+        ended?;
+        Ok(exchanged)
+    }
 }
 
-/// What came of it.
+/// What came of a bucket.
 struct Done {
+    index: usize,
     slots: usize,
     result: Result<Exchanged, ReduceError>,
 }
 
-impl<R: Reducer> Part<'_, R> {
-    fn reduce(self, comm: &mut Session) -> Done {
-        let slots = self.round.slots.len();
-        Done { slots, result: self.reducer.reduce(self.round, comm) }
+impl<R: Reducer> Bucket<R> {
+    /// Exchanges this bucket's share of `whole`.
+    fn reduce(&mut self, whole: &mut Round<'_>, comm: &mut Session) -> Done {
+        let Bucket { index, range, slots, reducer, .. } = self;
+        let share = Round {
+            key: whole.key.bucket(*index),
+            slots,
+            facts: whole.facts,
+            input: &whole.input[range.clone()],
+            average: &mut whole.average[range.clone()],
+            sent: whole.sent.as_deref_mut().map(|sent| &mut sent[range.clone()]),
+        };
+        comm.scope().bucket = Some(*index);
+        Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
+    }
+
+    /// The same over this bucket's own vectors.
+    fn reduce_moved(&mut self, (key, facts): (Key, &Facts), comm: &mut Session) -> Done {
+        let Bucket { index, slots, reducer, moved: [input, average, sent], .. } = self;
+        let sent = (!sent.is_empty()).then_some(&mut sent[..]);
+        comm.scope().bucket = Some(*index);
+        let share = Round { key: key.bucket(*index), slots, facts, input, average, sent };
+        Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
+    }
+
+    fn copy_in(&mut self, whole: &Round<'_>) {
+        let [input, average, sent] = &mut self.moved;
+        input.clear();
+        input.extend_from_slice(&whole.input[self.range.clone()]);
+        average.resize(input.len(), 0.0);
+        sent.resize(if whole.sent.is_some() { input.len() } else { 0 }, 0.0);
+    }
+
+    fn copy_out(&self, whole: &mut Round<'_>) {
+        let [_, average, sent] = &self.moved;
+        whole.average[self.range.clone()].copy_from_slice(average);
+        whole.sent.iter_mut().for_each(|whole| whole[self.range.clone()].copy_from_slice(sent));
     }
 }
 
-/// Every bucket's share of `round`, in order.
-fn parts<'a, R>(buckets: &'a mut [Bucket<R>], round: Round<'a>) -> impl Iterator<Item = Part<'a, R>> {
-    let Round { key, facts, input, mut average, mut sent, .. } = round;
-    let tiled = "buckets tile the vector";
-    buckets.iter_mut().enumerate().map(move |(index, Bucket { range, slots, reducer })| {
-        let part = Round {
-            key: key.bucket(index),
-            slots,
-            facts,
-            input: &input[range.clone()],
-            average: average.split_off_mut(..range.len()).expect(tiled),
-            sent: sent.as_mut().map(|sent| sent.split_off_mut(..range.len()).expect(tiled)),
-        };
-        Part { index, reducer, round: part }
-    })
+/// All up to the first that failed, and that one.
+fn until_failure(exchanges: impl Iterator<Item = Done>) -> Vec<Done> {
+    let mut all = Vec::new();
+    for done in exchanges {
+        all.push(done);
+        if all.last().is_some_and(|done| done.result.is_err()) {
+            break;
+        }
+    }
+    all
 }
 
-/// One exchange of several; the first error ends it.
+/// One exchange of several, in the order of buckets; the first error is that of all.
 fn together(slots: usize, parts: impl Iterator<Item = Done>) -> Result<Exchanged, ReduceError> {
     let (mut selections, mut traffic, mut first) = (Selections::of(slots), Traffic::default(), 0);
     for Done { slots, result, .. } in parts {
@@ -219,6 +281,6 @@ fn together(slots: usize, parts: impl Iterator<Item = Done>) -> Result<Exchanged
         selections.put(first..first + slots, &exchanged.selection);
         first += slots;
     }
-    debug_assert_eq!(first, slots, "every bucket was exchanged");
+    assert_eq!(first, slots, "every bucket is exchanged, unless an earlier exchange panicked");
     Ok(Exchanged { traffic, selection: selections.finish() })
 }

@@ -1,9 +1,9 @@
 //! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
 //!
-//! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside
-//! its calls counts as exchange, the rest as compression: where [buckets overlap](super::Bucketed), what was encoded
-//! and decoded behind an exchange counts as that, and the sum is what the step waited. Costs one pass over the vector, and one vector where no
-//! layer above asks for `sent`.
+//! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange,
+//! the rest as compression. Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the
+//! others is exchange: the sum is what the step waited. Costs one pass over the vector, and one vector where no wrapper above
+//! asks for `sent`.
 
 use crate::comm::Spent;
 use crate::error::{ReduceError, StateError};

@@ -1,6 +1,6 @@
 //! Vector in, agreed average out. Reducers leave every rank with the same bits.
 //!
-//! A [`Reducer`] is given this rank's vector and a communicator, and writes the average over ranks. How it gets there
+//! A [`Reducer`] is given this rank's vector and a session, and writes the average over ranks. How it gets there
 //! is its own business: an all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of
 //! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
 //! ([`layer`](crate::layer)) are reducers around reducers.
@@ -189,7 +189,7 @@ pub trait Reducer: Stateful + Send {
     ///
     /// # Errors
     /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
-    /// caller aborts the communicator.
+    /// caller aborts the session.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
     /// as all look at the same bits. Whoever makes an average looks; wrappers need not.

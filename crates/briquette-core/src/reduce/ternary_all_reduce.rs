@@ -282,7 +282,7 @@ impl TernaryAllReduceConfig {
 impl Described for TernaryAllReduceConfig {
     const NAME: &'static str = "ternary-all-reduce";
     const SETTINGS: &'static str = "CLIP";
-    const HELP: &'static str = "TernGrad with one scale for all ranks, summed on the way; clipped at so many standard deviations, or at inf (2.5)";
+    const HELP: &'static str = "TernGrad with one scale for all ranks, summed on the way; clipped at this many standard deviations, or at inf (2.5)";
 
     fn check(&self) -> Result<(), ConfigError> {
         self.tern_grad().map(drop)

@@ -116,7 +116,7 @@ impl Header {
     ///
     /// # Errors
     /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank: the others learn of it when the
-    /// communicator is aborted.
+    /// session is aborted.
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;

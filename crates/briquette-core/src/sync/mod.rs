@@ -13,6 +13,7 @@
 pub mod every_step;
 pub mod graph;
 pub mod header;
+pub mod overlap_local_sgd;
 pub mod periodic;
 pub mod sgp;
 pub mod slow_mo;
@@ -22,6 +23,7 @@ mod testkit;
 pub use every_step::{EveryStep, EveryStepConfig};
 pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
+pub use overlap_local_sgd::{OverlapConfig, OverlapLocalSgd};
 pub use periodic::{LocalSgdConfig, Periodic};
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};

@@ -1,9 +1,11 @@
 //! Trains by plain SGD on threads, as the glue does.
 
+use std::time::Duration;
+
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Context, Momenta, SyncStrategy};
-use crate::comm::{Local, Session, run_ranks};
+use crate::comm::{Compute, Local, Network, Session, Simulated, run_ranks};
 use crate::error::CommError;
 use crate::reduce::Facts;
 use crate::{Key, Layout};
@@ -19,6 +21,15 @@ pub(super) struct Sgd {
     pub(super) steps: u64,
 }
 
+/// A world on a network that is not there.
+#[derive(Clone, Copy)]
+pub(super) struct Simulation {
+    pub(super) world: usize,
+    pub(super) network: Network,
+    /// A step's computing.
+    pub(super) compute: Duration,
+}
+
 /// The parameters of every rank after a run that begins at `start`.
 pub(super) fn train<S: SyncStrategy>(
     world: usize,
@@ -27,6 +38,17 @@ pub(super) fn train<S: SyncStrategy>(
     task: (Sgd, Gradient<'_>),
 ) -> Vec<Vec<f32>> {
     run(Local::world(world), strategy, start, task).into_iter().map(|(x, _)| x).collect()
+}
+
+/// The simulated seconds of the slowest rank.
+pub(super) fn simulate<S: SyncStrategy>(
+    Simulation { world, network, compute }: Simulation,
+    strategy: impl Fn() -> S + Sync,
+    start: &[f32],
+    task: (Sgd, Gradient<'_>),
+) -> f64 {
+    let world = Simulated::world(world, network, Compute::Fixed(compute));
+    run(world, strategy, start, task).into_iter().map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 
 /// What each rank ends with, and the seconds its clock shows after the last step.

@@ -13,8 +13,16 @@ fn texts() -> impl Strategy<Value = String> {
     let names = CompressorConfig::defaults().into_iter().map(|c| c.to_string().split(':').next().unwrap().to_owned());
     let knobs = "1 2 3 7 8 20 0.01 0.3 100x 1x 1e9x 127 s1 s5 s127 512 max l2 l1 elias none random scaled f16 q8 0 -1 nan inf 1e-40";
     let knob = select(knobs.split(' ').map(str::to_owned).collect::<Vec<_>>());
-    let one = (select(names.collect::<Vec<_>>()), proptest::collection::vec(knob, 0..4))
-        .prop_map(|(name, knobs)| [vec![name], knobs].concat().join(":"));
+    let keys = "factor values sample threshold scaled block bits bucket norm coding base levels mode clip";
+    let keyed =
+        (select(keys.split(' ').collect::<Vec<_>>()), knob.clone()).prop_map(|(key, knob)| format!("{key}={knob}"));
+    let places = proptest::collection::vec(knob, 0..4);
+    let one = (select(names.collect::<Vec<_>>()), places, proptest::collection::vec(keyed, 0..2));
+    let one = one.prop_map(|(name, places, keyed)| {
+        let settings = [vec![places.join(":")], keyed].concat();
+        let given = settings.into_iter().filter(|setting| !setting.is_empty()).collect::<Vec<_>>();
+        if given.is_empty() { name } else { format!("{name}:{}", given.join(",")) }
+    });
     proptest::collection::vec(one, 1..3).prop_map(|parts| parts.join("+"))
 }
 

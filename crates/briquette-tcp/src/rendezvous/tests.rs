@@ -27,7 +27,7 @@ const PATIENT: Duration = Duration::from_secs(20);
 
 /// An introduction of rank 2 of 3.
 fn rank_2() -> Introduction {
-    let role = Role::Join { address: "127.0.0.1:1".to_owned() };
+    let role = Role::Join { address: "127.0.0.1:1".to_owned(), channels: 0 };
     Introduction { rank: 2, to: 0, world: 3, version: VERSION.to_owned(), role }
 }
 
@@ -75,7 +75,7 @@ fn everyone_says_that_versions_differ() {
 #[test]
 fn ranks_that_cannot_be_are_refused_and_missed() {
     let texts = with_impostor(async |master| {
-        let data = Role::Data { session: "guessed".to_owned() };
+        let data = Role::Data { session: "guessed".to_owned(), channel: 0 };
         for (introduction, words) in [
             (Introduction { rank: 3, ..rank_2() }, "ranks are 0 to 2"),
             (Introduction { rank: 0, ..rank_2() }, "two processes were started as rank 0"),
@@ -144,7 +144,7 @@ async fn links_made_twice(master: SocketAddr) -> (Lines, Vec<TcpStream>) {
     let (_, Event::Said(Message::Roster { session, addresses })) = lines.next().await else { panic!("no roster") };
     let mut links = Vec::new();
     for (to, address) in addresses.iter().enumerate().take(2) {
-        let call = Introduction { to, role: Role::Data { session: session.clone() }, ..rank_2() };
+        let call = Introduction { to, role: Role::Data { session: session.clone(), channel: 0 }, ..rank_2() };
         drop(introduce(address.parse().unwrap(), &call).await.unwrap());
         links.push(introduce(address.parse().unwrap(), &call).await.unwrap());
     }

@@ -2,7 +2,7 @@
 //!
 //! [`DataParallel`] is a [`SupervisedLearningStrategy`]: Burn's `SupervisedTraining` keeps its metrics, dashboard,
 //! interrupter, early stopping and checkpointers, and every rank (a thread or a process, with a model, a loader over its
-//! shard and a communicator of its own) runs one.
+//! shard and a session of its own) runs one.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -48,7 +48,7 @@
 //! **What is agreed.** Rank 0's weights at the start; every step's exchange, as the configuration says; when an epoch ends; who
 //! interrupted. Early stopping and checkpointing are rank 0's decisions, from rank 0's metrics, and all ranks follow: set
 //! them there. Each rank validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
-//! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The communicator's
+//! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The session's
 //! deadline must be longer than the time by which one rank's validation takes longer than another's.
 //!
 //! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and weight 0 (under an
@@ -228,7 +228,7 @@ impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let Some(own) = self.own.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            let problem = "a `DataParallel` is for one run: make another, with a communicator of its own";
+            let problem = "a `DataParallel` is for one run: make another, with a session of its own";
             components.interrupter.fail(run::training_error(0, problem));
             return (learner.model(), components.event_processor);
         };

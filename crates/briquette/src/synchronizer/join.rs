@@ -48,6 +48,7 @@ impl Synchronizer {
         let built = Inventory::of(&module).and_then(|inventory| {
             let strategy = self.config.build(&inventory.layout, self.world())?;
             self.check_rebroadcast(&*strategy)?;
+            (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });
         // The other ranks may have built theirs, and would wait for this one.

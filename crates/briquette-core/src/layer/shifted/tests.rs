@@ -83,7 +83,7 @@ fn a_difference_that_is_not_finite_is_refused_and_the_memories_stay() {
     assert_eq!((reducer.memory(), reducer.mean_memory()), (&[1.0, f32::MAX][..], &[1.0, f32::MAX][..]));
 }
 
-/// The papers' pseudocode, one process, no communicator.
+/// The papers' pseudocode, one process, no session.
 fn naive(world: usize, steps: u64, compressor: &mut dyn Compressor, alpha: f32, len: usize) -> Vec<Vec<f32>> {
     let mut own = vec![vec![0.0_f32; len]; world];
     let mut server = vec![0.0_f32; len];

@@ -1,0 +1,208 @@
+//! Exchanges in the background: for each channel a thread and a second endpoint of the transport.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use super::group::Group;
+use super::time::JobStart;
+use super::{Call, Frame, Scope, Session, Transport};
+use crate::error::CommError;
+use crate::traffic::Traffic;
+
+type Job = Box<dyn FnOnce(&mut Session) + Send>;
+
+/// The thread of a channel, which owns its session. Dropped, it does the jobs that it has, then leaves.
+pub(super) struct Background {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    fn new(mut comm: Session, channel: usize) -> Result<Self, CommError> {
+        let rank = comm.transport.rank();
+        let (jobs, todo) = mpsc::channel::<Job>();
+        let work = move || todo.into_iter().for_each(|job| job(&mut comm));
+        let thread = thread::Builder::new().name(format!("rank {rank} channel {channel}")).spawn(work);
+        let cause = |error| format!("the system starts no thread for it: {error}");
+        let thread = thread.map_err(|error| CommError::Channel { rank, channel, cause: cause(error) })?;
+        Ok(Background { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    fn send(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("they end with the background");
+        jobs.send(job).unwrap_or_else(|_| unreachable!("the thread ends after the last job"));
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // Panics of jobs are caught there.
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// An exchange that was started in the background; see [`Session::start`].
+#[must_use = "its bytes and seconds count once it is finished"]
+pub struct Pending<T> {
+    result: Receiver<(thread::Result<T>, Ended)>,
+}
+
+/// What a job did to its session.
+struct Ended {
+    at: f64,
+    traffic: Traffic,
+    calls: u64,
+    failed: Option<CommError>,
+}
+
+impl Session {
+    /// Opens a channel for exchanges in the background, counted from 1, and starts its thread; nothing where it is open.
+    /// [`start`](Self::start) does so too.
+    ///
+    /// # Errors
+    /// [`CommError::Channel`] where the transport has no such channel. The session is as it was.
+    pub fn open(&mut self, channel: usize) -> Result<(), CommError> {
+        if !self.background.contains_key(&channel) {
+            let transport = self.transport.open(channel)?;
+            let comm = Session::with_time(transport, self.call.time.of_channel());
+            self.background.insert(channel, Background::new(comm, channel)?);
+        }
+        Ok(())
+    }
+
+    /// Starts `job` on the thread of a channel, counted from 1, where it exchanges while this thread goes on. It has the
+    /// session of that channel, in the group and scope of this one; jobs of one channel run in the order of their start. Every
+    /// rank must start the same ones. What `job` owns comes back with [`Pending::finish`], whatever happens.
+    ///
+    /// **Simulated time.** The job starts at this session's second, and [`finish`](Pending::finish) moves the clock to the later
+    /// of both ends. While a job is unfinished, this session and each of the channels that are open have an equal share of
+    /// the rank's link.
+    ///
+    /// ```
+    /// use briquette_core::comm::Local;
+    /// use briquette_core::error::CommError;
+    ///
+    /// let sums = Local::run(2, |mut comm| {
+    ///     let mut x = vec![1.0; 10_000];
+    ///     let pending = comm.start(1, move |comm| comm.all_reduce_sum(&mut x).map(|()| x[0]));
+    ///     comm.barrier()?; // meanwhile
+    ///     let (sum, ended) = pending.finish(&mut comm);
+    ///     ended?;
+    ///     assert_eq!(comm.traffic().sent, 40_000);
+    ///     sum
+    /// });
+    /// assert_eq!(sums, [Ok::<_, CommError>(2.0), Ok(2.0)]);
+    /// ```
+    pub fn start<T: Send + 'static>(
+        &mut self,
+        channel: usize,
+        job: impl FnOnce(&mut Session) -> T + Send + 'static,
+    ) -> Pending<T> {
+        let (sender, result) = mpsc::channel();
+        let opened = self.open(channel);
+        let scope = self.call.scope;
+        let begin = (scope, self.group.clone(), self.call.time.start_job(self.background.len()));
+        let run = move |comm: &mut Session| drop(sender.send(comm.run(begin, job)));
+        match opened {
+            Ok(()) => self.background[&channel].send(Box::new(run)),
+            Err(error) => {
+                self.abort(&error.to_string());
+                let mut closed = Session::from(Closed { rank: self.transport.rank(), world: self.transport.world() });
+                closed.failed = Some(error);
+                run(&mut closed);
+            }
+        }
+        Pending { result }
+    }
+
+    /// Runs a job on this session, which is a channel's.
+    fn run<T>(
+        &mut self,
+        (scope, group, start): (Scope, Option<Group>, JobStart),
+        job: impl FnOnce(&mut Session) -> T,
+    ) -> (thread::Result<T>, Ended) {
+        (self.call.scope, self.group) = (scope, group);
+        self.call.time.begin_job(start);
+        let (traffic, calls) = (self.traffic, self.calls);
+        // As for `begin_step`: the next call reports a failure.
+        drop(self.take_turn());
+        let result = catch_unwind(AssertUnwindSafe(|| job(self)));
+        if result.is_err() {
+            self.abort("panicked");
+        }
+        self.call.time.end_turn();
+        let (traffic, calls) = (self.traffic - traffic, self.calls - calls);
+        (result, Ended { at: self.now(), traffic, calls, failed: self.failed.clone() })
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits for the job, and returns what it returned and whether its session came through without an error; the first
+    /// error is that of this session's later calls, too. Bytes and calls of the job count from here on.
+    ///
+    /// The job's waits have deadlines, and so has this one, except for what the job computes.
+    ///
+    /// # Errors
+    /// The first error of the job's calls.
+    ///
+    /// # Panics
+    /// When the job did, with its panic.
+    pub fn finish(self, comm: &mut Session) -> (T, Result<(), CommError>) {
+        comm.timed(|comm| {
+            comm.call.time.end_turn();
+            let (result, ended) = self.result.recv().expect("a job sends what became of it");
+            comm.call.time.end_job(ended.at);
+            comm.traffic += ended.traffic;
+            comm.calls += ended.calls;
+            let result = result.unwrap_or_else(|panic| resume_unwind(panic));
+            let ended = ended.failed.map_or(Ok(()), Err).and_then(|()| comm.take_turn());
+            (result, comm.keep_failure(ended))
+        })
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits for the job and returns what it returned, for one whose session is gone or goes on from another state: its bytes
+    /// and seconds count nowhere.
+    ///
+    /// # Panics
+    /// When the job did, with its panic.
+    pub fn abandon(self) -> T {
+        let (result, _) = self.result.recv().expect("a job sends what became of it");
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pending")
+    }
+}
+
+/// The transport of a channel that could not be opened. Its session has failed and does not call it.
+struct Closed {
+    rank: usize,
+    world: usize,
+}
+
+impl Transport for Closed {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn world(&self) -> usize {
+        self.world
+    }
+    fn send(&mut self, _to: usize, _frame: Frame, _call: &mut Call) -> Result<(), CommError> {
+        unreachable!("its session has failed")
+    }
+    fn recv(&mut self, _from: usize, _call: &mut Call) -> Result<Frame, CommError> {
+        unreachable!("its session has failed")
+    }
+    fn abort(&mut self, _during: Scope, _reason: &str) {}
+}
+
+#[cfg(test)]
+mod tests;

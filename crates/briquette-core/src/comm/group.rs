@@ -1,0 +1,71 @@
+//! Some ranks as a world of their own.
+
+use std::sync::Arc;
+
+use super::Session;
+
+/// The ranks of a group, by their numbers in the transport's world.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    members: Arc<[usize]>,
+    /// Where this rank is among them.
+    place: usize,
+}
+
+impl Group {
+    pub(super) fn rank(&self) -> usize {
+        self.place
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.members.len()
+    }
+}
+
+impl Session {
+    /// Runs `body` in a world that has only these ranks, in this order: rank numbers are positions in `ranks`, collectives are
+    /// among them, and errors name ranks by their numbers in the whole world. Every rank of the group must make the call, with
+    /// the same `ranks`; other groups may exchange meanwhile, and groups may lie within groups.
+    ///
+    /// ```
+    /// use briquette_core::comm::Local;
+    /// use briquette_core::error::CommError;
+    ///
+    /// // Four ranks on two machines: sum inside each machine, between the first ranks of both, then inside again.
+    /// let sums = Local::run(4, |mut comm| {
+    ///     let mut x = [comm.rank() as f32];
+    ///     let machine = if comm.rank() < 2 { [0, 1] } else { [2, 3] };
+    ///     comm.within(&machine, |machine| machine.all_reduce_sum(&mut x))?;
+    ///     if comm.rank() == machine[0] {
+    ///         comm.within(&[0, 2], |leaders| leaders.all_reduce_sum(&mut x))?;
+    ///     }
+    ///     let mut bytes = x[0].to_le_bytes().to_vec();
+    ///     comm.within(&machine, |machine| machine.broadcast(0, &mut bytes))?;
+    ///     Ok::<_, CommError>(bytes)
+    /// });
+    /// assert_eq!(sums, vec![Ok(6.0f32.to_le_bytes().to_vec()); 4]);
+    /// ```
+    ///
+    /// # Panics
+    /// When this rank is not among `ranks`, one of them does not exist, or one is there twice.
+    pub fn within<T>(&mut self, ranks: &[usize], body: impl FnOnce(&mut Session) -> T) -> T {
+        let (own, world) = (self.rank(), self.world());
+        let place = ranks.iter().position(|rank| *rank == own);
+        let place = place.unwrap_or_else(|| panic!("rank {own} is not in the group {ranks:?}"));
+        let are_distinct = ranks.iter().enumerate().all(|(at, rank)| *rank < world && !ranks[..at].contains(rank));
+        assert!(are_distinct, "a group has different ranks below {world}, not {ranks:?}");
+        let members = ranks.iter().map(|rank| self.number(*rank)).collect();
+        let outer = self.group.replace(Group { members, place });
+        let out = body(self);
+        self.group = outer;
+        out
+    }
+
+    /// The number in the transport's world of a rank of this one.
+    pub(super) fn number(&self, rank: usize) -> usize {
+        self.group.as_ref().map_or(rank, |group| group.members[rank])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,392 @@
+//! Overlap-Local-SGD: parameters are averaged in the background, and arrive one period later.
+//!
+//! **Why, and when not.** Local SGD still waits for its average once a period. Here ranks go on at once, and are pulled towards
+//! the average of the *period before*: as long as an exchange takes less than a period of computing, it costs no time at all. On
+//! a network that is fast anyway, [`Periodic`](super::Periodic) has fresher averages.
+//!
+//! **Method.** All ranks hold the anchor `z`, at first the initial model. At the end of a period of `τ` steps, a rank
+//!
+//! 1. waits for the exchange that was started a period ago, which gives `z`;
+//! 2. is pulled: `x ← (1−α)·x + α·z`;
+//! 3. moves its momentum: `v ← β·v + (z − x)/γ` with the learning rate `γ` of this step;
+//! 4. starts the exchange of `z − γ·v`, whose mean over ranks is the next `z`.
+//!
+//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. With `β = 0` the next anchor is
+//! the mean of the pulled parameters. The inner optimizer's momenta are left alone.
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
+//!
+//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` the mean over ranks of
+//! `(1−α)·x + α·z` is conserved, `z` being what is under way. No rank agrees on a header.
+//!
+//! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
+//! sent: a run that is resumed sends it again, and gets the same bits.
+//!
+//! **Knobs.** `period` `τ`, steps, default 2; `alpha`, the pull, in [0, 1], default 0.6; `beta` in [0, 1), default 0.7: the authors'
+//! script for ranks with different data.
+//!
+//! **Deviations.** The first exchange starts after `τ` steps; in the authors' code after `τ + 1`. Where the learning rate is 0,
+//! `v ← β·v`.
+//!
+//! **Reference.** J. Wang, H. Liang, G. Joshi, *Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in
+//! Distributed SGD*, ICASSP 2020 (arXiv 2002.09539), and the authors' code.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts}, state::Stateful};
+//! use briquette_core::sync::{Context, OverlapConfig, OverlapLocalSgd, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::flat(1);
+//! let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
+//! let mut overlap = OverlapLocalSgd::new(settings, Dense)?;
+//! let mut x = [0.0];
+//! overlap.begin(&x);
+//! let mut seen = vec![];
+//! for step in 0..3 {
+//!     x[0] += 8.0;
+//!     let facts = Facts { step, learning_rate: Some(1.0), ..Facts::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+//!     overlap.after_step(&mut x, &cx, &mut comm)?;
+//!     overlap.commit();
+//!     overlap.after_commit(&cx, &mut comm);
+//!     seen.push(x[0]);
+//! }
+//! assert_eq!(seen, [4.0, 8.0, 12.0]); // pulled half-way to 0, then to 4, then to 8
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{Context, Momenta, Plan, SyncStrategy};
+use crate::comm::{Pending, Session};
+use crate::config::{Described, Exchange, Feedback, ReducerConfig, StrategySettings};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::math::all_finite;
+use crate::reduce::{Exchanged, Facts, Reducer, Round, not_finite};
+use crate::report::Report;
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Slot};
+
+/// The channel that background exchanges use.
+const CHANNEL: usize = 1;
+
+/// Settings of [`OverlapLocalSgd`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverlapConfig {
+    /// Steps of a period.
+    pub period: u64,
+    /// How far a rank is pulled to the anchor, in [0, 1].
+    pub alpha: f32,
+    /// The anchor's momentum, in [0, 1).
+    pub beta: f32,
+}
+
+impl Default for OverlapConfig {
+    fn default() -> Self {
+        OverlapConfig { period: 2, alpha: 0.6, beta: 0.7 }
+    }
+}
+
+impl Described for OverlapConfig {
+    const NAME: &'static str = "overlap-local-sgd";
+    const SETTINGS: &'static str = "PERIOD[,alpha=0.6,beta=0.7]";
+    const HELP: &'static str = "parameters, averaged in the background after every PERIOD steps, a period late (2)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |what, valid, got: f32| Err(ConfigError::range(what, valid, got));
+        match *self {
+            Self { period: 0, .. } => Err(ConfigError::range("period of overlap-local-sgd", "at least 1", 0)),
+            Self { alpha, .. } if !(0.0..=1.0).contains(&alpha) => {
+                wrong("alpha of overlap-local-sgd", "in [0, 1]", alpha)
+            }
+            Self { beta, .. } if !(0.0..1.0).contains(&beta) => wrong("beta of overlap-local-sgd", "in [0, 1)", beta),
+            _ => Ok(()),
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        let conserves = OverlapConfig { period: 3, beta: 0.0, ..Self::default() };
+        vec![Self::default(), OverlapConfig { period: 1, ..conserves.clone() }, conserves]
+    }
+}
+
+impl StrategySettings for OverlapConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn channels(&self) -> usize {
+        CHANNEL
+    }
+
+    /// Dense, and compressed with a memory.
+    fn exchanges(&self) -> Vec<Exchange> {
+        let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
+        vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+    }
+}
+
+/// What a background exchange owns, and what comes back.
+struct Reduced<R> {
+    reducer: R,
+    mean: Vec<f32>,
+    result: Result<Exchanged, ReduceError>,
+}
+
+/// Averages in the background; see the [module](self).
+pub struct OverlapLocalSgd<R> {
+    settings: OverlapConfig,
+    /// Nothing while it is in the background.
+    reducer: Option<R>,
+    pending: Option<Pending<Reduced<R>>>,
+    /// What the reducer saved before the exchange that is under way or has arrived.
+    reducer_before: State,
+    anchor: Staged<Vec<f32>>,
+    momentum: Staged<Vec<f32>>,
+    /// What is being exchanged, or has been and waits for the period's end; empty before the first.
+    input: Staged<Vec<f32>>,
+    /// When its exchange began, on the session's clock.
+    started: f64,
+    /// The mean of all ranks' inputs once it has been waited for, and when that was.
+    arrived: Option<(Vec<f32>, f64)>,
+    report: Report,
+}
+
+impl<R> std::fmt::Debug for OverlapLocalSgd<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OverlapLocalSgd").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer + 'static> OverlapLocalSgd<R> {
+    /// Differences to the anchor travel through `reducer`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(settings: OverlapConfig, reducer: R) -> Result<Self, ConfigError> {
+        settings.check()?;
+        Ok(OverlapLocalSgd {
+            settings,
+            reducer: Some(reducer),
+            pending: None,
+            reducer_before: State::default(),
+            anchor: Staged::default(),
+            momentum: Staged::default(),
+            input: Staged::default(),
+            started: 0.0,
+            arrived: None,
+            report: Report::default(),
+        })
+    }
+
+    /// The anchor `z`, the same on every rank; empty before a run begins.
+    pub fn anchor(&self) -> &[f32] {
+        self.anchor.now()
+    }
+
+    fn ends_period(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.settings.period)
+    }
+
+    /// Exchanges the input of step `step` in the background.
+    fn start(&mut self, step: u64, cx: &Context<'_>, comm: &mut Session) {
+        let Some(mut reducer) = self.reducer.take() else { return };
+        self.reducer_before = State::default();
+        self.reducer_before.put_part("reducer", &reducer);
+        let (input, slots, facts) = (self.input.now().clone(), cx.slots.to_vec(), Facts { step, ..*cx.facts });
+        let key = cx.key.step(step).purpose("overlap");
+        let mut mean = vec![0.0; input.len()];
+        self.started = comm.now();
+        self.pending = Some(comm.start(CHANNEL, move |comm| {
+            let round = Round { key, slots: &slots, facts: &facts, input: &input, average: &mut mean, sent: None };
+            let result = reducer.reduce(round, comm);
+            Reduced { reducer, mean, result }
+        }));
+    }
+
+    /// Waits for what is under way.
+    fn finish(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
+        let Some(pending) = self.pending.take() else { return Ok(()) };
+        let (Reduced { reducer, mean, result }, ended) = pending.finish(comm);
+        let reducer = self.reducer.insert(reducer);
+        match ended.map_err(ReduceError::from).and(result) {
+            Ok(exchanged) => {
+                self.report = Report::default();
+                reducer.report(&mut self.report);
+                self.report.traffic = Some(exchanged.traffic);
+                self.arrived = Some((mean, comm.now()));
+                Ok(())
+            }
+            Err(error) => {
+                reducer.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// The mean of the period before, at the end of this one; nothing at the end of the first.
+    fn receive(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        if self.input.now().is_empty() {
+            return Ok(());
+        }
+        if self.arrived.is_none() {
+            if self.pending.is_none() {
+                // A run that was resumed: it was under way when the run was saved, and began when it did.
+                let now = comm.now();
+                comm.set_clock(self.started);
+                self.start(cx.facts.step - self.settings.period, cx, comm);
+                comm.set_clock(now);
+            }
+            self.finish(comm)?;
+        }
+        if let Some((_, at)) = self.arrived.as_ref().filter(|(_, at)| *at > comm.now()) {
+            comm.set_clock(*at);
+        }
+        Ok(())
+    }
+
+    /// The next anchor, momentum and input, and the pulled parameters in the place of `x`.
+    fn pull(&mut self, x: &mut [f32], rate: f32) -> Result<(), ReduceError> {
+        let (alpha, beta) = (self.settings.alpha, self.settings.beta);
+        self.momentum.fit(x.len())?;
+        let (anchor, z) = self.anchor.both();
+        z.clone_from(anchor);
+        if let Some((mean, _)) = &self.arrived {
+            z.iter_mut().zip(mean).for_each(|(z, mean)| *z += mean);
+        }
+        let (momentum, next) = self.momentum.both();
+        let input = self.input.next_mut();
+        input.resize(x.len(), 0.0);
+        let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
+        for ((((x, z), v), next), input) in x.iter_mut().zip(&*z).zip(momentum).zip(next).zip(input) {
+            *x += alpha * (z - *x);
+            *next = beta * v + (z - *x) * per_rate;
+            // Without momentum the next anchor is the mean of the pulled parameters, whatever the rate.
+            *input = if beta == 0.0 { *x - z } else { -rate * *next };
+        }
+        Ok(())
+    }
+}
+
+impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
+    fn save(&self, state: &mut State) {
+        state.put("anchor", self.anchor.now().clone());
+        state.put_at(Place::PerRank(OnResize::Spread), "momentum", self.momentum.now().clone());
+        state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
+        state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
+        match &self.reducer {
+            Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),
+            _ => state.extend(&self.reducer_before),
+        }
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let anchor = state.memory("anchor", self.anchor.now())?;
+        let momentum = state.memory("momentum", self.momentum.now())?;
+        let (input, started) = (state.memory("input", self.anchor.now())?, state.f64("started")?);
+        if let Some(pending) = self.pending.take() {
+            self.reducer = Some(pending.abandon().reducer);
+        }
+        if let Some(reducer) = &mut self.reducer {
+            state.load_part("reducer", reducer)?;
+        }
+        self.anchor.set(anchor);
+        self.momentum.set(momentum);
+        self.input.set(input);
+        (self.arrived, self.started) = (None, started);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        if self.input.is_staged() {
+            self.arrived = None;
+            self.reducer.iter_mut().for_each(Stateful::commit);
+        }
+        self.anchor.commit();
+        self.momentum.commit();
+        self.input.commit();
+    }
+
+    fn discard(&mut self) {
+        self.anchor.discard();
+        self.momentum.discard();
+        self.input.discard();
+        // What has arrived stays, with what the reducer has staged: the exchange has been.
+    }
+}
+
+impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
+    fn plan(&self, step: u64) -> Plan {
+        Plan { parameters: self.ends_period(step), ..Plan::ALONE }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.anchor.set(parameters.to_vec());
+        self.momentum.set(Vec::new());
+        self.input.set(Vec::new());
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut [f32],
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.facts.step;
+        let failed = |source| SyncError::Reduce { step, source };
+        let rate = cx.facts.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
+        self.receive(cx, comm).map_err(failed)?;
+        let mut pulled = parameters.to_vec();
+        self.pull(&mut pulled, rate).map_err(failed)?;
+        for values in [&pulled, self.anchor.next_mut() as &_, self.momentum.next_mut()] {
+            check(values, cx.slots).map_err(failed)?;
+        }
+        parameters.copy_from_slice(&pulled);
+        self.anchor.stage();
+        self.momentum.stage();
+        self.input.stage();
+        Ok(Momenta::Keep)
+    }
+
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        if self.ends_period(cx.facts.step) {
+            self.start(cx.facts.step, cx, comm);
+        }
+    }
+
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        let now = comm.now();
+        let settled = self.finish(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source });
+        // Training goes on from here: the exchange still ends when it ends.
+        if comm.now() > now {
+            comm.set_clock(now);
+        }
+        settled
+    }
+
+    /// `(1−α)·x + α·z`, with the anchor that is under way.
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        let (alpha, beta) = (self.settings.alpha, self.settings.beta);
+        let share = |(i, x): (usize, &f32)| {
+            let z = self.anchor.now()[i] + self.input.now().get(i).unwrap_or(&0.0);
+            x + alpha * (z - x)
+        };
+        (beta == 0.0).then(|| parameters.iter().enumerate().map(share).collect())
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}
+
+fn check(values: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
+    if all_finite(values) {
+        return Ok(());
+    }
+    Err(ReduceError::Overflow { slot: not_finite(values, slots).unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use std::time::Duration;
+
+use super::super::Periodic;
+use super::super::testkit::{Sgd, Simulation, loss, mean, noisy, simulate, train};
+use super::*;
+use crate::reduce::Dense;
+
+const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
+
+fn overlap(settings: OverlapConfig) -> OverlapLocalSgd<Dense> {
+    OverlapLocalSgd::new(settings, Dense).unwrap()
+}
+
+/// The recursion of the module's method, in one thread.
+fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>> {
+    let OverlapConfig { period, alpha, beta } = settings.clone();
+    let (mut x, mut v) = (vec![start.to_vec(); world], vec![vec![0.0_f32; start.len()]; world]);
+    let (mut z, mut under_way) = (start.to_vec(), None::<Vec<f32>>);
+    for step in 0..SGD.steps {
+        for (rank, x) in x.iter_mut().enumerate() {
+            let gradient = noisy(rank, step, x);
+            x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= SGD.rate * g);
+        }
+        if (step + 1) % period != 0 {
+            continue;
+        }
+        under_way.take().into_iter().for_each(|mean| z.iter_mut().zip(mean).for_each(|(z, mean)| *z += mean));
+        let mut sum = vec![0.0_f32; z.len()];
+        for (x, v) in x.iter_mut().zip(&mut v) {
+            for i in 0..z.len() {
+                x[i] += alpha * (z[i] - x[i]);
+                v[i] = beta * v[i] + (z[i] - x[i]) * (1.0 / SGD.rate);
+                sum[i] += if beta == 0.0 { x[i] - z[i] } else { -SGD.rate * v[i] };
+            }
+        }
+        under_way = Some(sum.into_iter().map(|sum| sum * (1.0 / world as f32)).collect());
+    }
+    x
+}
+
+#[test]
+fn it_is_the_serial_recursion_to_the_bit() {
+    for beta in [0.0, 0.7] {
+        for world in [1, 3, 4] {
+            let settings = OverlapConfig { period: 3, beta, ..OverlapConfig::default() };
+            let ours = train(world, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
+            assert_eq!(ours, serial(&settings, world, &[3.0; 10]), "beta {beta}, {world} ranks");
+        }
+    }
+}
+
+#[test]
+fn without_a_pull_ranks_never_meet() {
+    let settings = OverlapConfig { period: 3, alpha: 0.0, beta: 0.0 };
+    let together = train(2, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
+    let alone = train(1, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
+    assert_eq!(together[0], alone[0]);
+    assert_ne!(together[0], together[1]);
+}
+
+#[test]
+fn a_full_pull_of_one_rank_begins_each_period_where_the_one_before_ended() {
+    // Moves by 1 a step, three steps a period: pulled back to 0, then to 0 + the first period's pulled end, which is 0, …
+    let settings = OverlapConfig { period: 3, alpha: 1.0, beta: 0.0 };
+    let sgd = Sgd { rate: 1.0, steps: 9, ..SGD };
+    assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[0.0]]);
+    // Pulled half-way: x = 3 → 1.5; z = 1.5, x = 4.5 → 3; z = 3, x = 6 → 4.5.
+    let settings = OverlapConfig { alpha: 0.5, ..settings.clone() };
+    assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[4.5]]);
+}
+
+/// Section 4 of the paper: the final loss is that of Local SGD.
+#[test]
+fn it_trains_as_well_as_local_sgd_of_the_same_period() {
+    let sgd = Sgd { steps: 600, ..SGD };
+    // In a steady drift, where the anchor and the pulled parameters move alike, a period's work P moves them by
+    // P/(1 + α(1−β)/(1−α)) = P/1.45: the rate makes up for it.
+    let faster = Sgd { rate: sgd.rate * 1.45, ..sgd };
+    let ours = loss(&mean(&train(8, || overlap(OverlapConfig::default()), &[3.0; 10], (faster, &noisy))));
+    let local = loss(&mean(&train(8, || Periodic::new(2).unwrap(), &[3.0; 10], (sgd, &noisy))));
+    assert!(ours < 1.1 * local, "{ours} against {local}");
+}
+
+/// The claim: an exchange that takes less than a period's computing costs no time.
+#[test]
+fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
+    let compute = Duration::from_millis(50);
+    let seconds = |latency: &str, overlapped: bool| {
+        let simulation = Simulation { world: 4, network: format!("100mbit,{latency}").parse().unwrap(), compute };
+        let sgd = Sgd { steps: 40, ..SGD };
+        // 100 000 values: 6 rounds of 100 kB are 48 ms at 100 Mbit/s.
+        let start = vec![0.0; 100_000];
+        let flat = |_: usize, _: u64, x: &[f32]| vec![1.0; x.len()];
+        let settings = OverlapConfig { period: 4, ..OverlapConfig::default() };
+        let total = match overlapped {
+            true => simulate(simulation, || overlap(settings.clone()), &start, (sgd, &flat)),
+            false => simulate(simulation, || Periodic::new(4).unwrap(), &start, (sgd, &flat)),
+        };
+        total / 40.0 / compute.as_secs_f64()
+    };
+    for latency in ["1ms", "5ms", "10ms"] {
+        let (hidden, waited) = (seconds(latency, true), seconds(latency, false));
+        assert!(hidden <= 1.02, "{latency}: a step takes {hidden} of its computing");
+        assert!(waited > 1.2, "{latency}: {waited} in the foreground");
+    }
+    // 6 rounds of 100 ms are more than a period of 200 ms: what is left is waited for.
+    assert!(seconds("100ms", true) > 1.5);
+}
+
+#[test]
+fn a_run_that_is_resumed_sends_again_what_was_under_way() {
+    // Law 5 has the bits; here what is saved while an exchange is under way, and once it has been waited for.
+    let mut comm = crate::comm::Local::world(1).remove(0);
+    let layout = crate::Layout::flat(1);
+    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
+    let (mut first, mut x) = (overlap(settings.clone()), [8.0]);
+    first.begin(&[0.0]);
+    let facts = |step| Facts { step, learning_rate: Some(1.0), ..Facts::default() };
+    let mut step = |overlap: &mut OverlapLocalSgd<Dense>, x: &mut [f32], step| {
+        let facts = facts(step);
+        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+        overlap.after_step(x, &cx, &mut comm).unwrap();
+        overlap.commit();
+        overlap.after_commit(&cx, &mut comm);
+    };
+    step(&mut first, &mut x, 0);
+    let saved = |overlap: &OverlapLocalSgd<Dense>| {
+        let mut state = State::default();
+        overlap.save(&mut state);
+        state
+    };
+    let (under_way, mut second) = (saved(&first), overlap(settings));
+    assert_eq!((x, under_way.f32s("input", None).unwrap()), ([4.0], &[4.0][..]));
+    second.load(&under_way).unwrap();
+    let mut y = x;
+    step(&mut first, &mut x, 1);
+    step(&mut second, &mut y, 1);
+    assert_eq!((x, y, second.anchor()), ([4.0], [4.0], &[4.0][..]));
+    assert_eq!(saved(&first), saved(&second));
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let good = OverlapConfig::default();
+    for (settings, words) in [
+        (OverlapConfig { period: 0, ..good.clone() }, "period of overlap-local-sgd must be at least 1"),
+        (OverlapConfig { alpha: 1.5, ..good.clone() }, "alpha of overlap-local-sgd must be in [0, 1]"),
+        (OverlapConfig { alpha: f32::NAN, ..good.clone() }, "alpha of overlap-local-sgd"),
+        (OverlapConfig { beta: 1.0, ..good.clone() }, "beta of overlap-local-sgd must be in [0, 1)"),
+    ] {
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
