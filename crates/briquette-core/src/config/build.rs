@@ -30,6 +30,10 @@ impl Exchange {
                     .into(),
             ));
         }
+        if let Some(reducer) = self.reducers().find(|reducer| reducer.get().fewest_ranks() > world) {
+            let fewest = reducer.get().fewest_ranks();
+            return Err(ConfigError::Conflict(format!("reducer {reducer} needs at least {fewest} ranks, got {world}")));
+        }
         self.check_aggregator(world)?;
         self.check_memory(layout)?;
         let mut reducer = match controller {

@@ -30,6 +30,7 @@ family! {
         SparseAllReduce(SparseAllReduceConfig),
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
+        Artemis(ArtemisConfig),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec,
 use crate::control::{Adaqs, GraVacConfig, LGreco};
 use crate::layer::{DianaConfig, Momentum};
 use crate::reduce::{
-    GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
+    ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
     TernaryAllReduceConfig,
 };
 
@@ -172,6 +172,14 @@ pub fn exchanges() -> Vec<Exchange> {
     for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
         let (feedback, bucket_values) = (Feedback::Error, Some(32));
         exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
+    }
+    for artemis in ArtemisConfig::representatives() {
+        exchanges.push(Exchange {
+            reducer: artemis.into(),
+            bucket_values: Some(32),
+            overlap: true,
+            ..Exchange::default()
+        });
     }
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();

@@ -79,6 +79,17 @@ pub trait ReducerSettings: fmt::Debug {
         }
     }
 
+    /// The class of what is done to the mean of `len` values before ranks receive it, where that is compressed again. Law 2 holds
+    /// to this error.
+    fn downlink(&self, _len: usize) -> Option<Class> {
+        None
+    }
+
+    /// The fewest ranks that it works with.
+    fn fewest_ranks(&self) -> usize {
+        1
+    }
+
     /// What makes its messages, where a compressor does.
     fn compressor(&self) -> Option<CompressorConfig> {
         None

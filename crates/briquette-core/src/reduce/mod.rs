@@ -5,6 +5,7 @@
 //! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
 //! ([`layer`](crate::layer)) are reducers around reducers.
 
+pub mod artemis;
 pub mod dense;
 pub mod gather;
 pub mod knob;
@@ -16,6 +17,7 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 mod unsent;
 
+pub use artemis::{Artemis, ArtemisConfig, Variant};
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
 pub use knob::{Energies, Knob, Levels, Probe, gain};
