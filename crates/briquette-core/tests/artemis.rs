@@ -4,7 +4,7 @@
 use briquette_core::comm::Local;
 use briquette_core::config::Exchange;
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{Facts, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::{Key, Layout};
 
 const LEN: usize = 20;
@@ -36,8 +36,10 @@ fn distance(reducer: &str, rounds: u64) -> f64 {
         let (mut x, mut average) = (vec![0.0_f32; LEN], vec![0.0; LEN]);
         for step in 0..rounds {
             let gradient: Vec<f32> = (0..LEN).map(|i| (a[i] * (f64::from(x[i]) - b[i])) as f32).collect();
-            let (key, slots, facts) = (Key::new(1).step(step), layout.slots(), Facts { step, ..Facts::default() });
-            let round = Round { key, slots, facts: &facts, input: &gradient, average: &mut average, sent: None };
+            let (key, slots, agreed_step) =
+                (Key::new(1).step(step), layout.slots(), AgreedStep { step, ..AgreedStep::default() });
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &gradient, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             x.iter_mut().zip(&average).for_each(|(x, average)| *x -= 0.05 * average);
         }

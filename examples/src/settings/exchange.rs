@@ -5,8 +5,8 @@ use briquette::core::compress::Compressor;
 use briquette::core::config::{
     AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig,
 };
-use briquette::core::layer::Momentum;
 use briquette::core::reduce::GatherConfig;
+use briquette::core::wrapper::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
 use super::{OptimizerKind, Options, Settings};

@@ -7,11 +7,11 @@ use super::{
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::{Adaqs, GraVacConfig, LGreco};
-use crate::layer::{DianaConfig, Momentum};
 use crate::reduce::{
     ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
     TernaryAllReduceConfig,
 };
+use crate::wrapper::{DianaConfig, Momentum};
 
 fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::constant(value)

@@ -101,8 +101,8 @@ impl Compressor for CompressorKind {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         self.get_mut().compress_into(x, key, out);
     }
-    fn class(&self, x: &[f32]) -> Class {
-        self.get().class(x)
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
+        self.get().error_bound(x)
     }
     fn nominal(&self) -> CompressionFactor {
         self.get().nominal()

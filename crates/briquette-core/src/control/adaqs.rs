@@ -30,7 +30,7 @@
 //! let settings = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() };
 //! let (mut controller, facts) = (settings.controller()?, Default::default());
 //! let mut bits = |mean, deviation| {
-//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&facts, &[]) };
+//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&agreed_step, &[]) };
 //!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))
 //! };
 //! // Ratios 0.8, 0.5 and 0.3: the last is below half of the first.
@@ -42,7 +42,7 @@ use super::{Agreed, Controller, Decision, Moments, Needs};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described};
 use crate::error::{ConfigError, StateError};
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::state::{State, Stateful};
 
 /// Settings of AdaQS; see the [module](self).
@@ -145,8 +145,8 @@ impl Stateful for Raiser {
 }
 
 impl Controller for Raiser {
-    fn observe(&mut self, facts: &Facts) {
-        self.is_due = facts.step.is_multiple_of(self.settings.every);
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        self.is_due = agreed_step.step.is_multiple_of(self.settings.every);
     }
 
     fn needs(&self) -> Needs<'_> {
@@ -173,11 +173,11 @@ mod tests {
     use rand::Rng;
 
     fn step(controller: &mut impl Controller, step: u64, moments: Moments) -> (f64, Option<String>, bool) {
-        let facts = Facts { step, ..Facts::default() };
-        controller.observe(&facts);
+        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
         let measured = controller.needs().moments;
         let moments = if measured { moments } else { Moments::default() };
-        let decision = controller.decide(&Agreed { moments, ..Agreed::new(&facts, &[]) });
+        let decision = controller.decide(&Agreed { moments, ..Agreed::new(&agreed_step, &[]) });
         (32.0 / decision.factor().unwrap().get(), decision.reason, measured)
     }
 

@@ -2,7 +2,7 @@
 
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::state::Value;
 
 /// Law 1: where a strategy declares that replicas are equal, every rank has the same bits; and of its state, whatever is declared
@@ -74,7 +74,7 @@ pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], st
 ///
 /// # Panics
 /// Where it is not.
-pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], class: Class) {
+pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], class: ErrorBound) {
     let (mut errors, mut along) = (Vec::new(), Vec::new());
     for step in 0..runs[0].len() {
         let mean = |i: usize| runs.iter().map(|run| f64::from(run[step].sent[i])).sum::<f64>() / setup.world as f64;
@@ -98,7 +98,7 @@ pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
         "law 2 broken: {setup}: off by {error:e} of the energy, {:e} declared",
         class.error()
     );
-    let is_unbiased = matches!(class, Class::Unbiased { .. });
+    let is_unbiased = matches!(class, ErrorBound::Unbiased { .. });
     assert!(
         !is_unbiased || side.abs() <= side_noise,
         "law 2 broken: {setup}: to one side, by {side:e} ± {side_noise:e}"

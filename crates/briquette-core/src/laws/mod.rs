@@ -47,7 +47,7 @@ pub use failure::{
 use std::fmt;
 
 use crate::aggregate::Mean;
-use crate::compress::{Class, Compressor};
+use crate::compress::{Compressor, ErrorBound};
 use crate::config::{Config, Exchange};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
@@ -90,7 +90,7 @@ pub trait Reduces: fmt::Debug + Sync {
     }
 
     /// The class of what is done to that mean of `len` values before ranks receive it, where anything is.
-    fn downlink(&self, _len: usize) -> Option<Class> {
+    fn downlink(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
@@ -124,7 +124,7 @@ impl Reduces for Exchange {
     fn is_mean(&self) -> bool {
         self.aggregator.get().is_mean()
     }
-    fn downlink(&self, len: usize) -> Option<Class> {
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
         self.reducers().find_map(|reducer| reducer.get().downlink(len))
     }
     fn fewest_ranks(&self) -> usize {
@@ -294,7 +294,7 @@ mod tests {
     use std::panic::catch_unwind;
 
     use super::*;
-    use crate::compress::{Class, TopK};
+    use crate::compress::{ErrorBound, TopK};
     use crate::error::ReduceError;
     use crate::reduce::{Exchanged, Round};
     use crate::report::Report;
@@ -313,8 +313,8 @@ mod tests {
         fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
             out.write_sparse(x.len(), (0..).zip(x.iter().copied()).take(x.len() / 2)).unwrap();
         }
-        fn class(&self, _x: &[f32]) -> Class {
-            Class::Contractive { delta: 1.0 }
+        fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+            ErrorBound::Contractive { delta: 1.0 }
         }
         fn nominal(&self) -> CompressionFactor {
             CompressionFactor::DENSE
@@ -344,11 +344,11 @@ mod tests {
 
     impl Reducer for Faults {
         fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-            let Round { key, slots, facts, input, average, mut sent } = round;
+            let Round { key, slots, agreed_step, input, average, mut sent } = round;
             if let Fault::Counts = self.0 {
                 self.2 += 1.0;
             }
-            let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
+            let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
             let mut exchanged = self.1.reduce(inner, comm)?;
             match self.0 {
                 Fault::Differs if comm.rank() == 1 => average[3] += 1.0,

@@ -2,7 +2,7 @@
 //!
 //! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them; here a rank receives one, compressed
 //! again, of the mean. Ranks with different data have different gradients at the optimum too, which a compressor without a memory
-//! keeps distorting; here each rank compresses the *difference* to a memory, as in [DIANA](crate::layer::Shifted). Compressing the
+//! keeps distorting; here each rank compresses the *difference* to a memory, as in [DIANA](crate::wrapper::Shifted). Compressing the
 //! mean adds noise that no memory removes: with it, the variance of mini-batch gradients counts `1 + ω_down` times. Not for
 //! contractive compressors, and not inside a residual: it has memories of its own.
 //!
@@ -41,12 +41,12 @@
 //! learning with partial participation: tight convergence guarantees*, 2020 (arXiv 2006.14591), algorithm 1 and §4.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, config::Exchange, reduce::{Facts, Reducer, Round}};
+//! use briquette_core::{Key, Layout, comm::Local, config::Exchange, reduce::{AgreedStep, Reducer, Round}};
 //! let exchange = Exchange { reducer: "artemis:dense,down=dense,alpha=0.5".parse()?, ..Exchange::default() };
 //! let layout = Layout::flat(2);
 //! let mut reducer = exchange.build_reducer(&layout, 1)?;
 //! let mut average = [0.0; 2];
-//! reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//! reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!     input: &[3.0, -1.0], average: &mut average, sent: None }, &mut Local::world(1).remove(0))?;
 //! assert_eq!(average, [3.0, -1.0]); // nothing is lost on either way
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,10 +64,10 @@ use rand::Rng;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError, StateError, WireError};
-use crate::layer::check_finite;
 use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::wrapper::check_finite;
 use crate::{Frame, Key, Message, Session, Slot};
 
 /// Compressed both ways; see the [module](self).

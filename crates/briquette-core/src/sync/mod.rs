@@ -29,7 +29,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
@@ -86,7 +86,7 @@ pub struct Context<'a> {
     /// The tensors inside the vector.
     pub slots: &'a [Slot],
     /// What all ranks agree on; where [no rank agrees](Agrees::Nobody), what this rank knows by itself.
-    pub facts: &'a Facts,
+    pub agreed_step: &'a AgreedStep,
     /// What each rank brings to this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
 }

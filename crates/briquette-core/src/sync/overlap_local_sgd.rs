@@ -33,7 +33,7 @@
 //! Distributed SGD*, ICASSP 2020 (arXiv 2002.09539), and the authors' code.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts}, state::Stateful};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
 //! use briquette_core::sync::{Context, OverlapConfig, OverlapLocalSgd, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
@@ -44,8 +44,8 @@
 //! let mut seen = vec![];
 //! for step in 0..3 {
 //!     x[0] += 8.0;
-//!     let facts = Facts { step, learning_rate: Some(1.0), ..Facts::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+//!     let facts = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
 //!     overlap.after_step(&mut x, &cx, &mut comm)?;
 //!     overlap.commit();
 //!     overlap.after_commit(&cx, &mut comm);
@@ -60,7 +60,7 @@ use crate::comm::{Pending, Session};
 use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::math::all_finite;
-use crate::reduce::{Exchanged, Facts, Reducer, Round, not_finite};
+use crate::reduce::{AgreedStep, Exchanged, Reducer, Round, not_finite};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Slot};
@@ -204,12 +204,14 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         let Some(mut reducer) = self.reducer.take() else { return };
         self.reducer_before = State::default();
         self.reducer_before.put_part("reducer", &reducer);
-        let (input, slots, facts) = (self.input.now().clone(), cx.slots.to_vec(), Facts { step, ..*cx.facts });
+        let (input, slots, agreed_step) =
+            (self.input.now().clone(), cx.slots.to_vec(), AgreedStep { step, ..*cx.agreed_step });
         let key = cx.key.step(step).purpose("overlap");
         let mut mean = vec![0.0; input.len()];
         self.started = comm.now();
         self.pending = Some(comm.start(CHANNEL, move |comm| {
-            let round = Round { key, slots: &slots, facts: &facts, input: &input, average: &mut mean, sent: None };
+            let round =
+                Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
             let result = reducer.reduce(round, comm);
             Reduced { reducer, mean, result }
         }));
@@ -245,7 +247,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
                 // A run that was resumed: it was under way when the run was saved, and began when it did.
                 let now = comm.now();
                 comm.set_clock(self.started);
-                self.start(cx.facts.step - self.settings.period, cx, comm);
+                self.start(cx.agreed_step.step - self.settings.period, cx, comm);
                 comm.set_clock(now);
             }
             self.finish(comm)?;
@@ -343,9 +345,9 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
-        let rate = cx.facts.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
+        let rate = cx.agreed_step.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
         self.receive(cx, comm).map_err(failed)?;
         let mut pulled = parameters.to_vec();
         self.pull(&mut pulled, rate).map_err(failed)?;
@@ -360,8 +362,8 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        if self.ends_period(cx.facts.step) {
-            self.start(cx.facts.step, cx, comm);
+        if self.ends_period(cx.agreed_step.step) {
+            self.start(cx.agreed_step.step, cx, comm);
         }
     }
 

@@ -165,7 +165,7 @@ impl SyncStrategy for Sgp {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
         let (before, start) = (comm.traffic(), comm.now());
         let mut x = std::mem::take(self.shown.next_mut());

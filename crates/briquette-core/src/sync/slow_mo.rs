@@ -36,7 +36,7 @@
 //! Momentum*, ICLR 2020 (arXiv 1910.00643), algorithm 1.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts}, sync::{Context, SlowMo, SlowMoConfig, SyncStrategy}};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, sync::{Context, SlowMo, SlowMoConfig, SyncStrategy}};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
 //! let settings = SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() };
@@ -45,8 +45,8 @@
 //! slow_mo.begin(&x);
 //! for step in 0..2 {
 //!     x[0] -= 0.1 * 2.0; // a gradient of 2 at rate 0.1
-//!     let facts = Facts { step, learning_rate: Some(0.1), ..Facts::default() };
-//!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] }, &mut comm)?;
+//!     let facts = AgreedStep { step, learning_rate: Some(0.1), ..AgreedStep::default() };
+//!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
 //!     slow_mo.commit();
 //! }
 //! assert!((x[0] - 0.5).abs() < 1e-6); // u = 2, then 3: 1 − 0.2 − 0.3
@@ -179,15 +179,22 @@ impl<R: Reducer> SlowMo<R> {
 
     /// The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
     fn end_period(&mut self, shares: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (step, len) = (cx.facts.step, shares.len());
-        let rate = cx.facts.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
+        let (step, len) = (cx.agreed_step.step, shares.len());
+        let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
         self.momentum.fit(len)?;
         let (anchor, mean) = self.anchor.both();
         self.difference.clear();
         self.difference.extend(anchor.iter().zip(shares).map(|(anchor, x)| anchor - x));
         mean.resize(len, 0.0);
         let key = cx.key.step(step).purpose("slowmo");
-        let round = Round { key, slots: cx.slots, facts: cx.facts, input: &self.difference, average: mean, sent: None };
+        let round = Round {
+            key,
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: &self.difference,
+            average: mean,
+            sent: None,
+        };
         self.reducer.reduce(round, comm)?;
         self.reducer.report(&mut self.report);
         let (alpha, beta) = (self.settings.alpha, self.settings.beta);
@@ -273,7 +280,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         self.report = Report::default();
         if !self.ends_period(step) {
             let Some(base) = &mut self.base else { return Ok(Momenta::Keep) };

@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 use super::{Context, Momenta, SyncStrategy};
 use crate::comm::{Compute, Local, Network, Session, Simulated, run_ranks};
 use crate::error::CommError;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::{Key, Layout};
 
 /// What one rank computes at a step: its gradient, from its number, the step, and where it is.
@@ -64,8 +64,8 @@ fn run<S: SyncStrategy>(
         strategy.begin(&x);
         for step in 0..sgd.steps {
             comm.begin_step(step);
-            let facts = Facts { step, learning_rate: Some(f64::from(sgd.rate)), ..Facts::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let agreed_step = AgreedStep { step, learning_rate: Some(f64::from(sgd.rate)), ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             let (plan, mut g) = (strategy.plan(step), gradient(comm.rank(), step, &x));
             if plan.gradients {
                 strategy.after_backward(&mut g, &cx, &mut comm).expect("no rank fails");

@@ -114,7 +114,7 @@ impl Synchronizer {
     }
 
     /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.
-    pub(crate) fn tell(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub(crate) fn gather_bytes(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (before, mut heard) = (self.comm.now(), Vec::new());
         self.comm.scope().operation = operation;
         self.comm.all_gather(mine, &mut heard)?;

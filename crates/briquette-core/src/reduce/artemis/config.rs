@@ -3,7 +3,7 @@
 use super::Artemis;
 use crate::Layout;
 use crate::Message;
-use crate::compress::{Class, Dense, Qsgd, Spec};
+use crate::compress::{Dense, ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
@@ -81,10 +81,10 @@ impl ArtemisConfig {
     /// The variance of a compressor on `len` values, which must be unbiased.
     fn omega(which: &str, compressor: CompressorConfig, len: usize) -> Result<f64, ConfigError> {
         let built = compressor.build();
-        match probes(len).map(|x| built.class(&x)).reduce(worse) {
-            Some(Class::Unbiased { omega }) => Ok(omega),
+        match probes(len).map(|x| built.error_bound(&x)).reduce(worse) {
+            Some(ErrorBound::Unbiased { omega }) => Ok(omega),
             // The identity is of both classes.
-            Some(Class::Contractive { delta: 1.0 }) | None => Ok(0.0),
+            Some(ErrorBound::Contractive { delta: 1.0 }) | None => Ok(0.0),
             _ => Err(ConfigError::Conflict(format!(
                 "artemis needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
             ))),
@@ -141,12 +141,12 @@ impl ReducerSettings for ArtemisConfig {
     }
 
     /// Not of a rank's vector by itself: what it sends is of the difference to its memory.
-    fn class(&self, _len: usize) -> Option<Class> {
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
-    fn downlink(&self, len: usize) -> Option<Class> {
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
         let compressor = self.down.build();
-        probes(len).map(|x| compressor.class(&x)).reduce(worse)
+        probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)
     }
 }

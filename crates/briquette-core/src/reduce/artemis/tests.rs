@@ -4,8 +4,8 @@ use crate::aggregate::Mean;
 use crate::comm::Local;
 use crate::compress::{Norm, Qsgd};
 use crate::config::{CompressorConfig, Exchange, ReducerConfig};
-use crate::layer::Shifted;
-use crate::reduce::{Facts, Gather};
+use crate::reduce::{AgreedStep, Gather};
+use crate::wrapper::Shifted;
 
 fn settings(text: &str) -> ArtemisConfig {
     match text.parse().unwrap() {
@@ -28,10 +28,10 @@ fn exchange(
     input: &[f32],
     comm: &mut Session,
 ) -> Result<[Vec<f32>; 2], ReduceError> {
-    let (layout, facts) = (Layout::flat(input.len()), Facts { step, ..Facts::default() });
+    let (layout, agreed_step) = (Layout::flat(input.len()), AgreedStep { step, ..AgreedStep::default() });
     let (mut average, mut sent) = (vec![9.0; input.len()], vec![9.0; input.len()]);
     let (key, slots, out) = (Key::new(4).step(step), layout.slots(), Some(&mut sent[..]));
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: out }, comm)?;
+    reducer.exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: out }, comm)?;
     Ok([average, sent])
 }
 
@@ -196,12 +196,12 @@ fn the_mean_over_draws_is_the_mean_gradient() {
             let (mut reducer, rank) = (build(settings, len, 2), comm.rank());
             // Memories that are somewhere else than at 0.
             (0..3).try_for_each(|step| exchange(&mut *reducer, step, &input(rank, step, len), &mut comm).map(drop))?;
-            let (layout, facts, x) = (Layout::flat(len), Facts::default(), input(rank, 9, len));
+            let (layout, agreed_step, x) = (Layout::flat(len), AgreedStep::default(), input(rank, 9, len));
             let (mut sums, mut average) = (vec![[0.0_f64; 2]; len], vec![0.0; len]);
             for draw in 0..draws {
                 let (key, slots) = (Key::new(7).step(draw), layout.slots());
                 reducer.reduce(
-                    Round { key, slots, facts: &facts, input: &x, average: &mut average, sent: None },
+                    Round { key, slots, agreed_step: &agreed_step, input: &x, average: &mut average, sent: None },
                     &mut comm,
                 )?;
                 reducer.discard();

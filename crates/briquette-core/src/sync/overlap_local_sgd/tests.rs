@@ -115,10 +115,10 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
     let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
     let (mut first, mut x) = (overlap(settings.clone()), [8.0]);
     first.begin(&[0.0]);
-    let facts = |step| Facts { step, learning_rate: Some(1.0), ..Facts::default() };
+    let agreed_step = |step| AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
     let mut step = |overlap: &mut OverlapLocalSgd<Dense>, x: &mut [f32], step| {
-        let facts = facts(step);
-        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+        let agreed_step = agreed_step(step);
+        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
         overlap.after_step(x, &cx, &mut comm).unwrap();
         overlap.commit();
         overlap.after_commit(&cx, &mut comm);

@@ -1,7 +1,7 @@
 use super::super::testkit::{Sgd, mean, train};
 use super::*;
 use crate::comm::{Local, run_ranks};
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::{Key, Layout};
 
 const STILL: Sgd = Sgd { rate: 0.0, momentum: 0.0, steps: 0 };
@@ -18,8 +18,8 @@ fn mixed(graph: &str, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32)> {
         let layout = Layout::flat(z.len());
         sgp.begin(&z);
         for step in 0..steps {
-            let facts = Facts { step, ..Facts::default() };
-            let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             sgp.after_step(&mut z, &cx, &mut comm).unwrap();
             sgp.commit();
         }
@@ -98,8 +98,8 @@ fn a_frame_of_another_size_names_its_sender() {
     let mut ends = Local::world(2);
     let (mut other, mut comm) = (ends.pop().unwrap(), ends.pop().unwrap());
     other.send(0, vec![0; 7]).unwrap();
-    let (layout, facts) = (Layout::flat(1), Facts::default());
-    let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+    let (layout, agreed_step) = (Layout::flat(1), AgreedStep::default());
+    let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
     let (mut gossip, mut z) = (sgp("exponential", 2), [1.0]);
     let error = gossip.after_step(&mut z, &cx, &mut comm).unwrap_err().to_string();
     assert!(error.contains("7 bytes from rank 1") && error.contains("expected 8"), "{error}");
