@@ -22,12 +22,12 @@ pub(super) struct Sgd {
 }
 
 /// A world on a network that is not there.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Simulation {
     pub(super) world: usize,
     pub(super) network: Network,
-    /// A step's computing.
-    pub(super) compute: Duration,
+    /// A step's computing, of each rank; ranks beyond the last take the last.
+    pub(super) compute: Vec<Duration>,
 }
 
 /// The parameters of every rank after a run that begins at `start`.
@@ -47,7 +47,7 @@ pub(super) fn simulate<S: SyncStrategy>(
     start: &[f32],
     task: (Sgd, Gradient<'_>),
 ) -> f64 {
-    let world = Simulated::world(world, network, Compute::Fixed(compute));
+    let world = Simulated::world(world, network, Compute::PerRank(compute));
     run(world, strategy, start, task).into_iter().map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 

@@ -86,7 +86,8 @@ fn it_trains_as_well_as_local_sgd_of_the_same_period() {
 fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
     let compute = Duration::from_millis(50);
     let seconds = |latency: &str, overlapped: bool| {
-        let simulation = Simulation { world: 4, network: format!("100mbit,{latency}").parse().unwrap(), compute };
+        let simulation =
+            Simulation { world: 4, network: format!("100mbit,{latency}").parse().unwrap(), compute: vec![compute] };
         let sgd = Sgd { steps: 40, ..SGD };
         // 100 000 values: 6 rounds of 100 kB are 48 ms at 100 Mbit/s.
         let start = vec![0.0; 100_000];
