@@ -251,11 +251,15 @@ impl Synchronizer {
         let before = self.comm.now();
         let agreement = match plan.agrees {
             Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
-            Agrees::Nobody => header.alone(self.comm.rank(), layout.slots()),
+            Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
         };
         // Where no rank has agreed on anything, none of the others knows.
-        let alone = agreement.as_ref().err().filter(|_| plan.agrees == Agrees::Nobody);
-        alone.into_iter().for_each(|error| self.comm.abort(&error.to_string()));
+        if let Err(error) = &agreement {
+            joined.strategy.discard();
+            if plan.agrees == Agrees::NoRank {
+                self.comm.abort(&error.to_string());
+            }
+        }
         let Agreement { mut agreed_step, ranks, stop, weight } = agreement?;
         agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
         let header_seconds = self.comm.now() - before;
@@ -285,7 +289,8 @@ impl Synchronizer {
         }
         let mut exchange = Report::default();
         strategy.report(&mut exchange);
-        self.agreed_step = Some(agreed_step);
+        // What one rank knows by itself must not enter the next header as agreed.
+        self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
         self.agreed_stop = stop;
         self.report = StepReport {
             step: self.step,
@@ -327,7 +332,7 @@ impl Synchronizer {
         Ok(module)
     }
 
-    /// The books of a step without an exchange: its compute seconds are this rank's own.
+    /// The timing of a step without an exchange: its compute seconds are this rank's own.
     fn skip_exchange(&mut self) {
         self.begin();
         let Start { now, compute_seconds, .. } = self.start;
@@ -351,7 +356,11 @@ impl Synchronizer {
 
     fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let settled = flat::settle(&module);
-        self.begin();
+        match self.plan() {
+            // The step's computing is behind it already.
+            Ok(plan) if plan.gradients => self.begin_exchange(),
+            _ => self.begin(),
+        }
         let mut values = std::mem::take(&mut self.gradients.flat);
         let result = settled.and_then(|()| self.average_values(&module, &mut values));
         let written = self.comm.now();
@@ -379,14 +388,18 @@ impl Synchronizer {
         Ok(read_seconds)
     }
 
-    /// Opens the books of an exchange.
+    /// The step's computing has ended; its exchange begins.
     fn begin(&mut self) {
         self.comm.begin_step(self.step);
+        self.begin_exchange();
+    }
+
+    fn begin_exchange(&mut self) {
         let now = self.comm.now();
         self.start = Start { now, compute_seconds: now - self.last_end, traffic: self.comm.traffic() };
     }
 
-    /// Closes them, or takes the other ranks along when the exchange failed for this rank alone.
+    /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
     fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         let now = self.comm.now();
         self.last_end = now;
@@ -403,7 +416,7 @@ impl Synchronizer {
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;
             }
-            // Every rank found the same fault: nothing to tell.
+            // Every rank found the same fault.
             Err(Error::Sync(error)) if error.is_everyones() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
@@ -428,7 +441,7 @@ enum Moment {
     AfterStep,
 }
 
-/// The books when an exchange begins.
+/// When an exchange begins.
 #[derive(Debug, Clone, Copy, Default)]
 struct Start {
     now: f64,

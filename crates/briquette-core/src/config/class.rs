@@ -136,7 +136,7 @@ impl Exchange {
             None => Ok(largest),
             Some(alpha) if self.controller == ControllerConfig::None && alpha > largest => {
                 Err(ConfigError::Conflict(format!(
-                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: leave it away for \
+                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: omit it for \
                      that value"
                 )))
             }

@@ -256,7 +256,7 @@ impl FromStr for CompressorConfig {
         let conflict = |why: &str| Err(ConfigError::Conflict(format!("compressor `{text}`: {why}")));
         match compressor {
             CompressorKind::TopK(top_k) if top_k.values() != ValueKind::F32 => {
-                conflict("its values are written twice; leave the type of topk away")
+                conflict("its values are written twice; omit the type of topk")
             }
             _ if !compressor.is_sparse() => conflict("what stands before the + must be a sparsifier"),
             _ if values.is_sparse() => conflict("what stands behind the + must keep all values"),

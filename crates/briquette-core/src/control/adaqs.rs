@@ -100,14 +100,15 @@ impl Adaqs {
     /// [`ConfigError`] for a setting outside its range.
     pub fn controller(&self) -> Result<impl Controller + use<>, ConfigError> {
         self.check()?;
-        Ok(Raiser { settings: *self, is_due: true, bits: self.bits, highest: 0.0, averages: [0.0; 3] })
+        Ok(Raiser { settings: *self, is_due: true, next: 0, bits: self.bits, highest: 0.0, averages: [0.0; 3] })
     }
 }
 
 struct Raiser {
     settings: Adaqs,
-    /// Derived from the step.
+    /// Whether this step is the one to measure at, or a later one: exchanges need not come at every step.
     is_due: bool,
+    next: u64,
     bits: u8,
     /// The highest ratio since the bits were raised.
     highest: f64,
@@ -129,24 +130,28 @@ impl Raiser {
 impl Stateful for Raiser {
     fn save(&self, state: &mut State) {
         state.put("bits", u64::from(self.bits));
+        state.put("next", self.next);
         state.put("ratios", [&[self.highest], &self.averages[..]].concat());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (bits, ratios) = (state.u64("bits")?, state.f64s("ratios")?);
+        let (bits, next, ratios) = (state.u64("bits")?, state.u64("next")?, state.f64s("ratios")?);
         let known = (self.settings.bits..=self.settings.max).find(|known| u64::from(*known) == bits);
         let known = known.ok_or_else(|| StateError::mismatch("bits", "between bits and max of adaqs", bits))?;
         let &[highest, mean, square, weight] = ratios else {
             return Err(StateError::mismatch("ratios", "4 numbers", ratios));
         };
-        (self.bits, self.highest, self.averages) = (known, highest, [mean, square, weight]);
+        (self.bits, self.next, self.highest, self.averages) = (known, next, highest, [mean, square, weight]);
         Ok(())
     }
 }
 
 impl Controller for Raiser {
     fn observe(&mut self, agreed_step: &AgreedStep) {
-        self.is_due = agreed_step.step.is_multiple_of(self.settings.every);
+        self.is_due = agreed_step.step >= self.next;
+        if self.is_due {
+            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+        }
     }
 
     fn needs(&self) -> Needs<'_> {

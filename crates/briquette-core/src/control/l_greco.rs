@@ -113,15 +113,22 @@ impl LGreco {
         // 2^(i/2), to the same bit on every machine.
         let power = |i: i32| 2_f64.powi(i.div_euclid(2)) * if i % 2 == 0 { 1.0 } else { SQRT_2 };
         let candidates = (-middle..=middle).map(|i| CompressionFactor::new((self.factor.get() * power(i)).max(1.0)));
-        Ok(Chooser { settings: *self, candidates: candidates.collect::<Result<_, _>>()?, is_due: true, chosen: vec![] })
+        Ok(Chooser {
+            settings: *self,
+            candidates: candidates.collect::<Result<_, _>>()?,
+            is_due: true,
+            next: 0,
+            chosen: vec![],
+        })
     }
 }
 
 struct Chooser {
     settings: LGreco,
     candidates: Vec<CompressionFactor>,
-    /// Derived from the step.
+    /// Whether this step is the one to decide at, or a later one: exchanges need not come at every step.
     is_due: bool,
+    next: u64,
     /// One a slot.
     chosen: Vec<CompressionFactor>,
 }
@@ -167,14 +174,16 @@ fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
 
 impl Stateful for Chooser {
     fn save(&self, state: &mut State) {
+        state.put("next", self.next);
         state.put("chosen", self.chosen.iter().map(|factor| factor.get()).collect::<Vec<_>>());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let saved = state.f64s("chosen")?;
+        let (next, saved) = (state.u64("next")?, state.f64s("chosen")?);
         let known = |value: &f64| self.candidates.iter().find(|candidate| candidate.get() == *value).copied();
         let foreign = || StateError::mismatch("chosen", "candidates of l-greco", saved);
         self.chosen = saved.iter().map(known).collect::<Option<_>>().ok_or_else(foreign)?;
+        self.next = next;
         Ok(())
     }
 }
@@ -185,7 +194,10 @@ impl Controller for Chooser {
     }
 
     fn observe(&mut self, agreed_step: &AgreedStep) {
-        self.is_due = self.chosen.is_empty() || agreed_step.step.is_multiple_of(self.settings.every);
+        self.is_due = self.chosen.is_empty() || agreed_step.step >= self.next;
+        if self.is_due {
+            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+        }
     }
 
     fn needs(&self) -> Needs<'_> {

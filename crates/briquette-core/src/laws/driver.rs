@@ -270,7 +270,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         if result.is_err() {
             self.strategy.discard();
         }
-        if plan.agrees == Agrees::Nobody
+        if plan.agrees == Agrees::NoRank
             && let Err(error) = &result
         {
             comm.abort(&error.to_string());
@@ -350,7 +350,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let before = self.last.map(|(agreed_step, _)| agreed_step);
         match plan.agrees {
             Agrees::World => agree(&header, before.as_ref(), layout.slots(), &mut present, comm),
-            Agrees::Nobody => header.alone(self.rank, layout.slots()),
+            Agrees::NoRank => header.alone(self.rank, layout.slots()),
         }
     }
 

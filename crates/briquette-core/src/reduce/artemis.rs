@@ -121,7 +121,7 @@ impl Artemis {
             Some(server) => 0..if rank == server { len } else { 0 },
         };
         let p = self.settings.participation;
-        let rare = ((1.0 - (1.0 - p).powf(world as f64)) / p) as f32;
+        let rare = (-(world as f64 * (-p).ln_1p()).exp_m1() / p) as f32;
         Plan { ranges: (0..world).map(range).collect(), active: draw(key, p, world), rare }
     }
 

@@ -192,7 +192,7 @@ pub trait Reducer: Stateful + Send {
     /// caller aborts the session.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits. Whoever makes an average looks; wrappers need not.
+    /// as all look at the same bits. A reducer that makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
     /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.

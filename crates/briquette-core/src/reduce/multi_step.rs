@@ -196,6 +196,13 @@ impl Described for MultiStepConfig {
 
 impl ReducerSettings for MultiStepConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        if self.inner.get().downlink(1).is_some() {
+            let name = self.inner.name();
+            let why = format!(
+                "rounds of multi-step take off what was sent, and {name} compresses the mean once more: use it alone"
+            );
+            return Err(ConfigError::Conflict(why));
+        }
         let rounds = (0..self.rounds).map(|_| self.inner.get().build(exchange, layout)).collect::<Result<_, _>>()?;
         Ok(Box::new(match exchange.error_bound(&self.inner, layout)? {
             Some(ErrorBound::Unbiased { omega }) => MultiStep::unbiased(rounds, omega)?,
@@ -205,6 +212,10 @@ impl ReducerSettings for MultiStepConfig {
 
     fn traits(&self) -> ReducerTraits {
         ReducerTraits { is_dense: false, aggregates: false, ..self.inner.get().traits() }
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        self.inner.get().fewest_ranks()
     }
 
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {

@@ -1,6 +1,6 @@
 //! The small agreed header at the start of every step.
 //!
-//! Before anything is exchanged, every rank tells every other: its step, whether its gradient is finite and where not,
+//! Before anything is exchanged, every rank sends every other: its step, whether its gradient is finite and where not,
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
@@ -10,7 +10,7 @@ use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
 use crate::{Session, Slot, Traffic};
 
-/// Wishes that any rank may voice and all ranks then follow.
+/// Requests to stop, which any rank may make and all ranks then follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StopFlags(u8);
 
@@ -22,31 +22,31 @@ impl StopFlags {
     /// Training is done early.
     pub const EARLY: StopFlags = StopFlags(2);
 
-    /// Both wishes.
+    /// Both requests.
     #[must_use]
     pub fn with(self, other: StopFlags) -> StopFlags {
         StopFlags(self.0 | other.0)
     }
 
-    /// Whether all of `other` is wished for.
+    /// Whether all of `other` is requested.
     pub fn contains(self, other: StopFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether anybody wants to stop, for whatever reason.
+    /// Whether any rank requests a stop, for whatever reason.
     pub fn any(self) -> bool {
         self.0 != 0
     }
 }
 
-/// What one rank says.
+/// What one rank sends.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Header {
     /// Its step.
     pub step: u64,
     /// The first slot whose values are not all finite.
     pub bad_slot: Option<u32>,
-    /// Its wishes.
+    /// Its requests to stop.
     pub stop: StopFlags,
     /// Samples behind its gradient; 0 is allowed.
     pub samples: u64,
@@ -84,14 +84,14 @@ pub struct Agreement {
     pub agreed_step: AgreedStep,
     /// What each rank brings, in rank order.
     pub ranks: Vec<RankStep>,
-    /// Any rank's wishes.
+    /// Any rank's requests to stop.
     pub stop: StopFlags,
     /// By what this rank scales its vector so that the plain mean becomes the mean over samples: `n_i · W / Σ n`.
     pub weight: f32,
 }
 
 const BYTES: usize = 81;
-/// Beside the wishes in the last byte: there was an exchange before.
+/// Beside the requests in the last byte: there was an exchange before.
 const PREVIOUS: u8 = 0x80;
 
 /// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
@@ -112,7 +112,7 @@ impl Header {
         }
     }
 
-    /// What this rank knows by itself, where [no rank agrees](super::Agrees::Nobody): its own numbers, and weight 1.
+    /// What this rank knows by itself, where [no rank agrees](super::Agrees::NoRank): its own numbers, and weight 1.
     ///
     /// # Errors
     /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank: the others learn of it when the
@@ -120,9 +120,9 @@ impl Header {
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;
-        let Header { step, stop, samples, loss, learning_rate, compute_seconds, .. } = *self;
+        let Header { step, samples, loss, learning_rate, compute_seconds, .. } = *self;
         let agreed_step = AgreedStep { step, loss, samples, learning_rate, compute_seconds, previous: None };
-        Ok(Agreement { agreed_step, ranks: Vec::new(), stop, weight: 1.0 })
+        Ok(Agreement { agreed_step, ranks: Vec::new(), stop: StopFlags::NONE, weight: 1.0 })
     }
 
     fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {

@@ -30,7 +30,8 @@
 //! 0.8); `alpha` above 0, default 1; `reset`, whether the inner optimizer's momenta begin anew at each period, default on, as the
 //! paper does for SGD; keep Adam's.
 //!
-//! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding.
+//! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding. Where the learning rate is
+//! 0, `u ← β·u`. A base has no settings of an exchange: it sends what it does by default.
 //!
 //! **Reference.** J. Wang, V. Tantia, N. Ballas, M. Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow
 //! Momentum*, ICLR 2020 (arXiv 1910.00643), algorithm 1.
@@ -116,11 +117,19 @@ impl StrategySettings for SlowMoConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         let build = |base: &StrategyConfig| base.get().build(&Exchange::default(), layout, world);
         let base = self.base.as_deref().map(build).transpose()?;
+        if let (Some(config), Some(base)) = (&self.base, &base)
+            && (config.get().channels() > 0 || base.plan(0).gradients)
+        {
+            let why =
+                "exchanges gradients, or in the background: use sgp, or local-sgd with a shorter period, or no base";
+            return Err(ConfigError::Conflict(format!("base {config} of slowmo {why}")));
+        }
         Ok(Box::new(SlowMo::new(self.clone(), exchange.build_reducer(layout, world)?, base)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
+        let base = self.base.as_ref().map_or(1, |base| base.get().fewest_ranks(&Exchange::default()));
+        base.max(exchange.fewest_ranks())
     }
 
     /// Dense, and compressed with a memory.
@@ -289,11 +298,14 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
             return Ok(momenta);
         }
         let before = comm.traffic();
+        let mut momenta = if self.settings.reset { Momenta::Reset } else { Momenta::Keep };
         let mut shares = parameters.to_vec();
         let mixes = self.base_plan(step).parameters;
         if let Some(base) = &mut self.base {
             if mixes {
-                base.after_step(&mut shares, cx, comm)?;
+                if base.after_step(&mut shares, cx, comm)? == Momenta::Reset {
+                    momenta = Momenta::Reset;
+                }
             }
             base.view(&mut shares);
         }
@@ -303,7 +315,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         parameters.copy_from_slice(self.anchor.latest());
         self.momentum.stage();
         self.ends = true;
-        Ok(if self.settings.reset { Momenta::Reset } else { Momenta::Keep })
+        Ok(momenta)
     }
 
     fn view(&self, parameters: &mut [f32]) {

@@ -56,7 +56,9 @@ impl Synchronizer {
     /// Brings home what the strategy exchanges in the background, so that it can be saved.
     fn settle(&mut self) -> Result<(), Error> {
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        joined.strategy.settle(&mut self.comm).map_err(Error::from)
+        let settled = joined.strategy.settle(&mut self.comm);
+        // The others are about to wait for this rank.
+        settled.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
     /// Whether replicas have trained apart since the last average.

@@ -59,8 +59,12 @@ impl Described for ArtemisConfig {
     const HELP: &'static str = "both directions compressed, with memories; ranks take part by chance";
 
     fn check(&self) -> Result<(), ConfigError> {
-        if !(self.participation > 0.0 && self.participation <= 1.0) {
-            return Err(ConfigError::range("participation of artemis", "above 0 and at most 1", self.participation));
+        if !(0.001..=1.0).contains(&self.participation) {
+            return Err(ConfigError::range(
+                "participation of artemis",
+                "at least 0.001 and at most 1",
+                self.participation,
+            ));
         }
         match self.alpha {
             Some(alpha) if !(0.0..=1.0).contains(&alpha) => {
