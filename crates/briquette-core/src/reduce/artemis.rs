@@ -27,7 +27,9 @@
 //! else `hᵢ` (PP2); the average is `C_dwn` of its mean over ranks, which law 2 checks by that compressor's class. With full gradients
 //! linear to the optimum under PP2 for any `p`; under PP1 with `p < 1` it stalls, as ranks that are absent are missed whole.
 //!
-//! *Rounding.* As in DIANA, `H` and the mean of the `hᵢ` drift apart by some `√t·ε` of the largest difference sent.
+//! *Rounding.* As in DIANA, `H` and the mean of the `hᵢ` drift apart by some `√t·ε` of the largest difference sent. On ten
+//! quadratics squared distances go from 3.7 to 2e-11 (PP2 at `p = ½`: 7e-12), where dense gradients end at 3e-12 in f32; without
+//! memories they stall at 0.04, and under PP1 at 0.1 (`artemis` in `benches/`).
 //!
 //! **State.** `hᵢ`: a vector a rank. On a server its range of `H`, or under PP1 of every `hᵢ`. While exchanging as much again.
 //! In a world of another size every rank gets the mean of the `hᵢ`, or none, and servers begin with the ranks' memories.
