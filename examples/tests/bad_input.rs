@@ -163,10 +163,6 @@ fn settings_that_do_not_go_together_say_why() {
     refused_flags("--local-steps 2 --controller gravac", &["local-sgd", "controller would be ignored"]);
     refused_flags("--local-steps 2 --momentum-correction on", &["local-sgd", "feedback would be ignored"]);
     refused_flags("--overlap on", &["overlap", "without bucket values"]);
-    refused_flags(
-        "--bucket-values 100 --reducer power-sgd",
-        &["power-sgd exchanges all slots at once", "leave out bucket values"],
-    );
 }
 
 #[test]

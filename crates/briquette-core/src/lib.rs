@@ -56,7 +56,7 @@
 //!     let mut reducer = ErrorFeedback::new(Gather::new(top_k, Mean));
 //!     let mut averages = [[0.0; 2]; 2];
 //!     for (step, average) in (0..).zip(&mut averages) {
-//!         let facts = AgreedStep { step, ..AgreedStep::default() };
+//!         let agreed_step = AgreedStep { step, ..AgreedStep::default() };
 //!         let key = Key::new(42).step(step);
 //!         let (input, slots) = (&gradient, layout.slots());
 //!         reducer.exchange(Round { key, slots, agreed_step: &agreed_step, input, average, sent: None }, &mut comm)?;

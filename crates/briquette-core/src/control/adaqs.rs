@@ -28,7 +28,7 @@
 //! ```
 //! use briquette_core::control::{Adaqs, Agreed, Controller, Moments};
 //! let settings = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() };
-//! let (mut controller, facts) = (settings.controller()?, Default::default());
+//! let (mut controller, agreed_step) = (settings.controller()?, Default::default());
 //! let mut bits = |mean, deviation| {
 //!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&agreed_step, &[]) };
 //!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))

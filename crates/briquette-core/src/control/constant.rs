@@ -11,7 +11,7 @@
 //! ```
 //! use briquette_core::CompressionFactor;
 //! use briquette_core::control::{Agreed, Constant, Controller};
-//! let (ten, facts) = (CompressionFactor::new(10.0)?, Default::default());
+//! let (ten, agreed_step) = (CompressionFactor::new(10.0)?, Default::default());
 //! assert_eq!(Constant(ten).decide(&Agreed::new(&agreed_step, &[])).factor(), Some(ten));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```

@@ -45,7 +45,7 @@
 //! let mut seen = vec![];
 //! for step in 0..3 {
 //!     x[0] += 8.0;
-//!     let facts = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
+//!     let agreed_step = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
 //!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
 //!     overlap.after_step(&mut x, &cx, &mut comm)?;
 //!     overlap.commit();

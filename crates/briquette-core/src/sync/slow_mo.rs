@@ -46,7 +46,7 @@
 //! slow_mo.begin(&x);
 //! for step in 0..2 {
 //!     x[0] -= 0.1 * 2.0; // a gradient of 2 at rate 0.1
-//!     let facts = AgreedStep { step, learning_rate: Some(0.1), ..AgreedStep::default() };
+//!     let agreed_step = AgreedStep { step, learning_rate: Some(0.1), ..AgreedStep::default() };
 //!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
 //!     slow_mo.commit();
 //! }

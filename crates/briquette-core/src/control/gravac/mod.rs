@@ -75,7 +75,7 @@
 //! let mut controller = GraVacConfig::default().build(32)?;
 //! let probes: Vec<f64> = controller.needs().gains.iter().map(|f| f.get()).collect();
 //! assert_eq!(probes, [10.0, 20.0]);
-//! let facts = Default::default();
+//! let agreed_step = Default::default();
 //! let agreed = Agreed::new(&agreed_step, &[]);
 //! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
