@@ -38,6 +38,7 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, sync::{Context, SlowMo, SlowMoConfig, SyncStrategy}};
+//! use briquette_core::state::Stateful;
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
 //! let settings = SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() };
