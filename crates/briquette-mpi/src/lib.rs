@@ -59,9 +59,9 @@
 //!
 //! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
 
+use briquette_core::Frame;
 use briquette_core::comm::{Call, Clock, Scope, Session, Transport, Verdict};
 use briquette_core::error::CommError;
-use briquette_core::Frame;
 use mpi::environment::Universe;
 use mpi::topology::Color;
 use mpi::traits::Communicator as _;
