@@ -109,7 +109,7 @@ impl Simulated {
         };
         let session = |endpoint: Local| {
             let simulation = Simulation::new(endpoint.rank(), network, pace.clone());
-            Session::with_time(endpoint, Time::Simulated(simulation))
+            Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
         };
         local.endpoints().into_iter().map(session).collect()
     }
