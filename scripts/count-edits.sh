@@ -47,7 +47,7 @@ add() {
 
 add compressor compress FirstHalf config/spec.rs 'compressors! {' FirstHalf
 add reducer reduce OtherDense config/lists.rs 'dyn ReducerSettings {' 'OtherDense(OtherDense)'
-add feedback layer OtherError config/lists.rs 'dyn FeedbackSettings {' 'OtherError(OtherError)'
+add feedback wrapper OtherError config/lists.rs 'dyn FeedbackSettings {' 'OtherError(OtherError)'
 add controller control Twice config/lists.rs 'dyn ControllerSettings {' 'Twice(Twice)'
 add aggregator aggregate OtherMean config/lists.rs 'dyn AggregatorSettings {' 'OtherMean(OtherMean)'
 add strategy sync OtherEveryStep config/lists.rs 'dyn StrategySettings {' 'OtherEveryStep(OtherEveryStep)'

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p briquette-benches --bench codecs -- "gaussian/encode/topk.*/262144"` runs some of them.
 
-use briquette::core::compress::Class;
+use briquette::core::compress::ErrorBound;
 use briquette::core::config::CompressorConfig;
 use briquette::core::{Key, Message};
 use briquette_benches::vectors::Source;
@@ -29,10 +29,10 @@ fn expected(source: Source) -> HashMap<String, f64> {
 fn check(config: &CompressorConfig, x: &[f32], message: &Message, expected: Option<&f64>) {
     let energy: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
     let lost = message.error_energy(x) / energy;
-    let class = config.build().class(x);
+    let class = config.build().error_bound(x);
     let bound = class.error();
     // One draw of many values lies near its mean.
-    let slack = if matches!(class, Class::Contractive { .. }) { 1e-6 } else { 0.1 * bound + 0.05 };
+    let slack = if matches!(class, ErrorBound::Contractive { .. }) { 1e-6 } else { 0.1 * bound + 0.05 };
     assert!(lost <= bound + slack, "{config}: lost {lost} of the energy, its class allows {bound}");
     // The very vector of the table, and the same key.
     if let Some(gain) = expected.filter(|_| x.len() == 1 << 24) {

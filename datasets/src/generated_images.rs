@@ -46,7 +46,7 @@ pub(crate) fn load(source: &ImageSource, classes: usize) -> Result<Images, DataE
     })
 }
 
-/// Class `c` has shape `c % shapes` and hue `c / shapes`.
+/// ErrorBound `c` has shape `c % shapes` and hue `c / shapes`.
 struct Classes {
     count: usize,
     shapes: usize,

@@ -162,12 +162,12 @@ fn check_devices(settings: &Settings, control: &Control) -> Result<()> {
 /// For a process that a launcher started as one rank of many: the world's size is the launcher's.
 fn resolve_as_rank(cli: &Cli, defaults: Options, place: &Environment) -> Result<Settings> {
     if let Some(ranks) = cli.options.ranks.filter(|ranks| *ranks != place.world) {
-        bail!("--ranks {ranks}: this process was launched as one of {}; leave --ranks away", place.world);
+        bail!("--ranks {ranks}: this process was launched as one of {}; omit --ranks", place.world);
     }
     let options = Options { ranks: Some(place.world), ..cli.options.clone() };
     let settings = resolve(&Cli { options, ..cli.clone() }, defaults)?;
     if settings.network != "unlimited" {
-        bail!("--network {}: between launched processes the network is real; leave it away", settings.network);
+        bail!("--network {}: between launched processes the network is real; omit it", settings.network);
     }
     Ok(settings)
 }
@@ -188,7 +188,7 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
         return cli.options.clone().or(file).or(defaults).resolve();
     };
     if cli.config.is_some() || cli.options.out.is_some() {
-        bail!("--resume DIR takes everything from DIR: leave --config and --out away");
+        bail!("--resume DIR takes everything from DIR: omit --config and --out");
     }
     let path = directory.join("config.toml");
     if !path.is_file() {
@@ -232,7 +232,7 @@ fn refuse_changes(directory: &Path, saved: Settings, now: &Settings) -> Result<(
         return Ok(());
     }
     bail!(
-        "--resume {}: {}. A run goes on as it began: leave that away, or begin another run with --out. These \
+        "--resume {}: {}. A run goes on as it began: omit that, or begin another run with --out. These \
          may change: --{}",
         directory.display(),
         changed.join(", "),

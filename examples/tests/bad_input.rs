@@ -122,7 +122,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     );
     refused_flags("--device 7", &["--device", "`flex` has no device 7", "0 (Flex(Cpu))"]);
     refused_flags("--device first", &["--device first", "`--backend list`"]);
-    refused_flags("--local-steps 2 --rebroadcast 5", &["--rebroadcast", "--strategy local-sgd:2", "leave it away"]);
+    refused_flags("--local-steps 2 --rebroadcast 5", &["--rebroadcast", "--strategy local-sgd:2", "omit it"]);
     refused_flags("--ranks 1 --backend flex,flex", &["--backend flex,flex", "2 backends for --ranks 1"]);
     #[cfg(not(feature = "metal"))]
     refused_flags("--backend metal", &["`metal` is not in this build", "`--features metal`"]);
@@ -181,7 +181,7 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         ("--optimizer adam --momentum 0.9", "--momentum", "--optimizer adam"),
         ("--data somewhere", "--data", "--dataset generated"),
     ] {
-        refused_flags(flags, &[&format!("{flag} would be ignored under {under}"), "leave it away"]);
+        refused_flags(flags, &[&format!("{flag} would be ignored under {under}"), "omit it"]);
     }
     for (flags, key) in [
         ("--reducer gather", "reducer"),

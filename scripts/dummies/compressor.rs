@@ -1,6 +1,6 @@
 //! For `scripts/count-edits.sh`: keeps the first half.
 
-use super::{Class, Compressor, Knobs, Spec};
+use super::{ErrorBound, Compressor, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
 
@@ -13,8 +13,8 @@ impl Compressor for FirstHalf {
         let kept = (0..).zip(x.iter().copied()).take(x.len().div_ceil(2));
         out.write_sparse(x.len(), kept).expect("indices ascend");
     }
-    fn class(&self, _x: &[f32]) -> Class {
-        Class::Contractive { delta: 0.0 }
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+        ErrorBound::Contractive { delta: 0.0 }
     }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::constant(2.0)

@@ -2,7 +2,7 @@
 
 use super::{Dense, Reducer};
 use crate::Layout;
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::ConfigError;
 
@@ -27,7 +27,7 @@ impl ReducerSettings for OtherDense {
     fn traits(&self) -> ReducerTraits {
         Dense.traits()
     }
-    fn class(&self, len: usize) -> Option<Class> {
-        ReducerSettings::class(&Dense, len)
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
+        ReducerSettings::error_bound(&Dense, len)
     }
 }

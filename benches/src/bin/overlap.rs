@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use briquette::WallClock;
 use briquette::core::config::{CompressorConfig, Exchange, Feedback, ReducerConfig};
-use briquette::core::reduce::{Facts, Reducer, Round};
+use briquette::core::reduce::{AgreedStep, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::{Key, Layout, Session};
 use briquette_benches::ranks::{here, pin, run, slowest, write_csv};
@@ -151,9 +151,11 @@ fn compare(arguments: &Arguments, compressor: &str, comm: &mut Session) -> Resul
         comm.begin_step(step);
         for Kind { reducer, average, times } in &mut kinds {
             comm.barrier()?;
-            let (key, slots, facts) = (Key::new(7).step(step), layout.slots(), Facts { step, ..Facts::default() });
+            let (key, slots, agreed_step) =
+                (Key::new(7).step(step), layout.slots(), AgreedStep { step, ..AgreedStep::default() });
             let begin = Instant::now();
-            reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent: None }, comm)?;
+            reducer
+                .exchange(Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent: None }, comm)?;
             times.push(begin.elapsed());
         }
         ensure!(kinds[0].average == kinds[1].average, "{compressor}: overlap changed the average of step {step}");

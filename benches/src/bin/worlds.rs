@@ -13,7 +13,7 @@ use briquette::core::compress::{Compressor, TopK};
 use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
 use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
-use briquette::core::reduce::{Facts, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
+use briquette::core::reduce::{AgreedStep, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette::core::{CompressionFactor, Key, Layout, Message};
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
@@ -123,9 +123,16 @@ impl Setup {
         let sent = Local::run(world, |mut comm| {
             let input = self.gradient(comm.rank());
             let mut reducer = config.build_reducer(&self.layout, world).expect("settings that were built before");
-            let (mut average, slots, facts) = (vec![0.0; input.len()], self.layout.slots(), Facts::default());
-            let round =
-                Round { key: Key::new(2), slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let (mut average, slots, agreed_step) =
+                (vec![0.0; input.len()], self.layout.slots(), AgreedStep::default());
+            let round = Round {
+                key: Key::new(2),
+                slots,
+                agreed_step: &agreed_step,
+                input: &input,
+                average: &mut average,
+                sent: None,
+            };
             Ok::<_, ReduceError>(reducer.exchange(round, &mut comm)?.traffic.sent)
         });
         Ok(sent.into_iter().collect::<Result<_, _>>()?)

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use briquette_core::compress::Class;
+use briquette_core::compress::ErrorBound;
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
     let share = if energy > 0.0 { lost / energy } else { 0.0 };
     Measured {
         compressor: config.to_string(),
-        class: class_text(compressor.class(x)),
+        class: class_text(compressor.error_bound(x)),
         nominal_factor: compressor.nominal().get(),
         wire_factor: 4.0 * x.len() as f64 / bytes.len() as f64,
         bytes: bytes.len(),
@@ -97,12 +97,12 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn class_text(class: Class) -> String {
+fn class_text(class: ErrorBound) -> String {
     match class {
-        Class::Contractive { delta } => format!("contractive, δ = {delta:.3}"),
-        Class::MeanContractive { delta } => format!("contractive in the mean, δ = {delta:.3}"),
-        Class::Unbiased { omega } => format!("unbiased, ω = {omega:.3}"),
-        Class::Biased { omega } => format!("biased, error {omega:.3}"),
+        ErrorBound::Contractive { delta } => format!("contractive, δ = {delta:.3}"),
+        ErrorBound::MeanContractive { delta } => format!("contractive in the mean, δ = {delta:.3}"),
+        ErrorBound::Unbiased { omega } => format!("unbiased, ω = {omega:.3}"),
+        ErrorBound::Biased { omega } => format!("biased, error {omega:.3}"),
     }
 }
 

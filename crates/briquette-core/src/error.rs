@@ -191,8 +191,8 @@ pub enum ReduceError {
     },
     /// Error feedback inside the learning rate needs to know it.
     #[error(
-        "step {step}: the memory of the error feedback is inside the learning rate, and nobody told it. \
-         `DistributedOptimizer::step` does; with a `Synchronizer` call `record_learning_rate` before the exchange"
+        "step {step}: the exchange needs the learning rate, and none was recorded. `DistributedOptimizer::step` records it; \
+         with a `Synchronizer` call `record_learning_rate` before the exchange"
     )]
     NoLearningRate {
         /// The optimizer step.

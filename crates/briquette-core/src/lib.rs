@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`config`] | settings as values, text and TOML; [`Config::build`](config::Config::build) makes everything below |
 //! | [`sync`] | when ranks exchange, gradients or parameters; the header all ranks agree on first |
-//! | [`layer`] | reducers around reducers: error feedback, momentum correction, control, buckets, meters |
+//! | [`wrapper`] | reducers around reducers: error feedback, momentum correction, control, buckets, meters |
 //! | [`reduce`] | vector in, agreed average out, and what this rank `sent` |
 //! | [`compress`], [`Message`] | vector to message; a message decodes by itself |
 //! | [`aggregate`] | the messages of all ranks to one vector |
@@ -45,9 +45,9 @@
 //!
 //! ```
 //! use briquette_core::error::ReduceError;
-//! use briquette_core::reduce::{Facts, Gather, Reducer, Round};
+//! use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
 //! use briquette_core::{Key, Layout};
-//! use briquette_core::{aggregate::Mean, comm::Local, compress::TopK, layer::ErrorFeedback};
+//! use briquette_core::{aggregate::Mean, comm::Local, compress::TopK, wrapper::ErrorFeedback};
 //!
 //! let top_k = TopK::fraction(0.5)?;
 //! let ranks = Local::run(2, |mut comm| {
@@ -56,10 +56,10 @@
 //!     let mut reducer = ErrorFeedback::new(Gather::new(top_k, Mean));
 //!     let mut averages = [[0.0; 2]; 2];
 //!     for (step, average) in (0..).zip(&mut averages) {
-//!         let facts = Facts { step, ..Facts::default() };
+//!         let facts = AgreedStep { step, ..AgreedStep::default() };
 //!         let key = Key::new(42).step(step);
 //!         let (input, slots) = (&gradient, layout.slots());
-//!         reducer.exchange(Round { key, slots, facts: &facts, input, average, sent: None }, &mut comm)?;
+//!         reducer.exchange(Round { key, slots, agreed_step: &agreed_step, input, average, sent: None }, &mut comm)?;
 //!     }
 //!     Ok::<_, ReduceError>((averages, reducer.residual().to_vec(), comm.traffic().sent))
 //! });
@@ -90,7 +90,6 @@ mod factor;
 mod key;
 #[cfg(feature = "testing")]
 pub mod laws;
-pub mod layer;
 mod layout;
 mod math;
 mod message;
@@ -102,6 +101,7 @@ pub mod sync;
 mod text;
 mod traffic;
 mod wire;
+pub mod wrapper;
 
 pub use comm::{Frame, Session};
 pub use factor::CompressionFactor;

@@ -2,7 +2,7 @@
 //!
 //! With the cargo feature `rayon`, work that is called from inside a rayon pool (`pool.install(|| …)`) is shared by the
 //! threads of that pool. Called from anywhere else, or without the feature, the caller does it all: no thread is started
-//! here and no pool is touched that was not asked for ([`Threaded`](crate::layer) brings one).
+//! here and no pool is touched that was not asked for ([`Threaded`](crate::wrapper) brings one).
 //!
 //! Results do not depend on which of these it is. Where a vector is cut depends on its length alone, random bits belong to
 //! places of the vector ([`Key::lanes`](crate::Key::lanes)), and what segments give is put together in a tree of fixed

@@ -16,11 +16,11 @@ use briquette_core::comm::{Local, Session, run_ranks};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
-use briquette_core::layer::DianaConfig;
-use briquette_core::layer::Momentum;
 use briquette_core::reduce::Sketch;
 use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette_core::sync::{Context, Header, agree};
+use briquette_core::wrapper::DianaConfig;
+use briquette_core::wrapper::Momentum;
 use briquette_core::{CompressionFactor, Key, Layout};
 
 struct Counting;
@@ -95,7 +95,7 @@ fn run(config: &Config, world: usize) -> Memory {
         let mut strategy = config.build(&layout, world).expect("a valid configuration");
         let rank = comm.rank();
         let mut vector = vectors[rank].lock().expect("each rank has its own");
-        let (mut random, mut facts) = (rank as u64, None);
+        let (mut random, mut agreed_step) = (rank as u64, None);
         let (mut held, mut asked) = (0, [0; STEPS as usize + 1]);
         for step in 0..WARM_UP + STEPS {
             if step >= WARM_UP {
@@ -106,16 +106,20 @@ fn run(config: &Config, world: usize) -> Memory {
             }
             refill(&mut vector, &mut random);
             let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
-            let agreed = agree(&header, facts.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
-            let context =
-                Context { key: Key::new(1), slots: layout.slots(), facts: &agreed.facts, ranks: &agreed.ranks };
+            let agreed = agree(&header, agreed_step.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
+            let context = Context {
+                key: Key::new(1),
+                slots: layout.slots(),
+                agreed_step: &agreed.agreed_step,
+                ranks: &agreed.ranks,
+            };
             if strategy.plan(step).gradients {
                 strategy.after_backward(&mut vector, &context, &mut comm)?;
             } else {
                 strategy.after_step(&mut vector, &context, &mut comm)?;
             }
             strategy.commit();
-            facts = Some(agreed.facts);
+            agreed_step = Some(agreed.agreed_step);
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;
         Ok::<_, Failed>((held - before, asked))

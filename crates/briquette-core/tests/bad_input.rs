@@ -4,10 +4,10 @@
 //! Finite in, finite out, or an error that names the slot; nothing panics, and no state holds what is not finite.
 
 use briquette_core::comm::Local;
-use briquette_core::compress::{Class, Compressor};
+use briquette_core::compress::{Compressor, ErrorBound};
 use briquette_core::config::{AggregatorConfig, CompressorConfig, Config, Exchange, exchanges, representatives};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{Facts, Gather, Grain, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Gather, Grain, Reducer, Round};
 use briquette_core::state::{State, Value};
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 
@@ -64,12 +64,12 @@ fn every_compressor_gives_finite_values_of_every_finite_vector() {
             message.encode_into(&mut bytes);
             back.decode_from(&bytes).unwrap();
             assert_eq!(back, message, "{config} of {name}");
-            let (Class::Contractive { delta: constant }
-            | Class::MeanContractive { delta: constant }
-            | Class::Unbiased { omega: constant }
-            | Class::Biased { omega: constant }) = compressor.class(&x);
+            let (ErrorBound::Contractive { delta: constant }
+            | ErrorBound::MeanContractive { delta: constant }
+            | ErrorBound::Unbiased { omega: constant }
+            | ErrorBound::Biased { omega: constant }) = compressor.error_bound(&x);
             let bounded = constant.is_finite() || (signs && largest(&x) == 0.0);
-            assert!(constant >= 0.0 && bounded, "{config} of {name}: class {:?}", compressor.class(&x));
+            assert!(constant >= 0.0 && bounded, "{config} of {name}: class {:?}", compressor.error_bound(&x));
             assert!(message.error_energy(&x).is_finite() && message.kept_energy(&x).is_finite(), "{config} of {name}");
         }
     }
@@ -92,12 +92,12 @@ fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>
         let mut steps = Vec::new();
         for step in 0..3 {
             let mut average = vec![f32::NAN; x.len()];
-            let (key, slots, facts) = (
+            let (key, slots, agreed_step) = (
                 Key::new(5).step(step),
                 layout.slots(),
-                Facts { step, learning_rate: Some([0.5, 4.0, 0.25][step as usize % 3]), ..Facts::default() },
+                AgreedStep { step, learning_rate: Some([0.5, 4.0, 0.25][step as usize % 3]), ..AgreedStep::default() },
             );
-            let round = Round { key, slots, facts: &facts, input: &own, average: &mut average, sent: None };
+            let round = Round { key, slots, agreed_step: &agreed_step, input: &own, average: &mut average, sent: None };
             let before = saved(&*reducer);
             let outcome = reducer.exchange(round, &mut comm).map(|_| average);
             let (state, failed) = (saved(&*reducer), outcome.is_err());
@@ -201,8 +201,8 @@ impl Compressor for Short {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         out.write_dense(if self.0 { &x[..1] } else { x }).unwrap();
     }
-    fn class(&self, _x: &[f32]) -> Class {
-        Class::Contractive { delta: 1.0 }
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+        ErrorBound::Contractive { delta: 1.0 }
     }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::DENSE
@@ -217,9 +217,10 @@ fn a_message_shorter_than_the_vector_is_refused_under_every_aggregator() {
             let ranks = Local::run(5, |mut comm| {
                 let mut gather = Gather::new(Short(comm.rank() == liar), aggregator.get().build()).grain(grain);
                 let layout = Layout::new([("a", vec![3]), ("b", vec![4])]);
-                let (input, mut average, facts) = ([comm.rank() as f32; 7], [0.0; 7], Facts::default());
+                let (input, mut average, agreed_step) = ([comm.rank() as f32; 7], [0.0; 7], AgreedStep::default());
                 let (key, slots) = (Key::new(1), layout.slots());
-                let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+                let round =
+                    Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
                 gather.reduce(round, &mut comm).map(drop)
             });
             for (rank, outcome) in ranks.into_iter().enumerate().filter(|(rank, _)| *rank != liar) {

@@ -8,13 +8,13 @@ use briquette_core::comm::Local;
 use briquette_core::compress::TopK;
 use briquette_core::control::Constant;
 use briquette_core::error::ReduceError;
-use briquette_core::layer::{
-    Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, Momentum, MomentumCorrection, Shifted,
-};
 use briquette_core::reduce::{
-    Dense, Energies, Exchanged, Facts, Gather, Knob, Levels, MultiStep, PowerSgd, Probe, Reducer, Round,
+    AgreedStep, Dense, Energies, Exchanged, Gather, Knob, Levels, MultiStep, PowerSgd, Probe, Reducer, Round,
 };
 use briquette_core::state::{Staged, State, Stateful};
+use briquette_core::wrapper::{
+    Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, Momentum, MomentumCorrection, Shifted,
+};
 use briquette_core::{CompressionFactor, Key, Layout, Session};
 
 fn layout() -> Layout {
@@ -22,9 +22,10 @@ fn layout() -> Layout {
 }
 
 fn exchange(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
-    let (layout, mut average, facts) = (layout(), vec![0.0; input.len()], Facts::default());
+    let (layout, mut average, agreed_step) = (layout(), vec![0.0; input.len()], AgreedStep::default());
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer
+        .exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -93,7 +94,7 @@ fn every_wrapper_passes_commit_and_discard_on() {
 #[test]
 fn a_pool_passes_commit_and_discard_on() {
     let counts = Counts::default();
-    let mut threaded = briquette_core::layer::Threaded::new(counts.clone(), 1).unwrap();
+    let mut threaded = briquette_core::wrapper::Threaded::new(counts.clone(), 1).unwrap();
     threaded.commit();
     threaded.discard();
     assert_eq!(counts.get(), [1, 1]);
@@ -134,11 +135,12 @@ fn what_was_reduced_and_not_committed_is_as_if_it_had_not_been() {
     let mut comm = Local::world(1).remove(0);
     let top_k = || ErrorFeedback::new(Gather::new(TopK::fraction(0.2).unwrap(), Mean));
     let (mut clean, mut tried) = (top_k(), top_k());
-    let (layout, facts, mut average) = (layout(), Facts::default(), vec![0.0; 28]);
+    let (layout, agreed_step, mut average) = (layout(), AgreedStep::default(), vec![0.0; 28]);
     for step in 0..3 {
         let input: Vec<f32> = (0..28).map(|i| ((i + step) as f32 * 0.7).cos()).collect();
         let (key, slots) = (Key::new(9), layout.slots());
-        let round = Round { key, slots, facts: &facts, input: &[7.0; 28], average: &mut average, sent: None };
+        let round =
+            Round { key, slots, agreed_step: &agreed_step, input: &[7.0; 28], average: &mut average, sent: None };
         tried.reduce(round, &mut comm).unwrap();
         assert_eq!(tried.residual(), clean.residual());
         let expected = exchange(&mut clean, &input, &mut comm).unwrap();

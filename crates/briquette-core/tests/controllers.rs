@@ -6,9 +6,9 @@ use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, Norm, Qsgd, TopK};
 use briquette_core::control::{Adaqs, LGreco};
 use briquette_core::error::ReduceError;
-use briquette_core::layer::Adaptive;
-use briquette_core::reduce::{Facts, Gather, Grain, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Gather, Grain, Reducer, Round};
 use briquette_core::report::Report;
+use briquette_core::wrapper::Adaptive;
 use briquette_core::{CompressionFactor, Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
@@ -30,8 +30,10 @@ fn descend<R: Reducer>(rate: f32, make: impl Fn() -> R + Sync) -> Run {
             let mut rng = Key::new(6).rank(comm.rank()).step(step).block(0);
             let noise = |x: &f32| -> f32 { x + Distribution::<f32>::sample(&StandardNormal, &mut rng) };
             let input: Vec<f32> = x.iter().map(noise).collect();
-            let (facts, key, slots) = (Facts { step, ..Facts::default() }, Key::new(1).step(step), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let (agreed_step, key, slots) =
+                (AgreedStep { step, ..AgreedStep::default() }, Key::new(1).step(step), layout.slots());
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * g);
             let mut report = Report::default();
@@ -73,10 +75,11 @@ fn adaqs_raises_bits_as_the_mean_falls_and_ends_as_low_as_with_all_bits_for_fewe
 /// One exchange of two ranks: the energy that both lost, and the bytes that both sent.
 fn exchange<R: Reducer>(layout: &Layout, vectors: &[Vec<f32>; 2], make: impl Fn() -> R + Sync) -> (f64, u64) {
     let ranks = Local::run(2, |mut comm| {
-        let (input, facts) = (&vectors[comm.rank()], Facts::default());
+        let (input, agreed_step) = (&vectors[comm.rank()], AgreedStep::default());
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
         let (key, slots) = (Key::new(2), layout.slots());
-        let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: Some(&mut sent) };
+        let round =
+            Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: Some(&mut sent) };
         make().reduce(round, &mut comm)?;
         let lost = input.iter().zip(&sent).map(|(x, s)| f64::from(x - s).powi(2)).sum::<f64>();
         Ok::<_, ReduceError>((lost, comm.traffic().sent))

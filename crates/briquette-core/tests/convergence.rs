@@ -5,8 +5,8 @@ use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, Dense, Norm, PlainSign, Qsgd, ScaledSign};
 use briquette_core::error::ReduceError;
-use briquette_core::layer::ErrorFeedback;
-use briquette_core::reduce::{Facts, Gather, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
+use briquette_core::wrapper::ErrorFeedback;
 use briquette_core::{Key, Layout};
 use rand::Rng;
 
@@ -21,10 +21,12 @@ fn descend<R: Reducer>(
         let (mut reducer, layout) = (make(), Layout::flat(start.len()));
         let (mut x, mut average, mut path) = (start.to_vec(), vec![0.0; start.len()], Vec::new());
         for step in 0..steps {
-            let (facts, key) = (Facts { step, ..Facts::default() }, Key::new(1).step(step));
+            let (agreed_step, key) = (AgreedStep { step, ..AgreedStep::default() }, Key::new(1).step(step));
             let (slots, input) = (layout.slots(), &gradient(comm.rank(), step, &x)[..]);
-            reducer
-                .exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, &mut comm)?;
+            reducer.exchange(
+                Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None },
+                &mut comm,
+            )?;
             x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * g);
             path.push(x.clone());
         }

@@ -7,10 +7,10 @@ use briquette_core::compress::{Compressor, Dense as Identity, TopK};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
 use briquette_core::control::{Agreed, Controller, GraVac, GraVacConfig, Policy};
 use briquette_core::error::ReduceError;
-use briquette_core::layer::{Adaptive, ErrorFeedback};
-use briquette_core::reduce::{Facts, Gather, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::sync::Context;
+use briquette_core::wrapper::{Adaptive, ErrorFeedback};
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 
@@ -93,7 +93,7 @@ fn exchange(
         Round {
             key: Key::new(0).step(step),
             slots: layout.slots(),
-            facts: &Facts { step, ..Facts::default() },
+            agreed_step: &AgreedStep { step, ..AgreedStep::default() },
             input,
             average: &mut average,
             sent: Some(&mut sent),
@@ -150,9 +150,9 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
         let (min, max) = (factor(2.0), factor(4.0));
         let mut controller =
             GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
-        let facts = Facts::default();
+        let agreed_step = AgreedStep::default();
         let mut decide = |gain| {
-            let agreed = Agreed { norm2: 1.0, gains: &[gain; 2], ..Agreed::new(&facts, &[]) };
+            let agreed = Agreed { norm2: 1.0, gains: &[gain; 2], ..Agreed::new(&agreed_step, &[]) };
             controller.decide(&agreed).factor().expect("one for the whole vector").get()
         };
         assert_eq!(gains.map(&mut decide), factors, "{gains:?}");
@@ -174,8 +174,8 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
         let mut parameters = vec![0.0; layout.len()];
         for step in 0..steps {
             let mut gradient = pull(comm.rank(), step, &parameters);
-            let facts = Facts { step, ..Facts::default() };
-            let context = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            let context = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             strategy.after_backward(&mut gradient, &context, &mut comm).expect("nothing fails here");
             strategy.commit();
             parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.1 * g);

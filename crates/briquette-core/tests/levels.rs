@@ -5,10 +5,10 @@ use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Compressor, Dense as Identity, Norm, Qsgd, RandomK, TopK};
 use briquette_core::control::{Agreed, Controller, Decision, Moments, Needs};
 use briquette_core::error::ReduceError;
-use briquette_core::layer::{Adaptive, Bucketed};
-use briquette_core::reduce::{Facts, Gather, Grain, Levels, Reducer, Round, SharedRandomK};
+use briquette_core::reduce::{AgreedStep, Gather, Grain, Levels, Reducer, Round, SharedRandomK};
 use briquette_core::report::Report;
 use briquette_core::state::Stateful;
+use briquette_core::wrapper::{Adaptive, Bucketed};
 use briquette_core::{CompressionFactor, Key, Layout, Message, Traffic};
 
 fn factor(value: f64) -> CompressionFactor {
@@ -74,9 +74,10 @@ fn vector(rank: usize) -> Vec<f32> {
 
 /// One exchange: the average, the bytes, and the ratio reported.
 fn reduce(reducer: &mut dyn Reducer, comm: &mut Session) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
-    let (layout, input, facts) = (layout(), vector(comm.rank()), Facts::default());
+    let (layout, input, agreed_step) = (layout(), vector(comm.rank()), AgreedStep::default());
     let (mut average, slots, before) = (vec![0.0; 48], layout.slots(), comm.traffic());
-    let round = Round { key: Key::new(7), slots, facts: &facts, input: &input, average: &mut average, sent: None };
+    let round =
+        Round { key: Key::new(7), slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
     let exchanged = reducer.reduce(round, comm)?;
     assert_eq!(exchanged.traffic, comm.traffic() - before);
     let mut report = Report::default();

@@ -5,12 +5,12 @@ use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
 use briquette_core::compress::TopK;
 use briquette_core::error::ReduceError;
-use briquette_core::layer::{ErrorFeedback, Momentum, MomentumCorrection, Shifted};
 use briquette_core::reduce::{
-    Dense, Exchanged, Facts, Gather, MultiStep, PowerSgd, Reducer, Round, Selection, SharedRandomK, Sketch,
+    AgreedStep, Dense, Exchanged, Gather, MultiStep, PowerSgd, Reducer, Round, Selection, SharedRandomK, Sketch,
     SketchedSgd, SparseAllReduce,
 };
 use briquette_core::state::{State, Stateful};
+use briquette_core::wrapper::{ErrorFeedback, Momentum, MomentumCorrection, Shifted};
 use briquette_core::{CompressionFactor, Key, Layout, Session, Traffic};
 
 const MAX: f32 = f32::MAX;
@@ -26,9 +26,10 @@ fn layout() -> Layout {
 
 fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
-    let facts = Facts { learning_rate: Some(0.5), ..Facts::default() };
+    let agreed_step = AgreedStep { learning_rate: Some(0.5), ..AgreedStep::default() };
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer
+        .exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 

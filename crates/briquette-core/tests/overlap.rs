@@ -9,9 +9,9 @@ use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Call, Faulty, Frame, Local, Scope, Session, Transport, run_ranks};
 use briquette_core::compress::TopK;
 use briquette_core::error::{CommError, ReduceError};
-use briquette_core::layer::Bucketed;
-use briquette_core::reduce::{Dense, Exchanged, Facts, Gather, Reducer, Round, Selection};
+use briquette_core::reduce::{AgreedStep, Dense, Exchanged, Gather, Reducer, Round, Selection};
 use briquette_core::state::Stateful;
+use briquette_core::wrapper::Bucketed;
 use briquette_core::{Key, Layout, Traffic};
 
 /// Longer than anything here takes; where it passes, a test fails.
@@ -23,9 +23,10 @@ fn layout() -> Layout {
 }
 
 fn reduce(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
-    let (layout, facts, mut average) = (layout(), Facts::default(), vec![0.0; input.len()]);
+    let (layout, agreed_step, mut average) = (layout(), AgreedStep::default(), vec![0.0; input.len()]);
     let (key, slots) = (Key::new(1), layout.slots());
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer
+        .exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::{Class, Compressor, RandomK, TopK, Tunable};
+use briquette_core::compress::{Compressor, ErrorBound, RandomK, TopK, Tunable};
 use briquette_core::control::{Agreed, Controller, Decision, Needs};
-use briquette_core::layer::{Adaptive, Bucketed};
-use briquette_core::reduce::{Energies, Facts, Gather, Grain, Knob, Levels, Probe, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Energies, Gather, Grain, Knob, Levels, Probe, Reducer, Round};
 use briquette_core::state::Stateful;
+use briquette_core::wrapper::{Adaptive, Bucketed};
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 
 /// Calls of `compress_into` and `refine_into`.
@@ -58,8 +58,8 @@ impl<C: Compressor> Compressor for Counting<C> {
         self.calls.0[1].fetch_add(1, Relaxed);
         self.inner.refine_into(x, coarse, key, out);
     }
-    fn class(&self, x: &[f32]) -> Class {
-        self.inner.class(x)
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
+        self.inner.error_bound(x)
     }
     fn nominal(&self) -> CompressionFactor {
         self.inner.nominal()
@@ -106,10 +106,11 @@ fn vector(step: u64) -> Vec<f32> {
 
 /// One exchange of a lone rank: what it sent.
 fn send(reducer: &mut dyn Reducer, step: u64) -> Vec<f32> {
-    let (layout, input, facts) = (layout(), vector(step), Facts { step, ..Facts::default() });
+    let (layout, input, agreed_step) = (layout(), vector(step), AgreedStep { step, ..AgreedStep::default() });
     let (mut average, mut sent) = (vec![0.0; 48], vec![0.0; 48]);
     let (key, slots) = (Key::new(7).step(step), layout.slots());
-    let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: Some(&mut sent) };
+    let round =
+        Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: Some(&mut sent) };
     reducer.exchange(round, &mut Local::world(1).remove(0)).unwrap();
     assert_eq!(average, sent);
     sent

@@ -1,7 +1,7 @@
 //! One rank of a world over one MPI communicator.
 
 use briquette_core::Frame;
-use briquette_core::comm::{Call, Clock, FramePool, Scope, Transport, Verdict};
+use briquette_core::comm::{AbortCause, Call, Clock, FramePool, Scope, Transport};
 use briquette_core::error::CommError;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::{Message, Status};
@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::news;
+use crate::abort_message;
 use crate::pending::Pending;
 
 /// Frames that may wait for one rank.
@@ -191,7 +191,7 @@ impl Endpoint {
         let (bytes, _) = (message, status).matched_receive_vec::<u8>();
         match tag {
             LEFT => self.peers[from].left = true,
-            _ => drop(self.stopped.set(news::read(from, &bytes))),
+            _ => drop(self.stopped.set(abort_message::read(from, &bytes))),
         }
     }
 
@@ -297,11 +297,11 @@ impl Transport for Endpoint {
     fn abort(&mut self, during: Scope, reason: &str) {
         let error = CommError::Aborted { by: self.rank, during, reason: reason.to_owned() };
         if self.stopped.set(error).is_ok() {
-            self.tell_all(ABORT, &news::write(&during, reason));
+            self.tell_all(ABORT, &abort_message::write(&during, reason));
         }
     }
 
-    fn verdict(&self) -> Verdict {
+    fn abort_cause(&self) -> AbortCause {
         let stopped = Arc::clone(&self.stopped);
         Box::new(move || stopped.get().cloned())
     }

@@ -60,7 +60,7 @@
 //! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
 
 use briquette_core::Frame;
-use briquette_core::comm::{Call, Clock, Scope, Session, Transport, Verdict};
+use briquette_core::comm::{AbortCause, Call, Clock, Scope, Session, Transport};
 use briquette_core::error::CommError;
 use mpi::environment::Universe;
 use mpi::topology::Color;
@@ -70,9 +70,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod abort_message;
 mod endpoint;
 mod error;
-mod news;
 mod pending;
 
 use endpoint::Endpoint;
@@ -203,8 +203,8 @@ impl Transport for Mpi {
     fn abort(&mut self, during: Scope, reason: &str) {
         self.endpoint.abort(during, reason);
     }
-    fn verdict(&self) -> Verdict {
-        self.endpoint.verdict()
+    fn abort_cause(&self) -> AbortCause {
+        self.endpoint.abort_cause()
     }
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         self.endpoint.clock()

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::acceptor::HANDSHAKE;
 use crate::builder::Settings;
 use crate::descriptors::{are_exhausted, exhausted};
-use crate::door::HANDSHAKE;
 use crate::error::JoinError;
 use crate::handshake::{self, HandshakeError, Introduction, Role};
 use crate::rendezvous::VERSION;

@@ -46,11 +46,11 @@
 //! sends heartbeats and has until the deadline; one without is dead sooner. The table of what becomes of each kind of fault
 //! is `docs/faults.md`, why it is built this way `docs/adr/0016-tcp.md`.
 
+mod acceptor;
 mod builder;
 mod call;
 mod control;
 mod descriptors;
-mod door;
 mod environment;
 mod error;
 pub mod frame;

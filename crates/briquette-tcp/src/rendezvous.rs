@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::acceptor::{Calls, accept};
 use crate::builder::Settings;
 use crate::call::{bind, call_master, call_rank};
 use crate::descriptors;
-use crate::door::{Calls, accept};
 use crate::error::JoinError;
 use crate::handshake::{Caller, Introduction, Role};
 use crate::lines::{Event, Lines, Message};

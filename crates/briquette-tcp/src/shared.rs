@@ -88,7 +88,7 @@ impl Shared {
     }
 
     /// The reason in this rank's words.
-    pub(crate) fn verdict(&self, during: Scope) -> Option<CommError> {
+    pub(crate) fn abort_cause(&self, during: Scope) -> Option<CommError> {
         let lost = |rank: usize, cause: &str| {
             let address = self.addresses.get(rank).cloned();
             CommError::Lost { rank: self.rank, other: rank, address, during, cause: cause.to_owned() }

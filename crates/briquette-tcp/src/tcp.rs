@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use briquette_core::Frame;
-use briquette_core::comm::{Call, Clock, FramePool, Scope, Transport, Verdict};
+use briquette_core::comm::{AbortCause, Call, Clock, FramePool, Scope, Transport};
 use briquette_core::error::CommError;
 use mio::{Events, Interest};
 use tokio::sync::mpsc::UnboundedSender;
@@ -155,7 +155,7 @@ impl Tcp {
     /// Publishes what this rank is doing; the reason why nothing works any more.
     fn check(&mut self, during: Scope) -> Result<(), CommError> {
         self.shared.publish(during);
-        self.shared.verdict(during).map_or(Ok(()), Err)
+        self.shared.abort_cause(during).map_or(Ok(()), Err)
     }
 
     /// Lets every link do what it can, and waits for events until `until` if there was nothing to do.
@@ -190,7 +190,7 @@ impl Tcp {
     ) -> Result<T, CommError> {
         let until = Instant::now() + self.deadline;
         loop {
-            if let Some(error) = self.shared.verdict(call.scope) {
+            if let Some(error) = self.shared.abort_cause(call.scope) {
                 return Err(error);
             }
             if let Some(value) = done(self, &mut call.pool) {
@@ -220,7 +220,7 @@ impl Tcp {
                 break;
             }
         }
-        self.shared.verdict(call.scope).unwrap_or_else(|| self.lost(other, call.scope, cause))
+        self.shared.abort_cause(call.scope).unwrap_or_else(|| self.lost(other, call.scope, cause))
     }
 
     fn lost(&mut self, rank: usize, during: Scope, cause: String) -> CommError {
@@ -240,7 +240,7 @@ impl Tcp {
         if self.shared.stop(stop) {
             drop(self.commands.send(Command::Stopped));
         }
-        self.shared.verdict(during).expect("it has just been stopped")
+        self.shared.abort_cause(during).expect("it has just been stopped")
     }
 
     fn out_of_step(&mut self, other: usize, during: Scope, tag: Tag) -> CommError {
@@ -333,9 +333,9 @@ impl Transport for Tcp {
         self.stop(during, Stop::Aborted { by: self.rank, during, reason });
     }
 
-    fn verdict(&self) -> Verdict {
+    fn abort_cause(&self) -> AbortCause {
         let shared = Arc::clone(&self.shared);
-        Box::new(move || shared.verdict(shared.doing()))
+        Box::new(move || shared.abort_cause(shared.doing()))
     }
 
     fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {

@@ -5,7 +5,7 @@ mod common;
 use briquette_core::comm::{Session, run_ranks};
 use briquette_core::config::{Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{Facts, Round};
+use briquette_core::reduce::{AgreedStep, Round};
 use briquette_core::state::State;
 use briquette_core::{Key, Layout, Traffic};
 
@@ -21,9 +21,13 @@ fn steps(exchange: &Exchange, comm: &mut Session) -> Result<(Vec<u32>, State, Tr
         comm.begin_step(step);
         let value = |i: usize| (i as f32 * 0.37 + comm.rank() as f32 + step as f32).sin();
         let input: Vec<f32> = (0..layout.len()).map(value).collect();
-        let (key, slots, facts) = (Key::new(3).step(step), layout.slots(), Facts { step, ..Facts::default() });
+        let (key, slots, agreed_step) =
+            (Key::new(3).step(step), layout.slots(), AgreedStep { step, ..AgreedStep::default() });
         let (average, sent) = (&mut average[..], &mut sent[..]);
-        reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent: Some(sent) }, comm)?;
+        reducer.exchange(
+            Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent: Some(sent) },
+            comm,
+        )?;
         bits.extend(average.iter().chain(sent.iter()).map(|v| v.to_bits()));
     }
     reducer.save(&mut state);

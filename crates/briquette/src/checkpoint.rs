@@ -10,7 +10,6 @@
 //! before whole. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
 //! another size is an explicit [`WorldChange`].
 
-mod books;
 #[cfg(test)]
 mod claims;
 mod directory;
@@ -20,6 +19,7 @@ mod manifest;
 mod resume;
 mod save;
 mod state;
+mod timing;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -37,7 +37,7 @@ pub use self::save::SaveReport;
 use self::state::read_state;
 use crate::backend::panic_text;
 use crate::error::Error;
-use crate::hello::{Difference, RANK, WORLD};
+use crate::handshake::{Difference, RANK, WORLD};
 use crate::synchronizer::{Own, Synchronizer};
 
 /// What to do with residuals when the world has another size than the one that saved.

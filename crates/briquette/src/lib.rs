@@ -60,7 +60,7 @@ mod compressed;
 pub mod data_parallel;
 mod error;
 mod flat;
-mod hello;
+mod handshake;
 mod optimizer;
 mod probe;
 mod step_report;

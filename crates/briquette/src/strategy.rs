@@ -2,11 +2,11 @@
 //!
 //! A [`DistributedOptimizer`](crate::DistributedOptimizer) is given something that [builds its strategy](BuildStrategy) once the
 //! module is known. [`Config`] is one, for what settings can say. [`custom`] makes one of a function, for what they cannot: your
-//! own compressor, reducer, aggregator, controller or strategy, put together with the [wrappers](crate::core::layer) of core.
+//! own compressor, reducer, aggregator, controller or strategy, put together with the [wrappers](crate::core::wrapper) of core.
 //!
 //! ```
-//! use briquette::core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, layer::{ErrorFeedback, Metered}};
-//! use briquette::core::{compress::{Class, Compressor}, reduce::Gather, sync::EveryStep};
+//! use briquette::core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, wrapper::{ErrorFeedback, Metered}};
+//! use briquette::core::{compress::{ErrorBound, Compressor}, reduce::Gather, sync::EveryStep};
 //! use briquette::strategy::{self, BuildStrategy};
 //!
 //! /// Keeps the first half of the values.
@@ -17,8 +17,8 @@
 //!         let kept = (0..).zip(x.iter().copied()).take(x.len().div_ceil(2));
 //!         out.write_sparse(x.len(), kept).expect("indices ascend");
 //!     }
-//!     fn class(&self, _x: &[f32]) -> Class {
-//!         Class::Contractive { delta: 0.0 }
+//!     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+//!         ErrorBound::Contractive { delta: 0.0 }
 //!     }
 //!     fn nominal(&self) -> CompressionFactor {
 //!         CompressionFactor::new(2.0).expect("at least 1")

@@ -3,10 +3,10 @@
 mod average;
 mod join;
 mod mixed;
-mod told;
+mod recorded;
 
 use briquette_core::comm::{Scope, Session, all_reduce_traffic};
-use briquette_core::reduce::{Facts, Previous};
+use briquette_core::reduce::{AgreedStep, LastExchange};
 use briquette_core::report::{ExchangeSeconds, Report};
 use briquette_core::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, StopFlags, SyncStrategy, agree};
 use briquette_core::{Key, Layout, Traffic};
@@ -15,7 +15,7 @@ use burn::optim::GradientsParams;
 
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
-use crate::hello::{Identity, Settings};
+use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 
@@ -30,8 +30,8 @@ pub struct Synchronizer {
     pub(crate) joined: Option<Joined>,
     pub(crate) seed: u64,
     pub(crate) step: u64,
-    pub(crate) facts: Option<Facts>,
-    pub(crate) previous: Option<Previous>,
+    pub(crate) agreed_step: Option<AgreedStep>,
+    pub(crate) previous: Option<LastExchange>,
     weight_decay: f64,
     /// What the training loop has compared, in every part of a run and in one.
     settings: (Settings, Settings),
@@ -40,7 +40,7 @@ pub struct Synchronizer {
     gradients: Gradients,
     loss: WeightedMean,
     learning_rate: Option<f64>,
-    wish: StopFlags,
+    stop_request: StopFlags,
     agreed_stop: StopFlags,
     last_end: f64,
     start: Start,
@@ -89,7 +89,7 @@ impl Synchronizer {
             joined: None,
             seed,
             step: 0,
-            facts: None,
+            agreed_step: None,
             previous: None,
             weight_decay: 0.0,
             settings: Default::default(),
@@ -97,7 +97,7 @@ impl Synchronizer {
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
             learning_rate: None,
-            wish: StopFlags::NONE,
+            stop_request: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
             last_end,
             start: Start::default(),
@@ -241,7 +241,7 @@ impl Synchronizer {
         let header = Header {
             step: self.step,
             bad_slot: first_bad_slot(vector, layout),
-            stop: self.wish,
+            stop: self.stop_request,
             samples: self.loss.samples.unwrap_or(1),
             loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
             learning_rate: self.learning_rate.filter(|_| plan.same_rate),
@@ -250,16 +250,20 @@ impl Synchronizer {
         };
         let before = self.comm.now();
         let agreement = match plan.agrees {
-            Agrees::World => agree(&header, self.facts.as_ref(), layout.slots(), present, &mut self.comm),
-            Agrees::Nobody => header.alone(self.comm.rank(), layout.slots()),
+            Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
+            Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
         };
         // Where no rank has agreed on anything, none of the others knows.
-        let alone = agreement.as_ref().err().filter(|_| plan.agrees == Agrees::Nobody);
-        alone.into_iter().for_each(|error| self.comm.abort(&error.to_string()));
-        let Agreement { mut facts, ranks, stop, weight } = agreement?;
-        facts.learning_rate = facts.learning_rate.or(self.learning_rate);
+        if let Err(error) = &agreement {
+            joined.strategy.discard();
+            if plan.agrees == Agrees::NoRank {
+                self.comm.abort(&error.to_string());
+            }
+        }
+        let Agreement { mut agreed_step, ranks, stop, weight } = agreement?;
+        agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
         let header_seconds = self.comm.now() - before;
-        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), facts: &facts, ranks: &ranks };
+        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
         let strategy = &mut joined.strategy;
         let acted = match moment {
             Moment::AfterBackward => {
@@ -285,13 +289,14 @@ impl Synchronizer {
         }
         let mut exchange = Report::default();
         strategy.report(&mut exchange);
-        self.facts = Some(facts);
+        // What one rank knows by itself must not enter the next header as agreed.
+        self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
         self.agreed_stop = stop;
         self.report = StepReport {
             step: self.step,
-            loss: facts.loss,
-            samples: facts.samples,
-            compute_seconds: facts.compute_seconds,
+            loss: agreed_step.loss,
+            samples: agreed_step.samples,
+            compute_seconds: agreed_step.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
             exchange_seconds: header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
             exchange,
@@ -327,7 +332,7 @@ impl Synchronizer {
         Ok(module)
     }
 
-    /// The books of a step without an exchange: its compute seconds are this rank's own.
+    /// The timing of a step without an exchange: its compute seconds are this rank's own.
     fn skip_exchange(&mut self) {
         self.begin();
         let Start { now, compute_seconds, .. } = self.start;
@@ -351,7 +356,11 @@ impl Synchronizer {
 
     fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let settled = flat::settle(&module);
-        self.begin();
+        match self.plan() {
+            // The step's computing is behind it already.
+            Ok(plan) if plan.gradients => self.begin_exchange(),
+            _ => self.begin(),
+        }
         let mut values = std::mem::take(&mut self.gradients.flat);
         let result = settled.and_then(|()| self.average_values(&module, &mut values));
         let written = self.comm.now();
@@ -379,14 +388,18 @@ impl Synchronizer {
         Ok(read_seconds)
     }
 
-    /// Opens the books of an exchange.
+    /// The step's computing has ended; its exchange begins.
     fn begin(&mut self) {
         self.comm.begin_step(self.step);
+        self.begin_exchange();
+    }
+
+    fn begin_exchange(&mut self) {
         let now = self.comm.now();
         self.start = Start { now, compute_seconds: now - self.last_end, traffic: self.comm.traffic() };
     }
 
-    /// Closes them, or takes the other ranks along when the exchange failed for this rank alone.
+    /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
     fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         let now = self.comm.now();
         self.last_end = now;
@@ -397,12 +410,13 @@ impl Synchronizer {
                 // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
                 let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
                 let (compress_seconds, exchange_seconds) = (compress, exchange);
-                self.previous = Some(Previous { compress_seconds, exchange_seconds, traffic, ..Previous::default() });
+                self.previous =
+                    Some(LastExchange { compress_seconds, exchange_seconds, traffic, ..LastExchange::default() });
                 self.report.traffic = traffic;
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;
             }
-            // Every rank found the same fault: nothing to tell.
+            // Every rank found the same fault.
             Err(Error::Sync(error)) if error.is_everyones() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
@@ -427,7 +441,7 @@ enum Moment {
     AfterStep,
 }
 
-/// The books when an exchange begins.
+/// When an exchange begins.
 #[derive(Debug, Clone, Copy, Default)]
 struct Start {
     now: f64,

@@ -2,7 +2,7 @@
 
 use briquette::Config;
 use briquette::core::aggregate::Mean;
-use briquette::core::layer::{ErrorFeedback, Metered};
+use briquette::core::wrapper::{ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::EveryStep;
 use briquette::strategy::custom;

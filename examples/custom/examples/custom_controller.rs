@@ -2,7 +2,7 @@
 
 use briquette::core::aggregate::Mean;
 use briquette::core::compress::TopK;
-use briquette::core::layer::{Adaptive, ErrorFeedback, Metered};
+use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::EveryStep;
 use briquette::strategy::custom;

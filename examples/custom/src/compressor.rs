@@ -1,6 +1,6 @@
 //! A compressor of your own.
 
-use briquette::core::compress::{Class, Compressor};
+use briquette::core::compress::{ErrorBound, Compressor};
 use briquette::core::{CompressionFactor, Key, Message};
 
 /// Sign and the first bits of every value's magnitude beside the largest of 256 values: `±i/levels` of it, rounded down.
@@ -36,8 +36,8 @@ impl Compressor for FirstBits {
     }
 
     /// The largest of a bucket is kept whole, and no value becomes longer: at least 1/256 of the energy is kept.
-    fn class(&self, _x: &[f32]) -> Class {
-        Class::Contractive { delta: 1.0 / BUCKET as f64 }
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+        ErrorBound::Contractive { delta: 1.0 / BUCKET as f64 }
     }
 
     fn nominal(&self) -> CompressionFactor {

@@ -43,7 +43,7 @@ impl Stateful for WhileItHelps {
 
 impl Controller for WhileItHelps {
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-        self.sum += agreed.facts.loss.unwrap_or(0.0);
+        self.sum += agreed.agreed_step.loss.unwrap_or(0.0);
         self.count += 1;
         let mut reason = None;
         if self.count == self.window {

@@ -40,9 +40,9 @@ impl SyncStrategy for Doubling {
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         self.average.resize(parameters.len(), 0.0);
-        let (key, slots, facts) = (cx.key.step(cx.facts.step), cx.slots, cx.facts);
-        let round = Round { key, slots, facts, input: parameters, average: &mut self.average, sent: None };
-        let failed = |source| SyncError::Reduce { step: cx.facts.step, source };
+        let (key, slots, agreed_step) = (cx.key.step(cx.agreed_step.step), cx.slots, cx.agreed_step);
+        let round = Round { key, slots, agreed_step, input: parameters, average: &mut self.average, sent: None };
+        let failed = |source| SyncError::Reduce { step: cx.agreed_step.step, source };
         self.traffic = self.reducer.reduce(round, comm).map_err(failed)?.traffic;
         // Only now: an error leaves parameters as they were.
         parameters.copy_from_slice(&self.average);

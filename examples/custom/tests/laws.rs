@@ -4,7 +4,7 @@ use briquette::core::Layout;
 use briquette::core::aggregate::Mean;
 use briquette::core::compress::TopK;
 use briquette::core::laws;
-use briquette::core::layer::Adaptive;
+use briquette::core::wrapper::Adaptive;
 use briquette::core::reduce::Gather;
 use custom::{Doubling, FirstBits, WhileItHelps};
 

@@ -3,7 +3,7 @@
 use briquette::core::aggregate::{Krum, Mean};
 use briquette::core::compress::TopK;
 use briquette::core::error::ConfigError;
-use briquette::core::layer::{Adaptive, ErrorFeedback, Metered};
+use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::{EveryStep, SyncStrategy};
 use briquette::strategy::{BuildStrategy, custom};

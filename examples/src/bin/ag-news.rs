@@ -39,7 +39,7 @@ fn run(settings: &Settings, control: &Control) -> Result<Summary> {
         other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
     };
     if settings.augment.is_some() {
-        bail!("--augment is for images: leave it away");
+        bail!("--augment is for images: omit it");
     }
     let model = settings.model.parse().context("--model")?;
     // About forty words, as text and as numbers.

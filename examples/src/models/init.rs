@@ -55,7 +55,7 @@ pub(super) fn known<M: Module>(module: M, key: Key) -> M {
     initialize(module, key).expect("every layer of the built-in models has a rule")
 }
 
-/// Whether `field` of `layer` is BatchNorm's running mean or variance. Burn shows these as float parameters.
+/// Whether `field` of `wrapper` is BatchNorm's running mean or variance. Burn shows these as float parameters.
 pub(super) fn is_running_statistic(layer: &str, field: &str) -> bool {
     layer == "Struct:BatchNorm" && field.starts_with("running_")
 }

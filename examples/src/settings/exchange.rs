@@ -5,8 +5,8 @@ use briquette::core::compress::Compressor;
 use briquette::core::config::{
     AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig,
 };
-use briquette::core::layer::Momentum;
 use briquette::core::reduce::GatherConfig;
+use briquette::core::wrapper::Momentum;
 use briquette::core::{CompressionFactor, Layout};
 
 use super::{OptimizerKind, Options, Settings};
@@ -16,7 +16,7 @@ use crate::spec::{ControllerSpec, Toggle};
 /// Refuses a flag that would be ignored.
 fn unused<T>(flag: &str, given: Option<&T>, under: &str) -> Result<()> {
     match given {
-        Some(_) => bail!("--{flag} would be ignored under {under}: leave it away"),
+        Some(_) => bail!("--{flag} would be ignored under {under}: omit it"),
         None => Ok(()),
     }
 }
@@ -168,7 +168,7 @@ impl Settings {
             );
         }
         if self.data.is_some() && self.dataset == "generated" {
-            bail!("--data would be ignored under --dataset generated: leave it away");
+            bail!("--data would be ignored under --dataset generated: omit it");
         }
         let mut config = self.config(1)?;
         if config.strategy == StrategyConfig::EveryStep {

@@ -27,8 +27,8 @@ pub trait Aggregator: Send {
     /// Whether the result is the mean of the contributions. If not, it lies between the smallest and the largest contribution
     /// in every coordinate, and ranks are not weighted by their samples: no rank chooses what it counts. Settings see to that,
     /// and refuse what averages some slots or steps by itself; around a gather that you put together yourself, leave out
-    /// [`Adaptive`](crate::layer::Adaptive), [`Grouped`](crate::layer::Grouped) and, where it [rates](Aggregator::rates),
-    /// [`Bucketed`](crate::layer::Bucketed).
+    /// [`Adaptive`](crate::wrapper::Adaptive), [`Grouped`](crate::wrapper::Grouped) and, where it [rates](Aggregator::rates),
+    /// [`Bucketed`](crate::wrapper::Bucketed).
     fn is_mean(&self) -> bool;
 
     /// The fewest ranks it works with.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Call, Clock, Frame, Scope, Session, Transport, Verdict};
+use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
 /// Any transport, failing at a chosen call of [`send`](Transport::send) or [`recv`](Transport::recv).
@@ -78,8 +78,8 @@ impl Transport for Faulty {
     fn abort(&mut self, during: Scope, reason: &str) {
         self.inner.abort(during, reason);
     }
-    fn verdict(&self) -> Verdict {
-        self.inner.verdict()
+    fn abort_cause(&self) -> AbortCause {
+        self.inner.abort_cause()
     }
     fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
         let (fail_at, calls) = (self.fail_at, Arc::clone(&self.calls));

@@ -11,7 +11,7 @@ mod run_ranks;
 
 pub use run_ranks::run_ranks;
 
-use super::{Call, Clock, Frame, Scope, Session, Transport, Verdict};
+use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
 /// One rank's endpoint in a world of threads. Frames are moved through memory, never copied.
@@ -233,7 +233,7 @@ impl Transport for Local {
         self.world.stop(CommError::Aborted { by: self.rank, during, reason: reason.to_owned() });
     }
 
-    fn verdict(&self) -> Verdict {
+    fn abort_cause(&self) -> AbortCause {
         let world = Arc::clone(&self.world);
         Box::new(move || world.stopped.get().cloned())
     }

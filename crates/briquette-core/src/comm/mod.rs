@@ -72,7 +72,7 @@ impl Scope {
 }
 
 /// Why a world stopped, as soon as it did; outlives the endpoint it was asked of.
-pub type Verdict = Box<dyn Fn() -> Option<CommError> + Send>;
+pub type AbortCause = Box<dyn Fn() -> Option<CommError> + Send>;
 
 /// An owned block of bytes on its way between ranks.
 pub type Frame = Vec<u8>;

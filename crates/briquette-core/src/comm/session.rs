@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::background::Background;
 use super::group::Group;
 use super::time::Time;
-use super::{Call, Frame, FramePool, Network, Scope, Transport, Verdict};
+use super::{AbortCause, Call, Frame, FramePool, Network, Scope, Transport};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -164,8 +164,8 @@ impl Session {
     }
 
     /// Why the world stopped, for code that outlives this session. Nothing where the transport does not keep it.
-    pub fn verdict(&self) -> Verdict {
-        self.transport.verdict()
+    pub fn abort_cause(&self) -> AbortCause {
+        self.transport.abort_cause()
     }
 
     /// Seconds on this session's clock: wall time, simulated time, or always 0 without a clock.

@@ -59,6 +59,8 @@ pub enum Compute {
     /// by it, and nothing else does but frames. Compressing takes no time on this clock: it appears neither in the
     /// simulated seconds nor in what controllers observe.
     Fixed(Duration),
+    /// The same with a time of each rank's own, in rank order: a world with slower ranks. Ranks beyond the last take the last.
+    PerRank(Vec<Duration>),
     /// What the ranks really take, by this clock. They compute one after another: a rank has its turn until it must
     /// wait for another rank, and the seconds of its turns move its simulated clock. Its first turn begins with its
     /// first call of `begin_step`, `send` or `recv`; what happens before that is not counted.
@@ -104,11 +106,13 @@ impl Simulated {
     /// The same with the deadline and queue capacity of `local`, which are real; its clock is not used.
     pub fn over(local: LocalBuilder, network: Network, compute: Compute) -> Vec<Session> {
         let pace = match compute {
-            Compute::Fixed(step) => Pace::Fixed(step.as_secs_f64()),
-            Compute::Measured(clock) => Pace::Measured(Arc::new(Turns::new(clock, local.longest_wait()))),
+            Compute::Fixed(step) => vec![Pace::Fixed(step.as_secs_f64())],
+            Compute::PerRank(steps) => steps.into_iter().map(|step| Pace::Fixed(step.as_secs_f64())).collect(),
+            Compute::Measured(clock) => vec![Pace::Measured(Arc::new(Turns::new(clock, local.longest_wait())))],
         };
         let session = |endpoint: Local| {
-            let simulation = Simulation::new(endpoint.rank(), network, pace.clone());
+            let pace = pace.get(endpoint.rank()).or(pace.last()).cloned().unwrap_or(Pace::Fixed(0.0));
+            let simulation = Simulation::new(endpoint.rank(), network, pace);
             Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
         };
         local.endpoints().into_iter().map(session).collect()
@@ -245,6 +249,7 @@ impl fmt::Debug for Compute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Compute::Fixed(step) => write!(f, "Fixed({step:?})"),
+            Compute::PerRank(steps) => write!(f, "PerRank({steps:?})"),
             Compute::Measured(_) => f.write_str("Measured"),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::time::Time;
-use super::{Clock, Frame, FramePool, Scope, Verdict};
+use super::{AbortCause, Clock, Frame, FramePool, Scope};
 use crate::error::CommError;
 
 /// Blocking, ranked byte pipes: one rank's endpoint. Frames from one rank to another arrive in the order they were sent.
@@ -46,7 +46,7 @@ pub trait Transport: Send {
     fn abort(&mut self, during: Scope, reason: &str);
 
     /// Why the world stopped, for code that outlives this endpoint. Nothing where it is not kept.
-    fn verdict(&self) -> Verdict {
+    fn abort_cause(&self) -> AbortCause {
         Box::new(|| None)
     }
 

@@ -25,9 +25,9 @@
 //! JMLR 24 (276), 2023 (arXiv 2002.12410), adaptive random sparsification.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{AdaptiveRandom, Class, Compressor}};
+//! use briquette_core::{Key, Message, compress::{AdaptiveRandom, ErrorBound, Compressor}};
 //! // (27 + 1)/((3 + 1)·(9 + 1)) = 0.7.
-//! assert_eq!(AdaptiveRandom.class(&[3.0, -1.0]), Class::MeanContractive { delta: 0.7 });
+//! assert_eq!(AdaptiveRandom.error_bound(&[3.0, -1.0]), ErrorBound::MeanContractive { delta: 0.7 });
 //! let mut message = Message::default();
 //! AdaptiveRandom.compress_into(&[3.0, -1.0], Key::new(0), &mut message);
 //! assert_eq!(message.kept(), 1);
@@ -36,7 +36,7 @@
 use rand::Rng;
 
 use super::threshold::{fill, start};
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -56,11 +56,15 @@ impl Compressor for AdaptiveRandom {
         fill(x, indices, values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let total = norm1(x) * norm2(x);
         let cubes: f64 = x.iter().map(|v| f64::from(v.abs()).powi(3)).sum();
         // Zeros lose nothing.
-        if total == 0.0 { Class::Contractive { delta: 1.0 } } else { Class::MeanContractive { delta: cubes / total } }
+        if total == 0.0 {
+            ErrorBound::Contractive { delta: 1.0 }
+        } else {
+            ErrorBound::MeanContractive { delta: cubes / total }
+        }
     }
 
     fn selects(&self) -> bool {
@@ -141,7 +145,7 @@ mod tests {
         assert_eq!(counts, [3, 0, 1, 4, 8]);
         // (27 + 1 + 64 + 512)/16 = 37.75, of 9 + 1 + 16 + 64 = 90.
         assert_eq!((energy, error), (37.75, 90.0 - 37.75));
-        let Class::MeanContractive { delta } = AdaptiveRandom.class(&x) else { panic!() };
+        let ErrorBound::MeanContractive { delta } = AdaptiveRandom.error_bound(&x) else { panic!() };
         assert!((delta - 37.75 / 90.0).abs() < 1e-15);
     }
 
@@ -186,9 +190,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_constant_is_never_below_one_in_d(x in proptest::collection::vec(awkward(), 1..60)) {
-            match AdaptiveRandom.class(&x) {
-                Class::MeanContractive { delta } => prop_assert!(delta >= (1.0 - 1e-12) / x.len() as f64),
-                class => prop_assert_eq!(class, Class::Contractive { delta: 1.0 }),
+            match AdaptiveRandom.error_bound(&x) {
+                ErrorBound::MeanContractive { delta } => prop_assert!(delta >= (1.0 - 1e-12) / x.len() as f64),
+                class => prop_assert_eq!(class, ErrorBound::Contractive { delta: 1.0 }),
             }
         }
     }

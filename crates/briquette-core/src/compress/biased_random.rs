@@ -34,7 +34,7 @@
 //! ```
 
 use super::threshold::{fill, start};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::bits::{Which, for_ones, pack_where};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -90,9 +90,9 @@ impl Compressor for BiasedRandom {
         fill(x, indices, values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let delta = self.chances() as f64 / 2_f64.powi(32);
-        if x.is_empty() { Class::Contractive { delta: 1.0 } } else { Class::MeanContractive { delta } }
+        if x.is_empty() { ErrorBound::Contractive { delta: 1.0 } } else { ErrorBound::MeanContractive { delta } }
     }
 
     fn selects(&self) -> bool {

@@ -29,7 +29,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Class, Compressor, Tunable};
+use super::{Compressor, ErrorBound, Tunable};
 use crate::{CompressionFactor, Key, Message};
 
 /// A compressor for the values that a sparsifier keeps; see the [module](self).
@@ -62,29 +62,36 @@ impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
         encode(&mut self.values, &self.chosen, key, out);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let mut chosen = Message::default();
         self.sparsifier.clone().compress_into(x, Key::new(0), &mut chosen);
         let (_, kept) = chosen.sparse_f32().expect("a sparsifier with values in f32");
-        match (self.sparsifier.class(x), self.values.class(kept)) {
-            (Class::Unbiased { omega: a }, Class::Unbiased { omega: b }) => Class::Unbiased { omega: a * b + a + b },
-            (Class::Contractive { delta: a }, Class::Contractive { delta: b }) => Class::Contractive { delta: a * b },
+        match (self.sparsifier.error_bound(x), self.values.error_bound(kept)) {
+            (ErrorBound::Unbiased { omega: a }, ErrorBound::Unbiased { omega: b }) => {
+                ErrorBound::Unbiased { omega: a * b + a + b }
+            }
+            (ErrorBound::Contractive { delta: a }, ErrorBound::Contractive { delta: b }) => {
+                ErrorBound::Contractive { delta: a * b }
+            }
             (
-                Class::Contractive { delta: a } | Class::MeanContractive { delta: a },
-                Class::Contractive { delta: b } | Class::MeanContractive { delta: b },
-            ) => Class::MeanContractive { delta: a * b },
-            (Class::Contractive { delta } | Class::MeanContractive { delta }, Class::Unbiased { omega }) => {
+                ErrorBound::Contractive { delta: a } | ErrorBound::MeanContractive { delta: a },
+                ErrorBound::Contractive { delta: b } | ErrorBound::MeanContractive { delta: b },
+            ) => ErrorBound::MeanContractive { delta: a * b },
+            (
+                ErrorBound::Contractive { delta } | ErrorBound::MeanContractive { delta },
+                ErrorBound::Unbiased { omega },
+            ) => {
                 if omega < 1.0 {
-                    Class::MeanContractive { delta: delta * (1.0 - omega) }
+                    ErrorBound::MeanContractive { delta: delta * (1.0 - omega) }
                 } else {
                     // The lost part and the noise of the kept part.
-                    Class::Biased { omega: 1.0 - delta + omega }
+                    ErrorBound::Biased { omega: 1.0 - delta + omega }
                 }
             }
             (first, second) => {
                 // ‖x − C₂C₁x‖ ≤ ‖x − C₁x‖ + ‖C₁x − C₂C₁x‖, and ‖C₁x‖ ≤ ‖x‖ + ‖x − C₁x‖.
                 let (a, b) = (first.error().sqrt(), second.error().sqrt());
-                Class::Biased { omega: (a + b * (1.0 + a)).powi(2) }
+                ErrorBound::Biased { omega: (a + b * (1.0 + a)).powi(2) }
             }
         }
     }
@@ -164,7 +171,7 @@ mod tests {
         let mut coded = Coded::new(TopK::fraction(0.2).unwrap(), Natural);
         let mean: f64 =
             (0..2000).map(|step| distance2(&x, &decoded(&mut coded, &x, Key::new(5).step(step)))).sum::<f64>() / 2000.0;
-        let Class::MeanContractive { delta } = coded.class(&x) else { panic!() };
+        let ErrorBound::MeanContractive { delta } = coded.error_bound(&x) else { panic!() };
         assert_eq!(delta, 0.2 * (1.0 - 0.125));
         assert!(mean <= (1.0 - delta) * norm2(&x));
     }

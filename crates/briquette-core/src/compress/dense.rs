@@ -20,7 +20,7 @@
 //! assert_eq!(message.error_energy(&[0.5, -3.0]), 0.0);
 //! ```
 
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
 
@@ -37,8 +37,8 @@ impl Compressor for Dense {
         out.dense(x.len()).empty().extend_from_slice(x);
     }
 
-    fn class(&self, _x: &[f32]) -> Class {
-        Class::Contractive { delta: 1.0 }
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+        ErrorBound::Contractive { delta: 1.0 }
     }
 }
 

@@ -43,7 +43,7 @@
 //! ```
 
 use super::dither::{Levels, exponential};
-use super::{Class, Compressor, Knobs, Norm, Spec, Tunable, bucket_size};
+use super::{Compressor, ErrorBound, Knobs, Norm, Spec, Tunable, bucket_size};
 use crate::error::ConfigError;
 use crate::message::Grid;
 use crate::{CompressionFactor, Key, Message};
@@ -109,11 +109,11 @@ impl Compressor for ExponentialDithering {
         exponential((self.grid(), self.bucket), (x, Some(key)), |x| self.norm.of(x), out);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let (b, n) = (f64::from(self.base), x.len().min(self.bucket as usize) as f64);
         let root = if self.norm == Norm::L1 { n } else { n.sqrt() };
         let t = root * b.powi(1 - i32::from(self.levels));
-        Class::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + t * t.min(1.0) }
+        ErrorBound::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + t * t.min(1.0) }
     }
 }
 
@@ -197,14 +197,14 @@ mod tests {
             (4.0, 3, Norm::Max, 0.5625 + 0.0625), // t = √16/16 = 1/4, so t²
         ] {
             assert_eq!(
-                dither(base, levels, norm).class(&[1.0; 16]),
-                Class::Unbiased { omega },
+                dither(base, levels, norm).error_bound(&[1.0; 16]),
+                ErrorBound::Unbiased { omega },
                 "{base} {levels} {norm}"
             );
         }
         // Of 40 values a bucket has 20.
         let t = 20_f64.sqrt() / 8.0;
-        assert_eq!(dither(2.0, 4, Norm::L2).class(&[1.0; 40]), Class::Unbiased { omega: 0.125 + t * t });
+        assert_eq!(dither(2.0, 4, Norm::L2).error_bound(&[1.0; 40]), ErrorBound::Unbiased { omega: 0.125 + t * t });
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
                 let mut dither = dither(base, levels, norm);
                 let exact = dither.variance(&x);
                 assert_unbiased(&mut dither, &x, exact);
-                let Class::Unbiased { omega } = dither.class(&x) else { panic!() };
+                let ErrorBound::Unbiased { omega } = dither.error_bound(&x) else { panic!() };
                 assert!(exact <= omega * norm2(&x), "{dither:?}: {exact}");
             }
         }

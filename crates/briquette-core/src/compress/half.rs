@@ -29,7 +29,7 @@
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
@@ -73,17 +73,17 @@ impl Compressor for Half {
         });
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let (limit, relative, absolute) = self.limits();
         let energy = norm2(x);
         if energy == 0.0 {
-            return Class::Contractive { delta: 1.0 };
+            return ErrorBound::Contractive { delta: 1.0 };
         }
         let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
         let worst = relative.max(1.0 - f64::from(limit / largest));
         // (a + b)² ≤ a² + b² where every value has only one of the two errors.
         let lost = worst * worst + x.len() as f64 * absolute * absolute / energy;
-        Class::Contractive { delta: (1.0 - lost).max(0.0) }
+        ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }
 }
 
@@ -192,12 +192,12 @@ mod tests {
             for scale in [1.0, 1e-6, 1e-8, 1e-30, 1e5, 1e30] {
                 let x: Vec<f32> = normal.iter().map(|v| v * scale).collect();
                 let error = distance2(&x, &decoded(kind, &x));
-                let Class::Contractive { delta } = Half::new(kind).class(&x) else { panic!() };
+                let ErrorBound::Contractive { delta } = Half::new(kind).error_bound(&x) else { panic!() };
                 assert!((0.0..=1.0).contains(&delta));
                 assert!(error <= (1.0 - delta) * norm2(&x), "{kind:?} {scale}");
             }
         }
-        let Class::Contractive { delta } = Half::new(HalfKind::F16).class(&[1.0, -0.5]) else { panic!() };
+        let ErrorBound::Contractive { delta } = Half::new(HalfKind::F16).error_bound(&[1.0, -0.5]) else { panic!() };
         assert!(1.0 - delta < 2.4e-7);
     }
 }

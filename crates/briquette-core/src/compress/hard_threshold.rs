@@ -35,7 +35,7 @@
 //! ```
 
 use super::threshold::{class_of, count, floor_of, scan, start};
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
 
@@ -76,7 +76,7 @@ impl Compressor for HardThreshold {
         });
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         class_of(count(x, self.floor()), x)
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn three_by_hand() {
         let x = [0.5, -0.25, 0.49, -0.5, 0.0, 8.0];
         assert_eq!(kept(at(0.5), &x, Key::new(0)), [0, 3, 5]);
-        assert_eq!(at(0.5).class(&x), Class::Contractive { delta: 0.5 });
+        assert_eq!(at(0.5).error_bound(&x), ErrorBound::Contractive { delta: 0.5 });
         // 0.25² + 0.49², below 6·0.5².
         let mut message = Message::default();
         at(0.5).compress_into(&x, Key::new(0), &mut message);

@@ -27,7 +27,7 @@
 //! ```
 
 use super::buckets::{self, Segment};
-use super::{Class, Compressor, Knobs, Spec, bucket_size};
+use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
 use crate::error::ConfigError;
 use crate::message::bucket_count;
 use crate::{CompressionFactor, Key, Message};
@@ -115,11 +115,11 @@ impl Compressor for MinMax {
         });
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let n = x.len().min(self.block as usize) as f64;
         // A thousandth for the step, and the rounding of the decoded value, relative to the largest of its block.
         let lost = 1.001 * n / (2.0 * 255.0 * 255.0) + n * 2_f64.powi(-44);
-        Class::Contractive { delta: (1.0 - lost).max(0.0) }
+        ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Compressor`] turns a vector into a [`Message`] in reused storage. It never communicates, and draws randomness
 //! from the key alone, so that a run replays exactly. What it lost is found by decoding the message: nothing here
-//! knows about residuals ([`ErrorFeedback`](crate::layer::ErrorFeedback) does).
+//! knows about residuals ([`ErrorFeedback`](crate::wrapper::ErrorFeedback) does).
 //!
 //! | compressor | class | wire factor | needs error feedback |
 //! |---|---|---|---|
@@ -81,7 +81,7 @@ use crate::{CompressionFactor, Key, Message};
 
 /// The class a compressor declares; law 7 holds it to the constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Class {
+pub enum ErrorBound {
     /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
     Contractive {
         /// In (0, 1]; 1 is the identity.
@@ -104,12 +104,12 @@ pub enum Class {
     },
 }
 
-impl Class {
+impl ErrorBound {
     /// The bound of `E‖x − C(x)‖²/‖x‖²`.
     pub fn error(self) -> f64 {
         match self {
-            Class::Contractive { delta } | Class::MeanContractive { delta } => 1.0 - delta,
-            Class::Unbiased { omega } | Class::Biased { omega } => omega,
+            ErrorBound::Contractive { delta } | ErrorBound::MeanContractive { delta } => 1.0 - delta,
+            ErrorBound::Unbiased { omega } | ErrorBound::Biased { omega } => omega,
         }
     }
 }
@@ -124,7 +124,7 @@ pub trait Compressor: Send {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message);
 
     /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
-    fn class(&self, x: &[f32]) -> Class;
+    fn error_bound(&self, x: &[f32]) -> ErrorBound;
 
     /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. 1 where only the
     /// vector decides it.
@@ -297,8 +297,8 @@ impl<C: Compressor + ?Sized> Compressor for Box<C> {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         (**self).compress_into(x, key, out);
     }
-    fn class(&self, x: &[f32]) -> Class {
-        (**self).class(x)
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
+        (**self).error_bound(x)
     }
     fn nominal(&self) -> CompressionFactor {
         (**self).nominal()

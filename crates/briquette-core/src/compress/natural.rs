@@ -35,7 +35,7 @@
 //! ```
 
 use super::dither::{Dice, PART};
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::norm2;
@@ -70,11 +70,11 @@ impl Compressor for Natural {
         });
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let energy = norm2(x);
         // Of a denormal t, all that is sure is t·(2⁻¹²⁶ − t) ≤ (2⁻¹²⁷)².
         let denormal = x.iter().filter(|v| v.is_subnormal()).count() as f64 * 2_f64.powi(-254);
-        Class::Unbiased { omega: if energy > 0.0 { 0.125 + denormal / energy } else { 0.0 } }
+        ErrorBound::Unbiased { omega: if energy > 0.0 { 0.125 + denormal / energy } else { 0.0 } }
     }
 }
 
@@ -170,8 +170,8 @@ mod tests {
         assert_unbiased(&mut Natural, &x, Natural.variance(&x));
         let worst = [4.0 / 3.0_f32; 3];
         assert!((Natural.variance(&worst) / norm2(&worst) - 0.125).abs() < 1e-7);
-        assert_eq!(Natural.class(&worst), Class::Unbiased { omega: 0.125 });
-        assert_eq!(Natural.class(&[0.0; 3]), Class::Unbiased { omega: 0.0 });
+        assert_eq!(Natural.error_bound(&worst), ErrorBound::Unbiased { omega: 0.125 });
+        assert_eq!(Natural.error_bound(&[0.0; 3]), ErrorBound::Unbiased { omega: 0.0 });
     }
 
     #[test]

@@ -29,7 +29,7 @@
 //! ```
 
 use super::buckets::{self, Sums, signs_and_sums};
-use super::{Class, Compressor, Knobs, Spec, bucket_size};
+use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
 use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2, total};
@@ -94,16 +94,16 @@ impl Compressor for OneBit {
         }
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let total = norm2(x);
         if total == 0.0 {
-            return Class::Contractive { delta: 1.0 };
+            return ErrorBound::Contractive { delta: 1.0 };
         }
         let kept =
             |x: &[f32]| halves(sums(x), x.len()).iter().map(|&(m, n)| n as f64 * f64::from(m).powi(2)).sum::<f64>();
         let kept: f64 = x.chunks(self.bucket.map_or(x.len(), |b| b as usize)).map(kept).sum();
         // The margin covers the rounding of the means.
-        Class::Contractive { delta: (kept / total - 1e-6).clamp(0.0, 1.0) }
+        ErrorBound::Contractive { delta: (kept / total - 1e-6).clamp(0.0, 1.0) }
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(decoded(&mut one_bit, &[0.0, -1.0, 4.0, 5.0], Key::new(0)), [2.0, -1.0, 2.0, 5.0]);
         // Kept: 2·2² + 1·1² + 1·5² = 34 of 1 + 16 + 25 = 42. In one bucket: 3·3² + 1 = 28.
         for (one_bit, kept) in [(one_bit, 34.0), (OneBit::new(), 28.0)] {
-            let Class::Contractive { delta } = one_bit.class(&[0.0, -1.0, 4.0, 5.0]) else { panic!() };
+            let ErrorBound::Contractive { delta } = one_bit.error_bound(&[0.0, -1.0, 4.0, 5.0]) else { panic!() };
             assert!((delta - kept / 42.0).abs() < 2e-6, "{delta}");
         }
     }
@@ -177,7 +177,7 @@ mod tests {
                     .map(|(x, c)| f64::from(*x) - f64::from(*c)).sum();
                 prop_assert!(left.abs() < 1e-3, "{}", left);
             }
-            let Class::Contractive { delta } = OneBit::new().class(&x) else { panic!() };
+            let ErrorBound::Contractive { delta } = OneBit::new().error_bound(&x) else { panic!() };
             prop_assert!(distance2(&x, &out) <= (1.0 - delta) * norm2(&x));
         }
     }

@@ -27,7 +27,7 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::{Class, Compressor, Knobs, Spec, buckets};
+use super::{Compressor, ErrorBound, Knobs, Spec, buckets};
 use crate::bits::packed_len;
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
@@ -48,11 +48,11 @@ impl Compressor for PlainSign {
         buckets::signs(x, signs.sized(packed_len(x.len(), 1)));
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let energy = norm2(x);
         // ‖x − sign(x)‖² = ‖x‖² − 2‖x‖₁ + d
         let error = energy - 2.0 * norm1(x) + x.len() as f64;
-        Class::Biased { omega: if energy > 0.0 { error / energy } else { f64::INFINITY } }
+        ErrorBound::Biased { omega: if energy > 0.0 { error / energy } else { f64::INFINITY } }
     }
 }
 

@@ -55,7 +55,7 @@
 //! ```
 
 use super::dither::{Linear, Quantizer};
-use super::{Class, Compressor, Knobs, Norm, Spec, Tunable, bucket_size};
+use super::{Compressor, ErrorBound, Knobs, Norm, Spec, Tunable, bucket_size};
 use crate::error::ConfigError;
 use crate::message::{Coding, Grid};
 use crate::{CompressionFactor, Key, Message};
@@ -141,7 +141,7 @@ impl Compressor for Qsgd {
         quantizer.quantize(x, |x| self.norm.of(x), Some(key), out);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let n = x.len().min(self.bucket as usize) as f64;
         let s = f64::from(self.levels);
         let omega = match self.norm {
@@ -154,7 +154,7 @@ impl Compressor for Qsgd {
                 m * t * (1.0 - t) / (s * s + m * t * t)
             }
         };
-        Class::Unbiased { omega }
+        ErrorBound::Unbiased { omega }
     }
 }
 

@@ -42,7 +42,7 @@
 use rand::{Rng, RngCore};
 
 use super::threshold::{fill, start};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
@@ -104,12 +104,12 @@ impl Compressor for RandomK {
         }
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let share = self.factor.keep(x.len()) as f64 / x.len().max(1) as f64;
         match (x.is_empty(), self.scaled) {
-            (true, _) => Class::Contractive { delta: 1.0 },
-            (_, true) => Class::Unbiased { omega: 1.0 / share - 1.0 },
-            (_, false) => Class::MeanContractive { delta: share },
+            (true, _) => ErrorBound::Contractive { delta: 1.0 },
+            (_, true) => ErrorBound::Unbiased { omega: 1.0 / share - 1.0 },
+            (_, false) => ErrorBound::MeanContractive { delta: share },
         }
     }
 

@@ -41,7 +41,7 @@
 //! ```
 
 use super::threshold::{Picks, class_of, collect, counts, floor_of, start};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::math::{largest, norm1};
 use crate::{CompressionFactor, Key, Message};
@@ -126,7 +126,7 @@ impl Compressor for Redsync {
         picks.finish_into(values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let k = self.factor.keep(x.len());
         let sent = if k == x.len() { k } else { bisect(x, k).1 };
         class_of(if sent < 2 * k { sent } else { k }, x)

@@ -35,7 +35,7 @@
 //! ```
 
 use super::dither::{Levels, exponential};
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::{largest, norm2};
 use crate::message::Grid;
@@ -111,10 +111,14 @@ impl Compressor for Rounding {
         exponential((grid, bucket), (x, key), |x| self.scale(x), out);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let (b, energy) = (f64::from(self.base), norm2(x));
         if energy == 0.0 {
-            return if self.random { Class::Unbiased { omega: 0.0 } } else { Class::Contractive { delta: 1.0 } };
+            return if self.random {
+                ErrorBound::Unbiased { omega: 0.0 }
+            } else {
+                ErrorBound::Contractive { delta: 1.0 }
+            };
         }
         let scale = f64::from(self.scale(x));
         let above = x.iter().map(|v| (f64::from(v.abs()) - scale).max(0.0).powi(2)).sum::<f64>();
@@ -122,9 +126,9 @@ impl Compressor for Rounding {
         let below = x.len() as f64 * (scale * b.powi(1 - i32::from(Grid::MAX_LEVELS))).powi(2).max(2_f64.powi(-298));
         let lost = (above + below) / energy + 1e-6;
         if self.random {
-            Class::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + lost }
+            ErrorBound::Unbiased { omega: (b + 1.0 / b + 2.0) / 4.0 - 1.0 + lost }
         } else {
-            Class::Contractive { delta: (4.0 * b / (b + 1.0).powi(2) - lost).max(0.0) }
+            ErrorBound::Contractive { delta: (4.0 * b / (b + 1.0).powi(2) - lost).max(0.0) }
         }
     }
 }
@@ -191,11 +195,11 @@ mod tests {
             // The middle of two levels, the worst for the nearest; √b of the lower, the worst at random.
             let middle = [base; 9].map(|b| (1.0 + b) / 2.0);
             let nearest = Rounding::nearest(base).unwrap();
-            let Class::Contractive { delta } = nearest.class(&middle) else { panic!() };
+            let ErrorBound::Contractive { delta } = nearest.error_bound(&middle) else { panic!() };
             assert!((1.0 - nearest.variance(&middle) / norm2(&middle) - delta).abs() < 1e-5);
             let random = Rounding::random(base).unwrap();
             let worst = [2.0 * base / (1.0 + base); 9];
-            let Class::Unbiased { omega } = random.class(&worst) else { panic!() };
+            let ErrorBound::Unbiased { omega } = random.error_bound(&worst) else { panic!() };
             assert!((random.variance(&worst) / norm2(&worst) - omega).abs() < 1e-5, "{base}");
         }
     }

@@ -33,7 +33,7 @@
 //! ```
 
 use super::buckets::{self, signs_and_sums};
-use super::{Class, Compressor, Knobs, Spec, bucket_size};
+use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
 use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
@@ -81,10 +81,10 @@ impl Compressor for ScaledSign {
         }
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let total = norm2(x);
         if total == 0.0 {
-            return Class::Contractive { delta: 1.0 };
+            return ErrorBound::Contractive { delta: 1.0 };
         }
         let bucket = self.bucket.map_or(x.len(), |b| b as usize);
         // With the rounded scale a: ‖x‖² − ‖x − C(x)‖² = 2a‖x‖₁ − d·a².
@@ -95,7 +95,7 @@ impl Compressor for ScaledSign {
         };
         let kept: f64 = x.chunks(bucket).map(kept).sum();
         // The margin covers the order of the sums.
-        Class::Contractive { delta: (kept / total - 1e-12).clamp(0.0, 1.0) }
+        ErrorBound::Contractive { delta: (kept / total - 1e-12).clamp(0.0, 1.0) }
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
             let identity: f64 = norm2(&x) - x.chunks(bucket).map(|x| norm1(x).powi(2) / x.len() as f64).sum::<f64>();
             let error = compress(sign, &x).error_energy(&x);
             prop_assert!((error - identity).abs() <= 1e-9 * norm2(&x), "{} {}", error, identity);
-            let Class::Contractive { delta } = sign.class(&x) else { panic!() };
+            let ErrorBound::Contractive { delta } = sign.error_bound(&x) else { panic!() };
             prop_assert!(error <= (1.0 - delta) * norm2(&x));
         }
     }

@@ -46,7 +46,7 @@
 //! ```
 
 use super::threshold::{NONZERO, Picks, Tail, class_of, collect, floor_of, start, tail};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
 
@@ -145,7 +145,7 @@ impl Compressor for Sidco {
         picks.finish_into(values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let k = self.factor.keep(x.len());
         let sent = if k == x.len() { k } else { fit(x, k).1 };
         class_of(if sent > most(k) { k } else { sent }, x)

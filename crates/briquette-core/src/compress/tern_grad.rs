@@ -35,7 +35,7 @@
 //! ```
 
 use super::dither::{Linear, Quantizer, block_codes};
-use super::{Class, Compressor, Knobs, Spec};
+use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::{largest, norm2};
 use crate::message::{Coding, Grid};
@@ -118,13 +118,13 @@ impl Compressor for TernGrad {
         quantizer.quantize(x, |x| self.scale(x), Some(key), out);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let energy = norm2(x);
         if self.clip.is_some() {
-            return Class::Biased { omega: if energy > 0.0 { self.error(x) / energy } else { 0.0 } };
+            return ErrorBound::Biased { omega: if energy > 0.0 { self.error(x) / energy } else { 0.0 } };
         }
         // The supremum over vectors of this length: one value of 1, the others of t.
-        Class::Unbiased { omega: ((x.len().max(1) as f64).sqrt() - 1.0) / 2.0 }
+        ErrorBound::Unbiased { omega: ((x.len().max(1) as f64).sqrt() - 1.0) / 2.0 }
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         // One 1 and m = d − 1 values t = 1/(√d + 1): m·t(1 − t)/(1 + m·t²) = (√d − 1)/2.
         let mut worst = vec![1.0 / (20.0 + 1.0); 400];
         worst[7] = 1.0;
-        let Class::Unbiased { omega } = TernGrad::unclipped().class(&worst) else { panic!() };
+        let ErrorBound::Unbiased { omega } = TernGrad::unclipped().error_bound(&worst) else { panic!() };
         assert!((TernGrad::unclipped().error(&worst) / norm2(&worst) / omega - 1.0).abs() < 1e-5);
     }
 }

@@ -3,7 +3,7 @@
 //! Magnitudes are compared by the bits of `|v|`, which order like the values and never round. A *floor* is such bits:
 //! values at or above it pass. Zeros never do, as a message need not say them. No pass allocates beyond what it keeps.
 
-use super::Class;
+use super::ErrorBound;
 use crate::bits::{Which, for_ones, pack_where};
 use crate::message::{ValueKind, Values};
 use crate::parallel::{self, Part, SEGMENT};
@@ -311,8 +311,8 @@ pub(super) fn fill(x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
 }
 
 /// The class of what keeps the `k` largest: no choice of `k` loses less, and all equal is the worst case.
-pub(super) fn class_of(k: usize, x: &[f32]) -> Class {
-    Class::Contractive { delta: if x.is_empty() { 1.0 } else { k as f64 / x.len() as f64 } }
+pub(super) fn class_of(k: usize, x: &[f32]) -> ErrorBound {
+    ErrorBound::Contractive { delta: if x.is_empty() { 1.0 } else { k as f64 / x.len() as f64 } }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@
 //! **Deviations.** The paper lowers and raises its threshold by fixed factors (its code up to ten times) and accepts
 //! where that ends; here the sample is asked again and the last resort is exact. The paper's
 //! sample grows with the vector, this one does not. Clipping, momentum correction and
-//! factor masking are [`MomentumCorrection`](crate::layer::MomentumCorrection)'s.
+//! factor masking are [`MomentumCorrection`](crate::wrapper::MomentumCorrection)'s.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018 (arXiv
 //! 1712.01887), §5 (sampling, hierarchical selection).
@@ -48,7 +48,7 @@
 use rand::RngCore;
 
 use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, magnitude, select, start};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
@@ -135,7 +135,7 @@ impl Compressor for ThresholdTopK {
         picks.finish_into(values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let k = self.factor.keep(x.len());
         class_of(if self.samples(x.len()).is_some() { (LEAST * k).div_ceil(10) } else { k }, x)
     }

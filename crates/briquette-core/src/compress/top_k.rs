@@ -49,7 +49,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::threshold::{Picks, magnitude, select};
-use super::{Class, Compressor, Knobs, Spec, Tunable};
+use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
 use crate::wire::F16_LIMIT;
@@ -108,14 +108,14 @@ impl Compressor for TopK {
         write(select(x, self.factor.keep(x.len()), indices), values);
     }
 
-    fn class(&self, x: &[f32]) -> Class {
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let lost = match self.values {
             ValueKind::F32 => 0.0,
             ValueKind::F16 => 2_f64.powi(-22) + 2_f64.powi(-44),
             ValueKind::Q8 => 1.0 / 250.0,
         };
         let kept = self.factor.keep(x.len()) as f64 / x.len().max(1) as f64;
-        Class::Contractive { delta: if x.is_empty() { 1.0 } else { kept * (1.0 - lost) } }
+        ErrorBound::Contractive { delta: if x.is_empty() { 1.0 } else { kept * (1.0 - lost) } }
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {

@@ -5,8 +5,8 @@ use super::{CompressorConfig, ControllerConfig, Exchange, ReducerConfig};
 use crate::Layout;
 use crate::control::Controller;
 use crate::error::ConfigError;
-use crate::layer::{Adaptive, Bucketed, Grouped, Metered};
 use crate::reduce::{Dense, Reducer};
+use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered};
 
 impl Exchange {
     /// The reducer alone, without a strategy.
@@ -29,6 +29,10 @@ impl Exchange {
                  none: lower dense_below, or use controller none"
                     .into(),
             ));
+        }
+        if let Some(reducer) = self.reducers().find(|reducer| reducer.get().fewest_ranks() > world) {
+            let fewest = reducer.get().fewest_ranks();
+            return Err(ConfigError::Conflict(format!("reducer {reducer} needs at least {fewest} ranks, got {world}")));
         }
         self.check_aggregator(world)?;
         self.check_memory(layout)?;
@@ -145,7 +149,7 @@ impl Exchange {
 
 #[cfg(feature = "rayon")]
 fn threaded(reducer: Box<dyn Reducer>, threads: usize) -> Result<Box<dyn Reducer>, ConfigError> {
-    Ok(Box::new(crate::layer::Threaded::new(reducer, threads)?))
+    Ok(Box::new(crate::wrapper::Threaded::new(reducer, threads)?))
 }
 
 #[cfg(not(feature = "rayon"))]

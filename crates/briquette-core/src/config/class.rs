@@ -2,7 +2,7 @@
 
 use super::{Asks, ControllerConfig, Exchange, ReducerConfig};
 use crate::Layout;
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::error::ConfigError;
 
 /// What grows beyond this length has exceeded the vector long before: longer probes would only take memory.
@@ -20,13 +20,13 @@ pub(crate) fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
 }
 
 /// Nothing is lost, whichever class says so.
-fn is_identity(class: Class) -> bool {
-    matches!(class, Class::Unbiased { .. } | Class::Contractive { .. }) && class.error() == 0.0
+fn is_identity(class: ErrorBound) -> bool {
+    matches!(class, ErrorBound::Unbiased { .. } | ErrorBound::Contractive { .. }) && class.error() == 0.0
 }
 
 /// The one that promises less.
-pub(crate) fn worse(a: Class, b: Class) -> Class {
-    use Class::{Biased, Contractive, MeanContractive, Unbiased};
+pub(crate) fn worse(a: ErrorBound, b: ErrorBound) -> ErrorBound {
+    use ErrorBound::{Biased, Contractive, MeanContractive, Unbiased};
     match (a, b) {
         (Unbiased { omega: a }, Unbiased { omega: b }) => Unbiased { omega: a.max(b) },
         (Contractive { delta: a }, Contractive { delta: b }) => Contractive { delta: a.min(b) },
@@ -42,9 +42,13 @@ pub(crate) fn worse(a: Class, b: Class) -> Class {
 
 impl Exchange {
     /// The class of `reducer` on this exchange's parts: the worst one's.
-    pub(crate) fn class(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+    pub(crate) fn error_bound(
+        &self,
+        reducer: &ReducerConfig,
+        layout: &Layout,
+    ) -> Result<Option<ErrorBound>, ConfigError> {
         let lengths = self.lengths(reducer, layout)?;
-        let classes: Option<Vec<Class>> = lengths.into_iter().map(|len| reducer.get().class(len)).collect();
+        let classes: Option<Vec<ErrorBound>> = lengths.into_iter().map(|len| reducer.get().error_bound(len)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
@@ -100,11 +104,11 @@ impl Exchange {
     }
 
     /// The class of all groups of slots together.
-    fn worst_class(&self, layout: &Layout) -> Result<Option<Class>, ConfigError> {
+    fn worst_class(&self, layout: &Layout) -> Result<Option<ErrorBound>, ConfigError> {
         let (main, others) = self.groups(layout)?;
         let groups = [main].into_iter().chain(others).filter(|group| !group.members.is_empty());
-        let classes: Vec<_> = groups.map(|g| self.class(g.reducer, &g.layout)).collect::<Result<_, _>>()?;
-        let classes: Option<Vec<Class>> = classes.into_iter().collect();
+        let classes: Vec<_> = groups.map(|g| self.error_bound(g.reducer, &g.layout)).collect::<Result<_, _>>()?;
+        let classes: Option<Vec<ErrorBound>> = classes.into_iter().collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
@@ -112,9 +116,9 @@ impl Exchange {
     pub(crate) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
         let name = self.reducer.name();
         let omega = match self.worst_class(layout)? {
-            Some(Class::Unbiased { omega }) => omega,
+            Some(ErrorBound::Unbiased { omega }) => omega,
             // The identity is of both classes.
-            Some(Class::Contractive { delta: 1.0 }) => 0.0,
+            Some(ErrorBound::Contractive { delta: 1.0 }) => 0.0,
             _ => {
                 return Err(ConfigError::Conflict(format!(
                     "feedback diana needs an unbiased compressor (qsgd, or scaled shared-random-k), and {name} as set is \
@@ -132,7 +136,7 @@ impl Exchange {
             None => Ok(largest),
             Some(alpha) if self.controller == ControllerConfig::None && alpha > largest => {
                 Err(ConfigError::Conflict(format!(
-                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: leave it away for \
+                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: omit it for \
                      that value"
                 )))
             }
@@ -144,13 +148,13 @@ impl Exchange {
     fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
         let name = self.reducer.name();
         match self.worst_class(layout)? {
-            Some(Class::Contractive { .. } | Class::MeanContractive { .. }) => Ok(()),
-            Some(Class::Unbiased { omega: 0.0 }) => Ok(()),
-            Some(Class::Unbiased { omega }) => Err(ConfigError::Conflict(format!(
+            Some(ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. }) => Ok(()),
+            Some(ErrorBound::Unbiased { omega: 0.0 }) => Ok(()),
+            Some(ErrorBound::Unbiased { omega }) => Err(ConfigError::Conflict(format!(
                 "feedback ef21 needs a contractive compressor, and {name} as set is unbiased with omega {omega}: use \
                  feedback diana"
             ))),
-            Some(Class::Biased { .. }) => Err(ConfigError::Conflict(format!(
+            Some(ErrorBound::Biased { .. }) => Err(ConfigError::Conflict(format!(
                 "feedback ef21 needs a contractive compressor, and {name} as set promises nothing: use feedback none"
             ))),
             None => Err(ConfigError::Conflict(format!(
@@ -166,7 +170,7 @@ mod tests {
     use super::super::{Config, Feedback};
     use super::*;
     use crate::control::ConstantConfig;
-    use crate::layer::DianaConfig;
+    use crate::wrapper::DianaConfig;
 
     fn exchange(reducer: &str, feedback: Feedback) -> Exchange {
         let reducer: Config = toml::from_str(&format!("strategy = 'every-step'\nreducer = {{ {reducer} }}")).unwrap();
@@ -209,7 +213,7 @@ mod tests {
                 exchange(reducer, feedback).build_reducer(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
             assert!(error.contains(says), "{reducer}, {feedback:?}: {error}");
         }
-        let momentum = Feedback::Momentum(crate::layer::Momentum::default());
+        let momentum = Feedback::Momentum(crate::wrapper::Momentum::default());
         for (reducer, omega) in [
             (qsgd, "22.6"),
             ("kind = 'gather', compressor = 'qsgd:2:512:l2', per_slot = true", "22.6"),

@@ -73,6 +73,7 @@ impl Exchange {
 
     /// The fewest ranks that it works with.
     pub fn fewest_ranks(&self) -> usize {
-        self.aggregator.get().fewest_ranks()
+        let reducers = self.reducers().map(|reducer| reducer.get().fewest_ranks());
+        reducers.chain([self.aggregator.get().fewest_ranks()]).max().unwrap_or(1)
     }
 }

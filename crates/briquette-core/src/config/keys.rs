@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use crate::config::{ControllerConfig, Feedback, ReducerConfig};
     use crate::control::{GraVacConfig, Policy};
-    use crate::layer::{DianaConfig, Momentum};
     use crate::reduce::TernaryAllReduceConfig;
+    use crate::wrapper::{DianaConfig, Momentum};
 
     /// As version 0.1 wrote them in checkpoints and as its documentation had them.
     #[test]

@@ -4,9 +4,9 @@ use super::family::family;
 use super::{AggregatorSettings, ControllerSettings, FeedbackSettings, ReducerSettings, StrategySettings};
 use crate::aggregate::*;
 use crate::control::*;
-use crate::layer::*;
 use crate::reduce::*;
 use crate::sync::*;
+use crate::wrapper::*;
 
 family! {
     /// When ranks exchange, and what.
@@ -30,6 +30,7 @@ family! {
         SparseAllReduce(SparseAllReduceConfig),
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
+        Artemis(ArtemisConfig),
     }
 }
 

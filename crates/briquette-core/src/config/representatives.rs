@@ -7,11 +7,11 @@ use super::{
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::{Adaqs, GraVacConfig, LGreco};
-use crate::layer::{DianaConfig, Momentum};
 use crate::reduce::{
-    GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
+    ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
     TernaryAllReduceConfig,
 };
+use crate::wrapper::{DianaConfig, Momentum};
 
 fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::constant(value)
@@ -172,6 +172,14 @@ pub fn exchanges() -> Vec<Exchange> {
     for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
         let (feedback, bucket_values) = (Feedback::Error, Some(32));
         exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
+    }
+    for artemis in ArtemisConfig::representatives() {
+        exchanges.push(Exchange {
+            reducer: artemis.into(),
+            bucket_values: Some(32),
+            overlap: true,
+            ..Exchange::default()
+        });
     }
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{CompressorConfig, Exchange, ReducerConfig};
 use crate::error::ConfigError;
-use crate::layer::grouped::part;
 use crate::text::serde_as_text;
+use crate::wrapper::grouped::part;
 use crate::{Layout, Slot};
 
 /// Where every slot has a message of its own, those of fewer values are dense.

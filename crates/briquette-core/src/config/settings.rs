@@ -6,7 +6,7 @@ use std::fmt;
 use super::{CompressorConfig, Described, Exchange, Feedback};
 use crate::Layout;
 use crate::aggregate::Aggregator;
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
@@ -69,14 +69,25 @@ pub trait ReducerSettings: fmt::Debug {
     fn traits(&self) -> ReducerTraits;
 
     /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
-    fn class(&self, len: usize) -> Option<Class>;
+    fn error_bound(&self, len: usize) -> Option<ErrorBound>;
 
     /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
     fn amplification(&self, len: usize) -> Option<f64> {
-        match self.class(len)? {
-            Class::Unbiased { omega } | Class::Biased { omega } => Some(omega),
-            Class::Contractive { .. } | Class::MeanContractive { .. } => None,
+        match self.error_bound(len)? {
+            ErrorBound::Unbiased { omega } | ErrorBound::Biased { omega } => Some(omega),
+            ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. } => None,
         }
+    }
+
+    /// The class of what is done to the mean of `len` values before ranks receive it, where that is compressed again. Law 2 holds
+    /// to this error.
+    fn downlink(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
+    /// The fewest ranks that it works with.
+    fn fewest_ranks(&self) -> usize {
+        1
     }
 
     /// What makes its messages, where a compressor does.

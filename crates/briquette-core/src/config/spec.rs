@@ -101,8 +101,8 @@ impl Compressor for CompressorKind {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         self.get_mut().compress_into(x, key, out);
     }
-    fn class(&self, x: &[f32]) -> Class {
-        self.get().class(x)
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
+        self.get().error_bound(x)
     }
     fn nominal(&self) -> CompressionFactor {
         self.get().nominal()
@@ -256,7 +256,7 @@ impl FromStr for CompressorConfig {
         let conflict = |why: &str| Err(ConfigError::Conflict(format!("compressor `{text}`: {why}")));
         match compressor {
             CompressorKind::TopK(top_k) if top_k.values() != ValueKind::F32 => {
-                conflict("its values are written twice; leave the type of topk away")
+                conflict("its values are written twice; omit the type of topk")
             }
             _ if !compressor.is_sparse() => conflict("what stands before the + must be a sparsifier"),
             _ if values.is_sparse() => conflict("what stands behind the + must keep all values"),

@@ -30,7 +30,7 @@
 //! let settings = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() };
 //! let (mut controller, facts) = (settings.controller()?, Default::default());
 //! let mut bits = |mean, deviation| {
-//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&facts, &[]) };
+//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&agreed_step, &[]) };
 //!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))
 //! };
 //! // Ratios 0.8, 0.5 and 0.3: the last is below half of the first.
@@ -42,7 +42,7 @@ use super::{Agreed, Controller, Decision, Moments, Needs};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described};
 use crate::error::{ConfigError, StateError};
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::state::{State, Stateful};
 
 /// Settings of AdaQS; see the [module](self).
@@ -100,14 +100,15 @@ impl Adaqs {
     /// [`ConfigError`] for a setting outside its range.
     pub fn controller(&self) -> Result<impl Controller + use<>, ConfigError> {
         self.check()?;
-        Ok(Raiser { settings: *self, is_due: true, bits: self.bits, highest: 0.0, averages: [0.0; 3] })
+        Ok(Raiser { settings: *self, is_due: true, next: 0, bits: self.bits, highest: 0.0, averages: [0.0; 3] })
     }
 }
 
 struct Raiser {
     settings: Adaqs,
-    /// Derived from the step.
+    /// Whether this step is the one to measure at, or a later one: exchanges need not come at every step.
     is_due: bool,
+    next: u64,
     bits: u8,
     /// The highest ratio since the bits were raised.
     highest: f64,
@@ -129,24 +130,28 @@ impl Raiser {
 impl Stateful for Raiser {
     fn save(&self, state: &mut State) {
         state.put("bits", u64::from(self.bits));
+        state.put("next", self.next);
         state.put("ratios", [&[self.highest], &self.averages[..]].concat());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (bits, ratios) = (state.u64("bits")?, state.f64s("ratios")?);
+        let (bits, next, ratios) = (state.u64("bits")?, state.u64("next")?, state.f64s("ratios")?);
         let known = (self.settings.bits..=self.settings.max).find(|known| u64::from(*known) == bits);
         let known = known.ok_or_else(|| StateError::mismatch("bits", "between bits and max of adaqs", bits))?;
         let &[highest, mean, square, weight] = ratios else {
             return Err(StateError::mismatch("ratios", "4 numbers", ratios));
         };
-        (self.bits, self.highest, self.averages) = (known, highest, [mean, square, weight]);
+        (self.bits, self.next, self.highest, self.averages) = (known, next, highest, [mean, square, weight]);
         Ok(())
     }
 }
 
 impl Controller for Raiser {
-    fn observe(&mut self, facts: &Facts) {
-        self.is_due = facts.step.is_multiple_of(self.settings.every);
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        self.is_due = agreed_step.step >= self.next;
+        if self.is_due {
+            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+        }
     }
 
     fn needs(&self) -> Needs<'_> {
@@ -173,11 +178,11 @@ mod tests {
     use rand::Rng;
 
     fn step(controller: &mut impl Controller, step: u64, moments: Moments) -> (f64, Option<String>, bool) {
-        let facts = Facts { step, ..Facts::default() };
-        controller.observe(&facts);
+        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
         let measured = controller.needs().moments;
         let moments = if measured { moments } else { Moments::default() };
-        let decision = controller.decide(&Agreed { moments, ..Agreed::new(&facts, &[]) });
+        let decision = controller.decide(&Agreed { moments, ..Agreed::new(&agreed_step, &[]) });
         (32.0 / decision.factor().unwrap().get(), decision.reason, measured)
     }
 

@@ -12,7 +12,7 @@
 //! use briquette_core::CompressionFactor;
 //! use briquette_core::control::{Agreed, Constant, Controller};
 //! let (ten, facts) = (CompressionFactor::new(10.0)?, Default::default());
-//! assert_eq!(Constant(ten).decide(&Agreed::new(&facts, &[])).factor(), Some(ten));
+//! assert_eq!(Constant(ten).decide(&Agreed::new(&agreed_step, &[])).factor(), Some(ten));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
@@ -67,16 +67,16 @@ impl ControllerSettings for ConstantConfig {
 mod tests {
     use super::*;
     use crate::control::Needs;
-    use crate::reduce::Facts;
+    use crate::reduce::AgreedStep;
 
     #[test]
     fn constant_never_moves_and_needs_nothing() {
         let mut boxed: Box<dyn Controller> = Box::new(Constant(CompressionFactor::new(32.0).unwrap()));
         for step in 0..5 {
-            let facts = Facts { step, ..Facts::default() };
-            boxed.observe(&facts);
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            boxed.observe(&agreed_step);
             assert_eq!(boxed.needs(), Needs::default());
-            let decision = boxed.decide(&Agreed::new(&facts, &[]));
+            let decision = boxed.decide(&Agreed::new(&agreed_step, &[]));
             assert_eq!(decision, Decision::all(CompressionFactor::new(32.0).unwrap(), None));
         }
     }

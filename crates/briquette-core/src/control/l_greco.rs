@@ -24,14 +24,14 @@
 //! use briquette_core::{CompressionFactor, Layout, control::{Agreed, Controller, LGreco}, reduce::{Energies, Levels}};
 //! let factor = CompressionFactor::new(4.0)?;
 //! let mut controller = LGreco { factor, octaves: 1, ..LGreco::default() }.controller()?;
-//! let (layout, facts, mut energies) = (Layout::new([("a", vec![8]), ("b", vec![32])]), Default::default(), Energies::new());
+//! let (layout, agreed_step, mut energies) = (Layout::new([("a", vec![8]), ("b", vec![32])]), Default::default(), Energies::new());
 //! // At 2x, 2.8x, 4x, 5.7x and 8x: a keeps 4, 3, 2, 1, 1 values, and b 16, 11, 8, 6, 4.
 //! energies.clear(5);
 //! for (slot, norm2, kept) in [(0, 86.0, [85.0, 84.0, 80.0, 64.0, 64.0]), (1, 32.0, [16.0, 11.0, 8.0, 6.0, 4.0])] {
 //!     energies.push(norm2);
 //!     energies.kept_mut(slot).copy_from_slice(&kept);
 //! }
-//! let decision = controller.decide(&Agreed { energies: &energies, ..Agreed::new(&facts, layout.slots()) });
+//! let decision = controller.decide(&Agreed { energies: &energies, ..Agreed::new(&agreed_step, layout.slots()) });
 //! // 4x for both sends 10 values and loses 6 + 24. Two values more of a (1 + 28) allow to send four fewer of b.
 //! let Levels::PerSlot(factors) = decision.levels else { unreachable!() };
 //! assert_eq!([factors[0].get(), factors[1].get()], [2.0, 8.0]);
@@ -44,7 +44,7 @@ use std::f64::consts::SQRT_2;
 use super::{Agreed, Controller, Decision, Needs};
 use crate::config::{ControllerSettings, Described};
 use crate::error::{ConfigError, StateError};
-use crate::reduce::{Energies, Facts, Levels};
+use crate::reduce::{AgreedStep, Energies, Levels};
 use crate::state::{State, Stateful};
 use crate::{CompressionFactor, Slot};
 
@@ -113,15 +113,22 @@ impl LGreco {
         // 2^(i/2), to the same bit on every machine.
         let power = |i: i32| 2_f64.powi(i.div_euclid(2)) * if i % 2 == 0 { 1.0 } else { SQRT_2 };
         let candidates = (-middle..=middle).map(|i| CompressionFactor::new((self.factor.get() * power(i)).max(1.0)));
-        Ok(Chooser { settings: *self, candidates: candidates.collect::<Result<_, _>>()?, is_due: true, chosen: vec![] })
+        Ok(Chooser {
+            settings: *self,
+            candidates: candidates.collect::<Result<_, _>>()?,
+            is_due: true,
+            next: 0,
+            chosen: vec![],
+        })
     }
 }
 
 struct Chooser {
     settings: LGreco,
     candidates: Vec<CompressionFactor>,
-    /// Derived from the step.
+    /// Whether this step is the one to decide at, or a later one: exchanges need not come at every step.
     is_due: bool,
+    next: u64,
     /// One a slot.
     chosen: Vec<CompressionFactor>,
 }
@@ -167,14 +174,16 @@ fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
 
 impl Stateful for Chooser {
     fn save(&self, state: &mut State) {
+        state.put("next", self.next);
         state.put("chosen", self.chosen.iter().map(|factor| factor.get()).collect::<Vec<_>>());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let saved = state.f64s("chosen")?;
+        let (next, saved) = (state.u64("next")?, state.f64s("chosen")?);
         let known = |value: &f64| self.candidates.iter().find(|candidate| candidate.get() == *value).copied();
         let foreign = || StateError::mismatch("chosen", "candidates of l-greco", saved);
         self.chosen = saved.iter().map(known).collect::<Option<_>>().ok_or_else(foreign)?;
+        self.next = next;
         Ok(())
     }
 }
@@ -184,8 +193,11 @@ impl Controller for Chooser {
         true
     }
 
-    fn observe(&mut self, facts: &Facts) {
-        self.is_due = self.chosen.is_empty() || facts.step.is_multiple_of(self.settings.every);
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        self.is_due = self.chosen.is_empty() || agreed_step.step >= self.next;
+        if self.is_due {
+            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+        }
     }
 
     fn needs(&self) -> Needs<'_> {

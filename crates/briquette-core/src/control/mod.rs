@@ -1,7 +1,7 @@
 //! How much to compress, decided from what all ranks agree on.
 //!
 //! A [`Controller`] states what it [needs](Needs) and sees only agreed numbers ([`Agreed`]), so every rank's copy decides alike.
-//! It never communicates: [`Adaptive`](crate::layer::Adaptive) measures and agrees.
+//! It never communicates: [`Adaptive`](crate::wrapper::Adaptive) measures and agrees.
 
 pub mod adaqs;
 pub mod constant;
@@ -19,11 +19,11 @@ pub use schedule::{Schedule, ScheduleConfig};
 
 use crate::CompressionFactor;
 use crate::Slot;
-use crate::reduce::{Energies, Facts, Levels};
+use crate::reduce::{AgreedStep, Energies, Levels};
 use crate::state::Stateful;
 
 /// What a controller needs measured of this step's vector; by default nothing. What is needed is agreed in one all-reduce of as
-/// many `f64` as there are numbers; what the step header carries ([`Facts`]: losses, samples, seconds and bytes of the exchange
+/// many `f64` as there are numbers; what the step header carries ([`AgreedStep`]: losses, samples, seconds and bytes of the exchange
 /// before) is agreed anyway and costs nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Needs<'a> {
@@ -43,7 +43,7 @@ pub struct Needs<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Agreed<'a> {
     /// Step, loss, samples, compute seconds, and the exchange before.
-    pub facts: &'a Facts,
+    pub agreed_step: &'a AgreedStep,
     /// The tensors that the decision is about.
     pub slots: &'a [Slot],
     /// `Σ_ranks ‖x‖²`; 0 unless anything is needed.
@@ -58,9 +58,9 @@ pub struct Agreed<'a> {
 
 impl<'a> Agreed<'a> {
     /// Where nothing was needed.
-    pub fn new(facts: &'a Facts, slots: &'a [Slot]) -> Self {
+    pub fn new(agreed_step: &'a AgreedStep, slots: &'a [Slot]) -> Self {
         const NONE: &Energies = &Energies::new();
-        Agreed { facts, slots, norm2: 0.0, moments: Moments::default(), gains: &[], energies: NONE }
+        Agreed { agreed_step, slots, norm2: 0.0, moments: Moments::default(), gains: &[], energies: NONE }
     }
 }
 
@@ -119,7 +119,7 @@ pub trait Controller: Stateful + Send {
     }
 
     /// What the step header agreed on, with the seconds and bytes of the exchange before where there was one.
-    fn observe(&mut self, _facts: &Facts) {}
+    fn observe(&mut self, _facts: &AgreedStep) {}
 
     /// What must be measured of this step's vector.
     fn needs(&self) -> Needs<'_> {
@@ -134,8 +134,8 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     fn per_slot(&self) -> bool {
         (**self).per_slot()
     }
-    fn observe(&mut self, facts: &Facts) {
-        (**self).observe(facts);
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        (**self).observe(agreed_step);
     }
     fn needs(&self) -> Needs<'_> {
         (**self).needs()

@@ -17,7 +17,7 @@
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch, as [`Schedule::dgc`] does; a ramp per step
 //! avoids its jumps. Its sparsity 99.6 % is taken as written, 250x, not as the 256x of the geometric series. Clipping
-//! and momentum correction are [`MomentumCorrection`](crate::layer::MomentumCorrection)'s.
+//! and momentum correction are [`MomentumCorrection`](crate::wrapper::MomentumCorrection)'s.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression: Reducing the
 //! Communication Bandwidth for Distributed Training*, ICLR 2018, <https://arxiv.org/abs/1712.01887>, §3.3.
@@ -161,7 +161,7 @@ impl Stateful for Schedule {
 
 impl Controller for Schedule {
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-        let step = agreed.facts.step;
+        let step = agreed.agreed_step.step;
         let stage = self.stage(step);
         let reason = (self.told != Some(stage)).then(|| self.reason(stage, step));
         self.told = Some(stage);
@@ -212,15 +212,15 @@ impl ControllerSettings for ScheduleConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduce::Facts;
+    use crate::reduce::AgreedStep;
 
     fn factor(value: f64) -> CompressionFactor {
         CompressionFactor::new(value).unwrap()
     }
 
     fn decide(schedule: &mut Schedule, step: u64) -> Decision<'_> {
-        let facts = Facts { step, ..Facts::default() };
-        schedule.decide(&Agreed::new(&facts, &[]))
+        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+        schedule.decide(&Agreed::new(&agreed_step, &[]))
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Law 7: a compressor is of the class it declares.
 
-use crate::compress::{Class, Compressor};
+use crate::compress::{Compressor, ErrorBound};
 use crate::{Key, Message};
 
 /// Draws of `x` that show something of a compressor of this class.
-fn draws(class: Class, x: &[f32]) -> u64 {
-    let draws = if matches!(class, Class::Contractive { .. }) { 200 } else { 2000 };
+fn draws(class: ErrorBound, x: &[f32]) -> u64 {
+    let draws = if matches!(class, ErrorBound::Contractive { .. }) { 200 } else { 2000 };
     if x.len() > 1000 { draws / 10 } else { draws }
 }
 
@@ -16,7 +16,7 @@ fn draws(class: Class, x: &[f32]) -> u64 {
 pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), String> {
     let mut message = Message::default();
     let nonzero = x.iter().filter(|v| **v != 0.0).count();
-    let class = compressor.class(x);
+    let class = compressor.error_bound(x);
     let draws = draws(class, x);
     let mut bias = Bias::new(x);
     let mut errors = Vec::new();
@@ -27,13 +27,13 @@ pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), Str
         errors.push(x.iter().zip(&decoded).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>());
         match class {
             // A share that is declared is sent: were it not, only equal magnitudes would show it in the error.
-            Class::Contractive { delta } if compressor.selects() => {
+            ErrorBound::Contractive { delta } if compressor.selects() => {
                 let declared = (delta * x.len() as f64 * (1.0 - 1e-12)).ceil() as usize;
                 if message.kept() < declared.min(nonzero) {
                     return Err(format!("{} kept of {declared}", message.kept()));
                 }
             }
-            Class::Unbiased { .. } => bias.add(x, &decoded),
+            ErrorBound::Unbiased { .. } => bias.add(x, &decoded),
             _ => {}
         }
     }
@@ -42,7 +42,7 @@ pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), Str
 }
 
 /// The size of the error: of every draw, or of the mean.
-fn check_size(class: Class, x: &[f32], errors: &[f64]) -> Result<(), String> {
+fn check_size(class: ErrorBound, x: &[f32], errors: &[f64]) -> Result<(), String> {
     let norm2: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
     // 5.5 standard deviations of the mean: what hardly any draw does shows in both.
     let draws = errors.len() as f64;
@@ -51,9 +51,11 @@ fn check_size(class: Class, x: &[f32], errors: &[f64]) -> Result<(), String> {
     let noise = 5.5 * (variance / draws).sqrt();
     let worst = errors.iter().copied().fold(0.0, f64::max);
     let (error, bound) = match class {
-        Class::Contractive { delta } => (worst, (1.0 - delta) * norm2),
-        Class::MeanContractive { delta } => (mean - noise, (1.0 - delta) * norm2),
-        Class::Unbiased { omega } | Class::Biased { omega } => (mean - noise, omega * norm2.max(f64::MIN_POSITIVE)),
+        ErrorBound::Contractive { delta } => (worst, (1.0 - delta) * norm2),
+        ErrorBound::MeanContractive { delta } => (mean - noise, (1.0 - delta) * norm2),
+        ErrorBound::Unbiased { omega } | ErrorBound::Biased { omega } => {
+            (mean - noise, omega * norm2.max(f64::MIN_POSITIVE))
+        }
     };
     if error <= bound + 1e-6 * bound { Ok(()) } else { Err(format!("{error} exceeds {bound} of {norm2}")) }
 }

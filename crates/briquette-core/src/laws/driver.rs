@@ -6,7 +6,7 @@ use rand_distr::{Distribution, StandardNormal};
 use super::{Reduces, Synchronizes};
 use crate::comm::{Local, Session};
 use crate::error::SyncError;
-use crate::reduce::{Facts, Previous, Reducer, Round};
+use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use crate::report::Report;
 use crate::state::State;
 use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy, agree};
@@ -141,7 +141,7 @@ impl<C: Reduces + Clone> Setup<C> {
         let round = Round {
             key: Key::new(5).step(step),
             slots: self.layout.slots(),
-            facts: &Facts { step, learning_rate: Some(learning_rate(step)), ..Facts::default() },
+            agreed_step: &AgreedStep { step, learning_rate: Some(learning_rate(step)), ..AgreedStep::default() },
             input: &input,
             average: &mut outcome.average,
             sent: Some(&mut outcome.sent),
@@ -213,14 +213,14 @@ pub struct Outcome {
     pub counted: Traffic,
 }
 
-/// One rank: a strategy, parameters, a step counter, and the books of the last exchange.
+/// One rank: a strategy, parameters, a step counter, and what the last exchange took.
 pub struct Rank<'a, C> {
     setup: &'a Setup<C>,
     rank: usize,
     strategy: Box<dyn SyncStrategy>,
     parameters: Vec<f32>,
     step: u64,
-    books: Option<(Facts, Previous)>,
+    last: Option<(AgreedStep, LastExchange)>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
 }
@@ -231,7 +231,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let mut strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
         strategy.begin(&parameters);
-        Rank { setup, rank, strategy, parameters, step: 0, books: None, poison: None }
+        Rank { setup, rank, strategy, parameters, step: 0, last: None, poison: None }
     }
 
     /// A rank that has gone `steps` steps.
@@ -252,7 +252,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     pub fn restore(&mut self, other: &Rank<'_, C>) {
         self.strategy.load(&other.save()).unwrap();
         self.parameters.clone_from(&other.parameters);
-        (self.step, self.books) = (other.step, other.books);
+        (self.step, self.last) = (other.step, other.last);
     }
 
     /// A fresh rank that loaded what this one saved.
@@ -270,7 +270,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         if result.is_err() {
             self.strategy.discard();
         }
-        if plan.agrees == Agrees::Nobody
+        if plan.agrees == Agrees::NoRank
             && let Err(error) = &result
         {
             comm.abort(&error.to_string());
@@ -297,8 +297,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         };
         let (talked, mut conserved) = (comm.traffic(), None);
         if let Some(agreement) = &agreement {
-            let facts = &agreement.facts;
-            let cx = Context { key: Key::new(5), slots: self.setup.layout.slots(), facts, ranks: &agreement.ranks };
+            let agreed_step = &agreement.agreed_step;
+            let cx =
+                Context { key: Key::new(5), slots: self.setup.layout.slots(), agreed_step, ranks: &agreement.ranks };
             if plan.gradients {
                 self.unchanged_by_failure(&mut gradient, |s, x| s.after_backward(x, &cx, comm))?;
                 add(&mut parameters, &gradient);
@@ -320,8 +321,8 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let reported = report.traffic.unwrap_or_default();
         if let Some(agreement) = agreement {
             let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-            let previous = Previous { exchange_seconds: seconds, traffic: counted, ..Previous::default() };
-            self.books = Some((agreement.facts, previous));
+            let previous = LastExchange { exchange_seconds: seconds, traffic: counted, ..LastExchange::default() };
+            self.last = Some((agreement.agreed_step, previous));
         }
         self.parameters.clone_from(&parameters);
         self.step += 1;
@@ -342,14 +343,14 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
             learning_rate: Some(learning_rate(self.step)),
             // Deterministic times that differ between ranks: decisions must not.
             compute_seconds: 0.01 * (self.rank + 1) as f64,
-            previous: self.books.map(|(_, previous)| previous),
+            previous: self.last.map(|(_, previous)| previous),
             ..Header::default()
         };
         let mut present = vec![true; layout.slots().len()];
-        let before = self.books.map(|(facts, _)| facts);
+        let before = self.last.map(|(agreed_step, _)| agreed_step);
         match plan.agrees {
             Agrees::World => agree(&header, before.as_ref(), layout.slots(), &mut present, comm),
-            Agrees::Nobody => header.alone(self.rank, layout.slots()),
+            Agrees::NoRank => header.alone(self.rank, layout.slots()),
         }
     }
 

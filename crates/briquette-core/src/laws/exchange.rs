@@ -2,6 +2,7 @@
 
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
+use crate::compress::ErrorBound;
 use crate::state::Value;
 
 /// Law 1: where a strategy declares that replicas are equal, every rank has the same bits; and of its state, whatever is declared
@@ -66,6 +67,42 @@ pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], st
         let off = (f64::from(runs[0][step].average[i]) - sum / setup.world as f64).abs();
         assert!(off <= bound, "law 2 broken: {setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");
     }
+}
+
+/// Law 2 where the mean of what was sent is compressed again on its way back: over the steps, the average is off by no more than
+/// `class` allows, and where that is unbiased, to no side.
+///
+/// # Panics
+/// Where it is not.
+pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], class: ErrorBound) {
+    let (mut errors, mut along) = (Vec::new(), Vec::new());
+    for step in 0..runs[0].len() {
+        let mean = |i: usize| runs.iter().map(|run| f64::from(run[step].sent[i])).sum::<f64>() / setup.world as f64;
+        let [mut energy, mut error, mut product] = [0.0; 3];
+        for (i, average) in runs[0][step].average.iter().enumerate() {
+            let (mean, off) = (mean(i), f64::from(*average) - mean(i));
+            (energy, error, product) = (energy + mean * mean, error + off * off, product + off * mean);
+        }
+        errors.push(error / energy.max(f64::MIN_POSITIVE));
+        along.push(product / energy.max(f64::MIN_POSITIVE));
+    }
+    // 5.5 standard deviations of the mean over steps, and rounding.
+    let of = |samples: &[f64]| {
+        let count = samples.len() as f64;
+        let mean = samples.iter().sum::<f64>() / count;
+        (mean, 5.5 * (samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / count / count).sqrt() + 1e-6)
+    };
+    let ((error, noise), (side, side_noise)) = (of(&errors), of(&along));
+    assert!(
+        error <= class.error() + noise,
+        "law 2 broken: {setup}: off by {error:e} of the energy, {:e} declared",
+        class.error()
+    );
+    let is_unbiased = matches!(class, ErrorBound::Unbiased { .. });
+    assert!(
+        !is_unbiased || side.abs() <= side_noise,
+        "law 2 broken: {setup}: to one side, by {side:e} ± {side_noise:e}"
+    );
 }
 
 /// Law 2 for what is no mean: every value lies in the range of what was sent, and some are no mean.

@@ -16,7 +16,7 @@
 //! | law | function |
 //! |---|---|
 //! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
-//! | 2 honesty | [`is_honest`], [`stays_in_range`] |
+//! | 2 honesty | [`is_honest`], [`is_honest_within`], [`stays_in_range`] |
 //! | 4 failure leaves no trace | [`leaves_no_trace`], [`stages_until_committed`] |
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
@@ -36,7 +36,9 @@ pub use class::check_class;
 pub use driver::{
     Outcome, Rank, Setup, each_pair, each_rank, gradient, learning_rate, long, same_bits, sampled, short, vectors,
 };
-pub use exchange::{accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, stays_in_range};
+pub use exchange::{
+    accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_within, stays_in_range,
+};
 pub use failure::{
     calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
     takes_back_the_state_of_step_0,
@@ -45,12 +47,15 @@ pub use failure::{
 use std::fmt;
 
 use crate::aggregate::Mean;
-use crate::compress::Compressor;
+use crate::compress::{Compressor, ErrorBound};
 use crate::config::{Config, Exchange};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{Key, Layout, Message};
+
+/// Steps that show the error of a downlink.
+pub const STEPS_DOWN: usize = 20;
 
 /// Makes a rank's strategy.
 pub trait Synchronizes: fmt::Debug + Sync {
@@ -84,6 +89,11 @@ pub trait Reduces: fmt::Debug + Sync {
         true
     }
 
+    /// The class of what is done to that mean of `len` values before ranks receive it, where anything is.
+    fn downlink(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
     /// The fewest ranks it works with.
     fn fewest_ranks(&self) -> usize {
         1
@@ -113,6 +123,9 @@ impl Reduces for Exchange {
     }
     fn is_mean(&self) -> bool {
         self.aggregator.get().is_mean()
+    }
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
+        self.reducers().find_map(|reducer| reducer.get().downlink(len))
     }
     fn fewest_ranks(&self) -> usize {
         Exchange::fewest_ranks(self)
@@ -232,11 +245,13 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
 /// As for [`strategy`].
 pub fn reducer<C: Reduces + Clone>(own: &C) {
     for setup in Setup::reducers(own) {
-        let runs = setup.reduce_steps(4);
-        (0..4).for_each(|step| match own.is_mean() {
-            true => is_honest(&setup, &runs, step),
-            false => stays_in_range(&setup, &runs, step),
-        });
+        let downlink = own.downlink(setup.layout.len());
+        let runs = setup.reduce_steps(if downlink.is_some() { STEPS_DOWN } else { 4 });
+        match downlink {
+            Some(class) => is_honest_within(&setup, &runs, class),
+            None if own.is_mean() => (0..4).for_each(|step| is_honest(&setup, &runs, step)),
+            None => (0..4).for_each(|step| stays_in_range(&setup, &runs, step)),
+        }
         if setup.layout == short() {
             stages_until_committed(&setup);
         }
@@ -279,7 +294,7 @@ mod tests {
     use std::panic::catch_unwind;
 
     use super::*;
-    use crate::compress::{Class, TopK};
+    use crate::compress::{ErrorBound, TopK};
     use crate::error::ReduceError;
     use crate::reduce::{Exchanged, Round};
     use crate::report::Report;
@@ -298,8 +313,8 @@ mod tests {
         fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
             out.write_sparse(x.len(), (0..).zip(x.iter().copied()).take(x.len() / 2)).unwrap();
         }
-        fn class(&self, _x: &[f32]) -> Class {
-            Class::Contractive { delta: 1.0 }
+        fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+            ErrorBound::Contractive { delta: 1.0 }
         }
         fn nominal(&self) -> CompressionFactor {
             CompressionFactor::DENSE
@@ -329,11 +344,11 @@ mod tests {
 
     impl Reducer for Faults {
         fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-            let Round { key, slots, facts, input, average, mut sent } = round;
+            let Round { key, slots, agreed_step, input, average, mut sent } = round;
             if let Fault::Counts = self.0 {
                 self.2 += 1.0;
             }
-            let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
+            let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
             let mut exchanged = self.1.reduce(inner, comm)?;
             match self.0 {
                 Fault::Differs if comm.rank() == 1 => average[3] += 1.0,

@@ -9,17 +9,17 @@
 //!
 //! ```
 //! use briquette_core::comm::{Session, Local};
-//! use briquette_core::{Key, Layout, reduce::{Dense, Facts, Reducer, Round}};
+//! use briquette_core::{Key, Layout, reduce::{Dense, AgreedStep, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
-//! Dense.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//! Dense.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!     input: &[1.0, -2.0], average: &mut average, sent: None }, &mut comm)?;
 //! assert_eq!(average, [1.0, -2.0]);
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
 use super::{Exchanged, Kept, Reducer, Round, Selection, Unsent, check_average};
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
@@ -90,7 +90,7 @@ impl ReducerSettings for Dense {
         }
     }
 
-    fn class(&self, _len: usize) -> Option<Class> {
-        Some(Class::Unbiased { omega: 0.0 })
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        Some(ErrorBound::Unbiased { omega: 0.0 })
     }
 }

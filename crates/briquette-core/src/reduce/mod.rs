@@ -3,8 +3,9 @@
 //! A [`Reducer`] is given this rank's vector and a session, and writes the average over ranks. How it gets there
 //! is its own business: an all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of
 //! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
-//! ([`layer`](crate::layer)) are reducers around reducers.
+//! ([`wrapper`](crate::wrapper)) are reducers around reducers.
 
+pub mod artemis;
 pub mod dense;
 pub mod gather;
 pub mod knob;
@@ -16,6 +17,7 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 mod unsent;
 
+pub use artemis::{Artemis, ArtemisConfig, Variant};
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
 pub use knob::{Energies, Knob, Levels, Probe, gain};
@@ -35,7 +37,7 @@ use crate::{Key, Session, Slot, Traffic};
 
 /// What all ranks know and agree on when an exchange starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Facts {
+pub struct AgreedStep {
     /// The optimizer step, counted from 0.
     pub step: u64,
     /// The mean loss over ranks, weighted by samples, where the training loop records it.
@@ -47,12 +49,12 @@ pub struct Facts {
     /// Seconds from the end of the last exchange to the start of this one, the slowest rank's.
     pub compute_seconds: f64,
     /// The exchange of the step before, its seconds the means over ranks; `None` at the first step.
-    pub previous: Option<Previous>,
+    pub previous: Option<LastExchange>,
 }
 
 /// What became of the exchange before this one, equal on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Previous {
+pub struct LastExchange {
     /// Samples behind that step.
     pub samples: u64,
     /// The slowest rank's compute seconds before it.
@@ -73,7 +75,7 @@ pub struct Round<'a> {
     /// The tensors inside `input`; their ranges tile it.
     pub slots: &'a [Slot],
     /// What all ranks agree on.
-    pub facts: &'a Facts,
+    pub agreed_step: &'a AgreedStep,
     /// What this rank wants to contribute.
     pub input: &'a [f32],
     /// Out: the average, bit-identical on every rank.
@@ -88,7 +90,7 @@ impl<'a> Round<'a> {
     where
         'a: 'b,
     {
-        Round { key: self.key, slots: self.slots, facts: self.facts, input, average, sent }
+        Round { key: self.key, slots: self.slots, agreed_step: self.agreed_step, input, average, sent }
     }
 }
 
@@ -162,7 +164,7 @@ impl Exchanged {
 
 /// A sum of finite vectors may have become infinite. Every reducer that makes an average looks at it before it returns, and
 /// after all that it sends: the ranks hold the same bits and say the same. So the layers around it hear of it before they
-/// change a memory; only one that adds to the average ([`Shifted`](crate::layer::Shifted)) looks again.
+/// change a memory; only one that adds to the average ([`Shifted`](crate::wrapper::Shifted)) looks again.
 pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {
         Some(slot) => Err(ReduceError::Overflow { slot }),
@@ -190,7 +192,7 @@ pub trait Reducer: Stateful + Send {
     /// caller aborts the session.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits. Whoever makes an average looks; wrappers need not.
+    /// as all look at the same bits. A reducer that makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
     /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.

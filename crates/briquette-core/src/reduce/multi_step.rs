@@ -38,19 +38,19 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::ScaledSign};
-//! use briquette_core::reduce::{Facts, Gather, MultiStep, Reducer, Round};
+//! use briquette_core::reduce::{AgreedStep, Gather, MultiStep, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(2);
 //! let mut reducer = MultiStep::contractive([(); 2].map(|()| Gather::new(ScaledSign::new(), Mean)).into())?;
 //! let mut average = [0.0; 2];
-//! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!     input: &[3.0, -1.0], average: &mut average, sent: None }, &mut comm)?;
 //! assert_eq!(average, [3.0, -1.0]); // (2, -2), then (1, 1) of the (1, 1) that is left
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
-use crate::compress::{Class, ScaledSign, Spec};
+use crate::compress::{ErrorBound, ScaledSign, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
@@ -117,7 +117,7 @@ impl<R: Reducer> Stateful for MultiStep<R> {
 
 impl<R: Reducer> Reducer for MultiStep<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Round { key, slots, facts, input, average, mut sent } = round;
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
         self.remaining.clear();
         self.remaining.extend_from_slice(input);
         self.round_average.resize(input.len(), 0.0);
@@ -130,7 +130,7 @@ impl<R: Reducer> Reducer for MultiStep<R> {
         for (index, inner) in self.rounds.iter_mut().enumerate() {
             let key = if index == 0 { key } else { key.purpose("multi-step").bucket(index) };
             let (average_of, sent_of) = (&mut self.round_average[..], Some(&mut self.round_sent[..]));
-            let part = Round { key, slots, facts, input: &self.remaining, average: average_of, sent: sent_of };
+            let part = Round { key, slots, agreed_step, input: &self.remaining, average: average_of, sent: sent_of };
             let exchanged = inner.reduce(part, comm)?;
             traffic += exchanged.traffic;
             selection.get_or_insert(exchanged.selection);
@@ -196,9 +196,16 @@ impl Described for MultiStepConfig {
 
 impl ReducerSettings for MultiStepConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        if self.inner.get().downlink(1).is_some() {
+            let name = self.inner.name();
+            let why = format!(
+                "rounds of multi-step take off what was sent, and {name} compresses the mean once more: use it alone"
+            );
+            return Err(ConfigError::Conflict(why));
+        }
         let rounds = (0..self.rounds).map(|_| self.inner.get().build(exchange, layout)).collect::<Result<_, _>>()?;
-        Ok(Box::new(match exchange.class(&self.inner, layout)? {
-            Some(Class::Unbiased { omega }) => MultiStep::unbiased(rounds, omega)?,
+        Ok(Box::new(match exchange.error_bound(&self.inner, layout)? {
+            Some(ErrorBound::Unbiased { omega }) => MultiStep::unbiased(rounds, omega)?,
             _ => MultiStep::contractive(rounds)?,
         }))
     }
@@ -207,15 +214,19 @@ impl ReducerSettings for MultiStepConfig {
         ReducerTraits { is_dense: false, aggregates: false, ..self.inner.get().traits() }
     }
 
-    fn class(&self, len: usize) -> Option<Class> {
+    fn fewest_ranks(&self) -> usize {
+        self.inner.get().fewest_ranks()
+    }
+
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let power = |error: f64| error.powf(self.rounds as f64);
-        Some(match self.inner.get().class(len)? {
-            Class::Contractive { delta } => Class::Contractive { delta: 1.0 - power(1.0 - delta) },
-            Class::MeanContractive { delta } => Class::MeanContractive { delta: 1.0 - power(1.0 - delta) },
-            Class::Biased { omega } => Class::Biased { omega: power(omega) },
-            Class::Unbiased { omega } => {
+        Some(match self.inner.get().error_bound(len)? {
+            ErrorBound::Contractive { delta } => ErrorBound::Contractive { delta: 1.0 - power(1.0 - delta) },
+            ErrorBound::MeanContractive { delta } => ErrorBound::MeanContractive { delta: 1.0 - power(1.0 - delta) },
+            ErrorBound::Biased { omega } => ErrorBound::Biased { omega: power(omega) },
+            ErrorBound::Unbiased { omega } => {
                 let left = power(omega / (1.0 + omega));
-                Class::Unbiased { omega: left / (1.0 - left) }
+                ErrorBound::Unbiased { omega: left / (1.0 - left) }
             }
         })
     }

@@ -29,12 +29,12 @@
 //! Distributed Optimization*, NeurIPS 2019 (arXiv 1905.13727), algorithm 1.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Facts, PowerSgd, Reducer, Round}};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, PowerSgd, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("w", vec![3, 4])]);
 //! let input: Vec<f32> = (0..12).map(|i| ((i / 4 + 1) * (i % 4 + 1)) as f32).collect(); // rank 1
 //! let mut average = [0.0; 12];
-//! PowerSgd::new(1)?.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//! PowerSgd::new(1)?.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!     input: &input, average: &mut average, sent: None }, &mut comm)?;
 //! assert!(input.iter().zip(&average).all(|(a, b)| (a - b).abs() < 1e-4));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,7 +45,7 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
-use crate::compress::Class;
+use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
@@ -313,7 +313,7 @@ impl ReducerSettings for PowerSgdConfig {
     }
 
     /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-    fn class(&self, _len: usize) -> Option<Class> {
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 }

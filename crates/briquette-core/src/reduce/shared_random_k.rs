@@ -26,7 +26,7 @@
 //! ```
 
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
-use crate::compress::{Class, random_k};
+use crate::compress::{ErrorBound, random_k};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
@@ -180,12 +180,12 @@ impl ReducerSettings for SharedRandomKConfig {
         }
     }
 
-    fn class(&self, len: usize) -> Option<Class> {
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let share = self.factor.keep(len.max(1)) as f64 / len.max(1) as f64;
         Some(if self.scaled {
-            Class::Unbiased { omega: 1.0 / share - 1.0 }
+            ErrorBound::Unbiased { omega: 1.0 / share - 1.0 }
         } else {
-            Class::MeanContractive { delta: share }
+            ErrorBound::MeanContractive { delta: share }
         })
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     use crate::Layout;
     use crate::comm::Local;
     use crate::math::distance2;
-    use crate::reduce::Facts;
+    use crate::reduce::AgreedStep;
 
     #[test]
     fn a_probe_foretells_what_is_kept_scaled_or_not() {
@@ -206,9 +206,9 @@ mod tests {
             let (mut energies, mut average, mut sent) = (Energies::default(), vec![0.0; 100], vec![0.0; 100]);
             let probe = Probe { input: &x, slots: layout.slots(), key, rank: 0, factors: &[factor], per_slot: false };
             reducer.probe(&probe, &mut energies);
-            let facts = Facts::default();
+            let agreed_step = AgreedStep::default();
             let (average, sent) = (&mut average, Some(&mut sent[..]));
-            let round = Round { key, slots: layout.slots(), facts: &facts, input: &x, average, sent };
+            let round = Round { key, slots: layout.slots(), agreed_step: &agreed_step, input: &x, average, sent };
             reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
             let kept = norm2(&x) - distance2(&x, average);
             assert!((energies.kept(0)[0] - kept).abs() < 1e-4, "{energies:?}, {kept}");

@@ -17,8 +17,8 @@
 //! | second round: exact values there | an all-reduce of the ranks' values |
 //! | top-k of the exact sum | the average; `sent` is the rank's own values there |
 //!
-//! `u` and `v` of the paper's algorithm 3 are [`MomentumCorrection`](crate::layer::MomentumCorrection) around this reducer;
-//! [`ErrorFeedback`](crate::layer::ErrorFeedback) makes its algorithm 2.
+//! `u` and `v` of the paper's algorithm 3 are [`MomentumCorrection`](crate::wrapper::MomentumCorrection) around this reducer;
+//! [`ErrorFeedback`](crate::wrapper::ErrorFeedback) makes its algorithm 2.
 //!
 //! *Hashes.* One polynomial of degree 3 over `p = 2⁶¹ − 1` per row: its lowest bit is the sign, the others are scaled to a
 //! column. So both are 4-wise independent (up to `c/2⁶⁰`). The coefficients come from a fixed key, without rank, step or
@@ -48,7 +48,7 @@
 //!
 //! ```
 //! use briquette_core::{Session, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
-//! use briquette_core::reduce::{Facts, Reducer, Round, Sketch, SketchedSgd};
+//! use briquette_core::reduce::{AgreedStep, Reducer, Round, Sketch, SketchedSgd};
 //! let settings = Sketch { factor: CompressionFactor::new(40.0)?, ..Sketch::default() };
 //! let averages = Local::run(2, |mut comm| {
 //!     let mut input = vec![1.0; 40];
@@ -56,7 +56,7 @@
 //!     input[30] = 4.0;                  // … and the one that is large on both
 //!     let (layout, mut average) = (Layout::flat(40), vec![0.0; 40]);
 //!     let mut reducer = SketchedSgd::new(settings).expect("valid settings");
-//!     reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm)?;
 //!     Ok::<_, ReduceError>(average)
 //! });
@@ -68,7 +68,7 @@
 use rand::Rng;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
-use crate::compress::{Class, Compressor, TopK};
+use crate::compress::{Compressor, ErrorBound, TopK};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
@@ -283,7 +283,7 @@ impl ReducerSettings for Sketch {
     }
 
     /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-    fn class(&self, _len: usize) -> Option<Class> {
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 }

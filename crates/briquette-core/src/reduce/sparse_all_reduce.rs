@@ -59,12 +59,12 @@
 //!
 //! ```
 //! use briquette_core::{Session, CompressionFactor, Key, Layout, comm::Local, error::ReduceError};
-//! use briquette_core::reduce::{Facts, Reducer, Round, SparseAllReduce};
+//! use briquette_core::reduce::{AgreedStep, Reducer, Round, SparseAllReduce};
 //! let half = CompressionFactor::new(2.0)?;
 //! let averages = Local::run(2, |mut comm| {
 //!     let input = [[4.0, 1.0, 0.0, 3.0], [0.0, 2.0, 5.0, 1.0]][comm.rank()];
 //!     let (layout, mut average) = (Layout::flat(4), [0.0; 4]);
-//!     SparseAllReduce::new(half).reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     SparseAllReduce::new(half).reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm)?;
 //!     Ok::<_, ReduceError>(average)
 //! });
@@ -80,7 +80,7 @@ pub use count::{HEADER, RankBytes, count};
 use std::ops::Range;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
-use crate::compress::{Class, Compressor, TopK, ValueKind};
+use crate::compress::{Compressor, ErrorBound, TopK, ValueKind};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
 use crate::message::{Payload, Values};
@@ -378,7 +378,7 @@ impl ReducerSettings for SparseAllReduceConfig {
     }
 
     /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
-    fn class(&self, _len: usize) -> Option<Class> {
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 }

@@ -34,13 +34,13 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, compress::TernGrad};
-//! use briquette_core::reduce::{Facts, Reducer, Round, TernaryAllReduce};
+//! use briquette_core::reduce::{AgreedStep, Reducer, Round, TernaryAllReduce};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("w", vec![3]), ("b", vec![1])]);
 //! let mut average = [0.0; 4];
 //! // Whole shares of the scale, 4 in `w` and 2 in `b`: nothing is random.
 //! TernaryAllReduce::new(TernGrad::unclipped()).reduce(Round { key: Key::new(0), slots: layout.slots(),
-//!     facts: &Facts::default(), input: &[4.0, 0.0, -4.0, 2.0], average: &mut average, sent: None }, &mut comm)?;
+//!     agreed_step: &AgreedStep::default(), input: &[4.0, 0.0, -4.0, 2.0], average: &mut average, sent: None }, &mut comm)?;
 //! assert_eq!(average, [4.0, 0.0, -4.0, 2.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -49,7 +49,7 @@ use std::ops::Range;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::bits::{pack, packed_len, unpack};
-use crate::compress::{Class, Compressor, TernGrad};
+use crate::compress::{Compressor, ErrorBound, TernGrad};
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits, probes};
 use crate::error::{AggregateError, CommError, ConfigError, ReduceError, WireError};
 use crate::report::Report;
@@ -307,13 +307,13 @@ impl ReducerSettings for TernaryAllReduceConfig {
     }
 
     /// Another rank's values may set the scale.
-    fn class(&self, _len: usize) -> Option<Class> {
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
     /// At least what its quantizer does with a scale of its own.
     fn amplification(&self, len: usize) -> Option<f64> {
-        probes(len).map(|x| TernGrad::new().class(&x).error()).reduce(f64::max)
+        probes(len).map(|x| TernGrad::new().error_bound(&x).error()).reduce(f64::max)
     }
 }
 

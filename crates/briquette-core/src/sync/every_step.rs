@@ -50,10 +50,16 @@ impl<R: Reducer> InPlace<R> {
     }
 
     pub(super) fn reduce(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
-        let (step, average) = (cx.facts.step, &mut self.average);
+        let (step, average) = (cx.agreed_step.step, &mut self.average);
         average.resize(local.len(), 0.0);
-        let round =
-            Round { key: cx.key.step(step), slots: cx.slots, facts: cx.facts, input: local, average, sent: None };
+        let round = Round {
+            key: cx.key.step(step),
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: local,
+            average,
+            sent: None,
+        };
         let exchanged = self.reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step, source })?;
         local.copy_from_slice(&self.average);
         self.traffic = exchanged.traffic;

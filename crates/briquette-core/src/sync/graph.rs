@@ -48,7 +48,16 @@ impl Graph {
     /// # Errors
     /// [`ConfigError`] names what does not.
     pub fn check(&self, world: usize) -> Result<(), ConfigError> {
-        let Graph::Edges(edges) = self else { return Ok(()) };
+        let Graph::Edges(edges) = self else {
+            let is_alone = *self == Graph::Exponential { peers: 0 };
+            return if is_alone { Err(ConfigError::range("peers of sgp", "at least 1", 0)) } else { Ok(()) };
+        };
+        if let Some((rank, _)) = edges.iter().find(|edge| edge.0 == edge.1) {
+            let why = format!(
+                "edges of sgp lead from rank {rank} to itself, which keeps its share anyway: omit {rank}>{rank}"
+            );
+            return Err(ConfigError::Conflict(why));
+        }
         if let Some(rank) = edges.iter().flat_map(|edge| [edge.0, edge.1]).find(|rank| *rank >= world) {
             let why = format!("edges of sgp name rank {rank}, and there are ranks 0 to {} only", world - 1);
             return Err(ConfigError::Conflict(why));
@@ -145,5 +154,8 @@ mod tests {
         let error = check("0>3;3>0", 3).unwrap_err();
         assert!(error.contains("rank 3") && error.contains("0 to 2"), "{error}");
         assert_eq!(check("exponential", 7), Ok(()));
+        assert!(Graph::Exponential { peers: 0 }.check(3).is_err());
+        let error = check("0>1;1>0;1>1", 2).unwrap_err();
+        assert!(error.contains("from rank 1 to itself"), "{error}");
     }
 }

@@ -1,16 +1,16 @@
 //! The small agreed header at the start of every step.
 //!
-//! Before anything is exchanged, every rank tells every other: its step, whether its gradient is finite and where not,
+//! Before anything is exchanged, every rank sends every other: its step, whether its gradient is finite and where not,
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
 //! **On the wire.** `81 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
 
 use crate::error::{CommError, ReduceError, SyncError};
-use crate::reduce::{Facts, Previous};
+use crate::reduce::{AgreedStep, LastExchange};
 use crate::{Session, Slot, Traffic};
 
-/// Wishes that any rank may voice and all ranks then follow.
+/// Requests to stop, which any rank may make and all ranks then follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StopFlags(u8);
 
@@ -22,31 +22,31 @@ impl StopFlags {
     /// Training is done early.
     pub const EARLY: StopFlags = StopFlags(2);
 
-    /// Both wishes.
+    /// Both requests.
     #[must_use]
     pub fn with(self, other: StopFlags) -> StopFlags {
         StopFlags(self.0 | other.0)
     }
 
-    /// Whether all of `other` is wished for.
+    /// Whether all of `other` is requested.
     pub fn contains(self, other: StopFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether anybody wants to stop, for whatever reason.
+    /// Whether any rank requests a stop, for whatever reason.
     pub fn any(self) -> bool {
         self.0 != 0
     }
 }
 
-/// What one rank says.
+/// What one rank sends.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Header {
     /// Its step.
     pub step: u64,
     /// The first slot whose values are not all finite.
     pub bad_slot: Option<u32>,
-    /// Its wishes.
+    /// Its requests to stop.
     pub stop: StopFlags,
     /// Samples behind its gradient; 0 is allowed.
     pub samples: u64,
@@ -57,7 +57,7 @@ pub struct Header {
     /// Seconds of computing since its last exchange.
     pub compute_seconds: f64,
     /// Its part of the exchange before this one.
-    pub previous: Option<Previous>,
+    pub previous: Option<LastExchange>,
 }
 
 /// What one rank brings to a step.
@@ -81,17 +81,17 @@ impl From<&Header> for RankStep {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agreement {
     /// For strategies and controllers.
-    pub facts: Facts,
+    pub agreed_step: AgreedStep,
     /// What each rank brings, in rank order.
     pub ranks: Vec<RankStep>,
-    /// Any rank's wishes.
+    /// Any rank's requests to stop.
     pub stop: StopFlags,
     /// By what this rank scales its vector so that the plain mean becomes the mean over samples: `n_i · W / Σ n`.
     pub weight: f32,
 }
 
 const BYTES: usize = 81;
-/// Beside the wishes in the last byte: there was an exchange before.
+/// Beside the requests in the last byte: there was an exchange before.
 const PREVIOUS: u8 = 0x80;
 
 /// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
@@ -112,7 +112,7 @@ impl Header {
         }
     }
 
-    /// What this rank knows by itself, where [no rank agrees](super::Agrees::Nobody): its own numbers, and weight 1.
+    /// What this rank knows by itself, where [no rank agrees](super::Agrees::NoRank): its own numbers, and weight 1.
     ///
     /// # Errors
     /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank: the others learn of it when the
@@ -120,9 +120,9 @@ impl Header {
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;
-        let Header { step, stop, samples, loss, learning_rate, compute_seconds, .. } = *self;
-        let facts = Facts { step, loss, samples, learning_rate, compute_seconds, previous: None };
-        Ok(Agreement { facts, ranks: Vec::new(), stop, weight: 1.0 })
+        let Header { step, samples, loss, learning_rate, compute_seconds, .. } = *self;
+        let agreed_step = AgreedStep { step, loss, samples, learning_rate, compute_seconds, previous: None };
+        Ok(Agreement { agreed_step, ranks: Vec::new(), stop: StopFlags::NONE, weight: 1.0 })
     }
 
     fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
@@ -159,11 +159,11 @@ impl Header {
         let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
         let last = bytes[BYTES - 1];
         let float = |i| f64::from_bits(word(i));
-        let previous = Previous {
+        let previous = LastExchange {
             compress_seconds: float(5),
             exchange_seconds: float(6),
             traffic: Traffic { sent: word(7), received: word(8) },
-            ..Previous::default()
+            ..LastExchange::default()
         };
         Some(Header {
             step: word(0),
@@ -179,14 +179,14 @@ impl Header {
 }
 
 /// Exchanges headers. `before` is the agreement of the step before, whose samples and compute time belong to
-/// [`Facts::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
+/// [`AgreedStep::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
 /// # Errors
 /// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`] and
 /// [`SyncError::Samples`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
 pub fn agree(
     mine: &Header,
-    before: Option<&Facts>,
+    before: Option<&AgreedStep>,
     slots: &[Slot],
     present: &mut [bool],
     comm: &mut Session,
@@ -233,7 +233,7 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError>
     all.iter().enumerate().try_for_each(|(rank, header)| header.check_slot(rank, slots))
 }
 
-fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
+fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreement {
     let world = all.len() as f64;
     // Numbers from elsewhere: they must not overflow.
     let add = |sum: u64, samples: u64| sum.saturating_add(samples);
@@ -241,8 +241,8 @@ fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
     let heard = |h: &&Header| h.samples > 0 && h.loss.is_some();
     let loss_samples = all.iter().filter(heard).map(|h| h.samples).fold(0, add);
     let loss_sum: f64 = all.iter().filter(heard).map(|h| h.loss.unwrap_or(0.0) * h.samples as f64).sum();
-    let mean = |f: fn(&Previous) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
-    let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| Previous {
+    let mean = |f: fn(&LastExchange) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
+    let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| LastExchange {
         samples: before.samples,
         compute_seconds: before.compute_seconds,
         compress_seconds: mean(|p| p.compress_seconds),
@@ -251,7 +251,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&Facts>) -> Agreement {
     });
     Agreement {
         ranks: all.iter().map(RankStep::from).collect(),
-        facts: Facts {
+        agreed_step: AgreedStep {
             step: mine.step,
             loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
             samples,
@@ -282,7 +282,7 @@ mod tests {
                     scope.spawn(move || {
                         let mut present = [header.samples > 0, false];
                         let agreed = agree(&header, None, layout.slots(), &mut present, comm)?;
-                        assert_eq!(present, [agreed.facts.samples > 0, false]);
+                        assert_eq!(present, [agreed.agreed_step.samples > 0, false]);
                         Ok(agreed)
                     })
                 })
@@ -297,9 +297,9 @@ mod tests {
         let [a, b] = exchange([header(3, Some(1.0)), header(1, Some(5.0))]).map(Result::unwrap);
         // (3·1.5 + 1·0.5)/… : weights 3·2/4 and 1·2/4; loss (3·1 + 1·5)/4 = 2.
         assert_eq!((a.weight, b.weight), (1.5, 0.5));
-        assert_eq!((a.facts, a.facts.loss, a.facts.samples), (b.facts, Some(2.0), 4));
+        assert_eq!((a.agreed_step, a.agreed_step.loss, a.agreed_step.samples), (b.agreed_step, Some(2.0), 4));
         let [a, b] = exchange([header(0, None), header(2, Some(7.0))]).map(Result::unwrap);
-        assert_eq!((a.weight, b.weight, a.facts.loss), (0.0, 2.0, Some(7.0)));
+        assert_eq!((a.weight, b.weight, a.agreed_step.loss), (0.0, 2.0, Some(7.0)));
     }
 
     /// Threat R3.
@@ -333,7 +333,7 @@ mod tests {
         let [a, _] = exchange([header(None), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
         assert!(a.contains("this rank with none told"), "{a}");
         let [a, b] = exchange([header(Some(0.2)), header(Some(0.2))]).map(Result::unwrap);
-        assert_eq!((a.facts.learning_rate, b.facts.learning_rate), (Some(0.2), Some(0.2)));
+        assert_eq!((a.agreed_step.learning_rate, b.agreed_step.learning_rate), (Some(0.2), Some(0.2)));
     }
 
     /// Threat R3.
@@ -366,11 +366,11 @@ mod tests {
             loss: Some(0.5),
             learning_rate: Some(0.1),
             compute_seconds: 1.5,
-            previous: Some(Previous {
+            previous: Some(LastExchange {
                 compress_seconds: 0.25,
                 exchange_seconds: 2.0,
                 traffic: Traffic { sent: 1, received: 2 },
-                ..Previous::default()
+                ..LastExchange::default()
             }),
         };
         assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));

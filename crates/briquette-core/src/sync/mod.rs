@@ -29,7 +29,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
@@ -58,7 +58,7 @@ pub enum Agrees {
     World,
     /// None: a rank learns of another one's trouble when it waits for it. Requests to stop, losses of other ranks and values that
     /// are not finite are noticed when there is a header again.
-    Nobody,
+    NoRank,
 }
 
 impl Plan {
@@ -70,13 +70,16 @@ impl Plan {
         Plan { agrees: Agrees::World, gradients: false, parameters: true, replicas_equal: true, same_rate: false };
     /// Every rank steps by itself.
     pub const ALONE: Plan =
-        Plan { agrees: Agrees::Nobody, gradients: false, parameters: false, replicas_equal: false, same_rate: false };
+        Plan { agrees: Agrees::NoRank, gradients: false, parameters: false, replicas_equal: false, same_rate: false };
 
     /// Whether anything may be sent.
     pub fn exchanges(&self) -> bool {
         self.gradients || self.parameters || self.agrees == Agrees::World
     }
 }
+
+/// Steps from one header to the next of a strategy that needs none: so requests to stop are agreed, and every rank's losses known.
+pub const HEADER_STEPS: u64 = 100;
 
 /// Everything around the vector.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +88,8 @@ pub struct Context<'a> {
     pub key: Key,
     /// The tensors inside the vector.
     pub slots: &'a [Slot],
-    /// What all ranks agree on; where [no rank agrees](Agrees::Nobody), what this rank knows by itself.
-    pub facts: &'a Facts,
+    /// What all ranks agree on; where [no rank agrees](Agrees::NoRank), what this rank knows by itself.
+    pub agreed_step: &'a AgreedStep,
     /// What each rank brings to this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
 }

@@ -11,13 +11,15 @@
 //! 3. moves its momentum: `v ← β·v + (z − x)/γ` with the learning rate `γ` of this step;
 //! 4. starts the exchange of `z − γ·v`, whose mean over ranks is the next `z`.
 //!
-//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. With `β = 0` the next anchor is
-//! the mean of the pulled parameters. The inner optimizer's momenta are left alone.
+//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. What a compressor does not send
+//! stays in the next difference, so error feedback would count it twice and is refused. With `β = 0` the next anchor is the
+//! mean of the pulled parameters. The inner optimizer's momenta are left alone.
 //!
 //! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
 //!
-//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` the mean over ranks of
-//! `(1−α)·x + α·z` is conserved, `z` being what is under way. No rank agrees on a header.
+//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` and a dense reducer the mean over ranks of
+//! `(1−α)·x + α·z` is conserved, `z` being what is under way. Ranks agree on a header about every hundred steps only; a
+//! controller therefore sees no losses and seconds.
 //!
 //! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
 //! sent: a run that is resumed sends it again, and gets the same bits.
@@ -32,7 +34,7 @@
 //! Distributed SGD*, ICASSP 2020 (arXiv 2002.09539), and the authors' code.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts}, state::Stateful};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
 //! use briquette_core::sync::{Context, OverlapConfig, OverlapLocalSgd, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
@@ -43,8 +45,8 @@
 //! let mut seen = vec![];
 //! for step in 0..3 {
 //!     x[0] += 8.0;
-//!     let facts = Facts { step, learning_rate: Some(1.0), ..Facts::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+//!     let facts = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
 //!     overlap.after_step(&mut x, &cx, &mut comm)?;
 //!     overlap.commit();
 //!     overlap.after_commit(&cx, &mut comm);
@@ -54,15 +56,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Context, Momenta, Plan, SyncStrategy};
+use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy};
+use crate::Layout;
 use crate::comm::{Pending, Session};
-use crate::config::{Described, Exchange, Feedback, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
-use crate::math::all_finite;
-use crate::reduce::{Exchanged, Facts, Reducer, Round, not_finite};
+use crate::reduce::{AgreedStep, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Layout, Slot};
 
 /// The channel that background exchanges use.
 const CHANNEL: usize = 1;
@@ -110,7 +111,12 @@ impl Described for OverlapConfig {
 
 impl StrategySettings for OverlapConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?))
+        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        let why = "strategy overlap-local-sgd exchanges in the background, differences that keep what was not sent";
+        exchange.refuse_all_but(&used, why)?;
+        let overlap = OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?;
+        let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
+        Ok(Box::new(OverlapLocalSgd { is_exact, ..overlap }))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
@@ -121,10 +127,10 @@ impl StrategySettings for OverlapConfig {
         CHANNEL
     }
 
-    /// Dense, and compressed with a memory.
+    /// Dense, and compressed.
     fn exchanges(&self) -> Vec<Exchange> {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+        vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
     }
 }
 
@@ -138,6 +144,8 @@ struct Reduced<R> {
 /// Averages in the background; see the [module](self).
 pub struct OverlapLocalSgd<R> {
     settings: OverlapConfig,
+    /// Whether the reducer sends everything.
+    is_exact: bool,
     /// Nothing while it is in the background.
     reducer: Option<R>,
     pending: Option<Pending<Reduced<R>>>,
@@ -169,6 +177,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         settings.check()?;
         Ok(OverlapLocalSgd {
             settings,
+            is_exact: true,
             reducer: Some(reducer),
             pending: None,
             reducer_before: State::default(),
@@ -195,12 +204,17 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         let Some(mut reducer) = self.reducer.take() else { return };
         self.reducer_before = State::default();
         self.reducer_before.put_part("reducer", &reducer);
-        let (input, slots, facts) = (self.input.now().clone(), cx.slots.to_vec(), Facts { step, ..*cx.facts });
+        let (input, slots, agreed_step) = (
+            self.input.now().clone(),
+            cx.slots.to_vec(),
+            AgreedStep { step, learning_rate: cx.agreed_step.learning_rate, ..AgreedStep::default() },
+        );
         let key = cx.key.step(step).purpose("overlap");
         let mut mean = vec![0.0; input.len()];
         self.started = comm.now();
         self.pending = Some(comm.start(CHANNEL, move |comm| {
-            let round = Round { key, slots: &slots, facts: &facts, input: &input, average: &mut mean, sent: None };
+            let round =
+                Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
             let result = reducer.reduce(round, comm);
             Reduced { reducer, mean, result }
         }));
@@ -236,7 +250,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
                 // A run that was resumed: it was under way when the run was saved, and began when it did.
                 let now = comm.now();
                 comm.set_clock(self.started);
-                self.start(cx.facts.step - self.settings.period, cx, comm);
+                self.start(cx.agreed_step.step - self.settings.period, cx, comm);
                 comm.set_clock(now);
             }
             self.finish(comm)?;
@@ -319,7 +333,10 @@ impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
 
 impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     fn plan(&self, step: u64) -> Plan {
-        Plan { parameters: self.ends_period(step), ..Plan::ALONE }
+        let periods = HEADER_STEPS.div_ceil(self.settings.period);
+        let agrees = (step + 1).is_multiple_of(periods.saturating_mul(self.settings.period));
+        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
+        Plan { agrees, parameters: self.ends_period(step), ..Plan::ALONE }
     }
 
     fn begin(&mut self, parameters: &[f32]) {
@@ -334,14 +351,14 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
-        let rate = cx.facts.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
+        let rate = cx.agreed_step.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
         self.receive(cx, comm).map_err(failed)?;
         let mut pulled = parameters.to_vec();
         self.pull(&mut pulled, rate).map_err(failed)?;
         for values in [&pulled, self.anchor.next_mut() as &_, self.momentum.next_mut()] {
-            check(values, cx.slots).map_err(failed)?;
+            check_average(values, cx.slots).map_err(failed)?;
         }
         parameters.copy_from_slice(&pulled);
         self.anchor.stage();
@@ -351,8 +368,8 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        if self.ends_period(cx.facts.step) {
-            self.start(cx.facts.step, cx, comm);
+        if self.ends_period(cx.agreed_step.step) {
+            self.start(cx.agreed_step.step, cx, comm);
         }
     }
 
@@ -373,19 +390,12 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
             let z = self.anchor.now()[i] + self.input.now().get(i).unwrap_or(&0.0);
             x + alpha * (z - x)
         };
-        (beta == 0.0).then(|| parameters.iter().enumerate().map(share).collect())
+        (beta == 0.0 && self.is_exact).then(|| parameters.iter().enumerate().map(share).collect())
     }
 
     fn report(&self, report: &mut Report) {
         report.clone_from(&self.report);
     }
-}
-
-fn check(values: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
-    if all_finite(values) {
-        return Ok(());
-    }
-    Err(ReduceError::Overflow { slot: not_finite(values, slots).unwrap_or_default() })
 }
 
 #[cfg(test)]

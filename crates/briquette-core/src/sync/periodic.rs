@@ -24,10 +24,10 @@ use super::every_step::InPlace;
 use super::{Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{ConfigError, SyncError};
-use crate::layer::Metered;
 use crate::reduce::Dense;
 use crate::report::Report;
 use crate::state::Stateful;
+use crate::wrapper::Metered;
 use crate::{Layout, Session};
 
 /// Parameters, every `H` steps; see the [module](self).

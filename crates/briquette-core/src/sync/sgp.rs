@@ -20,7 +20,9 @@
 //! **On the wire.** `4d + 4` bytes to each peer: the share of `x`, then that of `w`.
 //!
 //! **Properties.** Conserves `Σ x` and `Σ w = W`, to rounding. Replicas differ at every step: the model to evaluate is
-//! `Σ x / W`, the exact mean. No rank agrees on a header: a rank whose values are not finite stops, and the others with it.
+//! `Σ x / W`, the exact mean. Ranks agree on a header at every hundredth
+//! step only: else a rank whose values are not finite stops, and the others with it. `DataParallel`, which must know whether every
+//! rank has another batch, waits for all ranks at every step.
 //!
 //! **State.** A rank's own `z` as it was handed out, and `w`.
 //!
@@ -41,7 +43,7 @@
 //! ```
 
 use super::graph::Graph;
-use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
+use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
 use crate::math::all_finite;
@@ -149,8 +151,8 @@ impl Stateful for Sgp {
 }
 
 impl SyncStrategy for Sgp {
-    fn plan(&self, _step: u64) -> Plan {
-        let agrees = Agrees::Nobody;
+    fn plan(&self, step: u64) -> Plan {
+        let agrees = if (step + 1).is_multiple_of(HEADER_STEPS) { Agrees::World } else { Agrees::NoRank };
         Plan { agrees, gradients: false, parameters: true, replicas_equal: false, same_rate: false }
     }
 
@@ -165,7 +167,7 @@ impl SyncStrategy for Sgp {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
         let (before, start) = (comm.traffic(), comm.now());
         let mut x = std::mem::take(self.shown.next_mut());

@@ -30,13 +30,14 @@
 //! 0.8); `alpha` above 0, default 1; `reset`, whether the inner optimizer's momenta begin anew at each period, default on, as the
 //! paper does for SGD; keep Adam's.
 //!
-//! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding.
+//! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding. Where the learning rate is
+//! 0, `u ← β·u`. A base has no settings of an exchange: it sends what it does by default.
 //!
 //! **Reference.** J. Wang, V. Tantia, N. Ballas, M. Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow
 //! Momentum*, ICLR 2020 (arXiv 1910.00643), algorithm 1.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts}, sync::{Context, SlowMo, SlowMoConfig, SyncStrategy}};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, sync::{Context, SlowMo, SlowMoConfig, SyncStrategy}};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
 //! let settings = SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() };
@@ -45,8 +46,8 @@
 //! slow_mo.begin(&x);
 //! for step in 0..2 {
 //!     x[0] -= 0.1 * 2.0; // a gradient of 2 at rate 0.1
-//!     let facts = Facts { step, learning_rate: Some(0.1), ..Facts::default() };
-//!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] }, &mut comm)?;
+//!     let facts = AgreedStep { step, learning_rate: Some(0.1), ..AgreedStep::default() };
+//!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
 //!     slow_mo.commit();
 //! }
 //! assert!((x[0] - 0.5).abs() < 1e-6); // u = 2, then 3: 1 − 0.2 − 0.3
@@ -116,11 +117,19 @@ impl StrategySettings for SlowMoConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         let build = |base: &StrategyConfig| base.get().build(&Exchange::default(), layout, world);
         let base = self.base.as_deref().map(build).transpose()?;
+        if let (Some(config), Some(base)) = (&self.base, &base)
+            && (config.get().channels() > 0 || base.plan(0).gradients)
+        {
+            let why =
+                "exchanges gradients, or in the background: use sgp, or local-sgd with a shorter period, or no base";
+            return Err(ConfigError::Conflict(format!("base {config} of slowmo {why}")));
+        }
         Ok(Box::new(SlowMo::new(self.clone(), exchange.build_reducer(layout, world)?, base)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
+        let base = self.base.as_ref().map_or(1, |base| base.get().fewest_ranks(&Exchange::default()));
+        base.max(exchange.fewest_ranks())
     }
 
     /// Dense, and compressed with a memory.
@@ -179,15 +188,22 @@ impl<R: Reducer> SlowMo<R> {
 
     /// The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
     fn end_period(&mut self, shares: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (step, len) = (cx.facts.step, shares.len());
-        let rate = cx.facts.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
+        let (step, len) = (cx.agreed_step.step, shares.len());
+        let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
         self.momentum.fit(len)?;
         let (anchor, mean) = self.anchor.both();
         self.difference.clear();
         self.difference.extend(anchor.iter().zip(shares).map(|(anchor, x)| anchor - x));
         mean.resize(len, 0.0);
         let key = cx.key.step(step).purpose("slowmo");
-        let round = Round { key, slots: cx.slots, facts: cx.facts, input: &self.difference, average: mean, sent: None };
+        let round = Round {
+            key,
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: &self.difference,
+            average: mean,
+            sent: None,
+        };
         self.reducer.reduce(round, comm)?;
         self.reducer.report(&mut self.report);
         let (alpha, beta) = (self.settings.alpha, self.settings.beta);
@@ -273,7 +289,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        let step = cx.facts.step;
+        let step = cx.agreed_step.step;
         self.report = Report::default();
         if !self.ends_period(step) {
             let Some(base) = &mut self.base else { return Ok(Momenta::Keep) };
@@ -282,11 +298,14 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
             return Ok(momenta);
         }
         let before = comm.traffic();
+        let mut momenta = if self.settings.reset { Momenta::Reset } else { Momenta::Keep };
         let mut shares = parameters.to_vec();
         let mixes = self.base_plan(step).parameters;
         if let Some(base) = &mut self.base {
             if mixes {
-                base.after_step(&mut shares, cx, comm)?;
+                if base.after_step(&mut shares, cx, comm)? == Momenta::Reset {
+                    momenta = Momenta::Reset;
+                }
             }
             base.view(&mut shares);
         }
@@ -296,7 +315,7 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         parameters.copy_from_slice(self.anchor.latest());
         self.momentum.stage();
         self.ends = true;
-        Ok(if self.settings.reset { Momenta::Reset } else { Momenta::Keep })
+        Ok(momenta)
     }
 
     fn view(&self, parameters: &mut [f32]) {

@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 use super::{Context, Momenta, SyncStrategy};
 use crate::comm::{Compute, Local, Network, Session, Simulated, run_ranks};
 use crate::error::CommError;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::{Key, Layout};
 
 /// What one rank computes at a step: its gradient, from its number, the step, and where it is.
@@ -22,12 +22,12 @@ pub(super) struct Sgd {
 }
 
 /// A world on a network that is not there.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Simulation {
     pub(super) world: usize,
     pub(super) network: Network,
-    /// A step's computing.
-    pub(super) compute: Duration,
+    /// A step's computing, of each rank; ranks beyond the last take the last.
+    pub(super) compute: Vec<Duration>,
 }
 
 /// The parameters of every rank after a run that begins at `start`.
@@ -47,7 +47,7 @@ pub(super) fn simulate<S: SyncStrategy>(
     start: &[f32],
     task: (Sgd, Gradient<'_>),
 ) -> f64 {
-    let world = Simulated::world(world, network, Compute::Fixed(compute));
+    let world = Simulated::world(world, network, Compute::PerRank(compute));
     run(world, strategy, start, task).into_iter().map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 
@@ -64,8 +64,8 @@ fn run<S: SyncStrategy>(
         strategy.begin(&x);
         for step in 0..sgd.steps {
             comm.begin_step(step);
-            let facts = Facts { step, learning_rate: Some(f64::from(sgd.rate)), ..Facts::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let agreed_step = AgreedStep { step, learning_rate: Some(f64::from(sgd.rate)), ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             let (plan, mut g) = (strategy.plan(step), gradient(comm.rank(), step, &x));
             if plan.gradients {
                 strategy.after_backward(&mut g, &cx, &mut comm).expect("no rank fails");

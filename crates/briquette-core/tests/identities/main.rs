@@ -26,13 +26,13 @@ use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
 use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
-use briquette_core::layer::DianaConfig;
-use briquette_core::layer::Shifted;
 use briquette_core::reduce::{Gather, Reducer, Round};
 use briquette_core::reduce::{MultiStepConfig, PowerSgdConfig};
 use briquette_core::report::Report;
 use briquette_core::sync::Context;
-use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::Facts};
+use briquette_core::wrapper::DianaConfig;
+use briquette_core::wrapper::Shifted;
+use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::AgreedStep};
 use rand::Rng;
 
 fn layout() -> Layout {
@@ -64,8 +64,8 @@ fn train_to(
         let mut x = vec![0.0; layout.len()];
         strategy.begin(&x);
         for step in 0..steps {
-            let facts = Facts { step, ..Facts::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), facts: &facts, ranks: &[] };
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
             let plan = strategy.plan(step);
@@ -144,10 +144,11 @@ fn diana_whose_memory_stands_still_is_compressed_descent() {
             };
             let (layout, mut averages) = (layout(), Vec::new());
             for step in 0..5 {
-                let facts = Facts { step, ..Facts::default() };
+                let agreed_step = AgreedStep { step, ..AgreedStep::default() };
                 let (input, mut average) = (dyadic(comm.rank(), step, layout.len()), vec![0.0; layout.len()]);
                 let (key, slots) = (Key::new(5).step(step), layout.slots());
-                let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+                let round =
+                    Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
                 reducer.exchange(round, &mut comm)?;
                 averages.push(average);
             }

@@ -1,6 +1,6 @@
 //! Law 7: every compressor is of the class it declares.
 
-use briquette_core::compress::{Class, Compressor, Rounding, TopK, ValueKind};
+use briquette_core::compress::{Compressor, ErrorBound, Rounding, TopK, ValueKind};
 use briquette_core::config::{CompressorConfig, exchanges};
 use briquette_core::laws::{check_class, vectors};
 use briquette_core::{CompressionFactor, Key, Message};
@@ -33,7 +33,7 @@ fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
     for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
         let top_k = |factor| TopK::factor(CompressionFactor::new(factor).unwrap()).with_values(values);
         for (name, x) in vectors() {
-            let Class::Contractive { delta } = top_k(1.0).class(&x) else { panic!("top-k contracts") };
+            let ErrorBound::Contractive { delta } = top_k(1.0).error_bound(&x) else { panic!("top-k contracts") };
             for factor in [1.0, 8.0] {
                 let (mut message, mut decoded) = (Message::default(), vec![0.0; x.len()]);
                 top_k(factor).compress_into(&x, Key::new(0), &mut message);
@@ -48,13 +48,13 @@ fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
 }
 
 /// Says of another compressor that it is of this class.
-struct Claims<C>(C, Class);
+struct Claims<C>(C, ErrorBound);
 
 impl<C: Compressor> Compressor for Claims<C> {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         self.0.compress_into(x, key, out);
     }
-    fn class(&self, _x: &[f32]) -> Class {
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         self.1
     }
     fn nominal(&self) -> CompressionFactor {
@@ -67,8 +67,8 @@ fn law_7_sees_through_rounding_to_nearest_that_claims_to_be_unbiased() {
     // Its error is smaller than that of the random rounding, whose class it borrows.
     let (nearest, random) = (Rounding::nearest(2.0).unwrap(), Rounding::random(2.0).unwrap());
     for (name, x) in vectors() {
-        assert_eq!(check_class(&mut Claims(random, random.class(&x)), &x), Ok(()), "{name}");
-        let fault = check_class(&mut Claims(nearest, random.class(&x)), &x).err();
+        assert_eq!(check_class(&mut Claims(random, random.error_bound(&x)), &x), Ok(()), "{name}");
+        let fault = check_class(&mut Claims(nearest, random.error_bound(&x)), &x).err();
         // Nothing is wrong with zeros, and of the long vector there are too few draws to see 3 %.
         if !["zeros", "long"].contains(&name) {
             assert!(fault.as_ref().is_some_and(|f| f.contains("mean")), "{name}: {fault:?}");
@@ -76,6 +76,6 @@ fn law_7_sees_through_rounding_to_nearest_that_claims_to_be_unbiased() {
     }
     // And through a constant that is too good.
     let x = vec![0.7; 100];
-    let fault = check_class(&mut Claims(nearest, Class::Contractive { delta: 0.999 }), &x);
+    let fault = check_class(&mut Claims(nearest, ErrorBound::Contractive { delta: 0.999 }), &x);
     assert!(fault.is_err_and(|f| f.contains("exceeds")));
 }

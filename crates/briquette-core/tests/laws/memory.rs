@@ -7,7 +7,7 @@ use briquette_core::comm::Local;
 use briquette_core::config::{Asks, ControllerConfig, Exchange, Feedback, exchanges};
 use briquette_core::error::ReduceError;
 use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_bits, short};
-use briquette_core::reduce::{Facts, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
 
@@ -61,10 +61,11 @@ fn reduce(setup: &Setup<Exchange>, asks: bool) -> Vec<(Vec<f32>, State, Report)>
         let (mut state, mut report) = (State::default(), Report::default());
         for step in 0..4 {
             let input = gradient(&setup.layout, comm.rank(), step);
-            let facts = Facts { step, learning_rate: Some(learning_rate(step)), ..Facts::default() };
+            let agreed_step = AgreedStep { step, learning_rate: Some(learning_rate(step)), ..AgreedStep::default() };
             let sent = asks.then_some(&mut sent[..]);
             let (key, slots, average) = (Key::new(5).step(step), setup.layout.slots(), &mut average);
-            reducer.exchange(Round { key, slots, facts: &facts, input: &input, average, sent }, &mut comm)?;
+            reducer
+                .exchange(Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent }, &mut comm)?;
         }
         reducer.save(&mut state);
         reducer.report(&mut report);

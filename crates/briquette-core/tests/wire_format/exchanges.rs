@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use briquette_core::comm::{Call, Frame, Scope, Session, Transport};
 use briquette_core::error::CommError;
-use briquette_core::reduce::{Facts, Previous, Reducer, Round, SparseAllReduce};
+use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round, SparseAllReduce};
 use briquette_core::sync::{Agreement, Header, StopFlags, agree};
 use briquette_core::{CompressionFactor, Key, Layout, Traffic};
 
@@ -83,11 +83,11 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
     let given = |bit: u8| flags >> bit & 1 == 1;
     let stop = [(0, StopFlags::INTERRUPTED), (1, StopFlags::EARLY)];
     let stop = stop.into_iter().filter(|(bit, _)| given(*bit)).fold(StopFlags::NONE, |sum, (_, flag)| sum.with(flag));
-    let previous = Previous {
+    let previous = LastExchange {
         compress_seconds: numbers.float(),
         exchange_seconds: numbers.float(),
         traffic: Traffic { sent: numbers.word(), received: numbers.word() },
-        ..Previous::default()
+        ..LastExchange::default()
     };
     Header {
         step: if given(2) { numbers.word() } else { step },
@@ -108,7 +108,7 @@ pub fn check_headers(input: &[u8]) {
     let (world, slots) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 20));
     let layout = Layout::new((0..slots).map(|slot| (format!("slot {slot}"), vec![1])));
     let step = numbers.word();
-    let before = Facts { samples: numbers.word(), compute_seconds: numbers.float(), ..Facts::default() };
+    let before = AgreedStep { samples: numbers.word(), compute_seconds: numbers.float(), ..AgreedStep::default() };
     let headers: Vec<Header> = (0..world).map(|_| header(&mut numbers, step)).collect();
     let present: Vec<Vec<bool>> = (0..world).map(|_| (0..slots).map(|_| numbers.byte() & 1 == 1).collect()).collect();
     let hear = |rank: usize, script: Vec<VecDeque<Frame>>| {
@@ -124,7 +124,11 @@ pub fn check_headers(input: &[u8]) {
         let (first, slots, _) = &all[0];
         match (agreed, first) {
             (Ok(agreed), Ok(first)) => {
-                assert_eq!(format!("{:?}", agreed.facts), format!("{:?}", first.facts), "ranks 0 and {rank} differ");
+                assert_eq!(
+                    format!("{:?}", agreed.agreed_step),
+                    format!("{:?}", first.agreed_step),
+                    "ranks 0 and {rank} differ"
+                );
                 assert_eq!((agreed.stop, present), (first.stop, slots), "ranks 0 and {rank} differ");
                 check_agreement(agreed, world);
             }
@@ -175,7 +179,7 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
     let round = Round {
         key: Key::new(1),
         slots: layout.slots(),
-        facts: &Facts::default(),
+        agreed_step: &AgreedStep::default(),
         input: &values,
         average: &mut average,
         sent: Some(&mut sent),

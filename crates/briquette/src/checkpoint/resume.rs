@@ -7,8 +7,8 @@ use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
-use super::books::Books;
 use super::directory::{Series, remove_old, settle};
+use super::timing::StepTiming;
 use super::{Checkpoint, WorldChange, by_the_default_device, fail, other_run};
 use crate::error::Error;
 use crate::flat::{self, Part};
@@ -27,7 +27,7 @@ const OTHER_RUN: u8 = 3;
 /// State that was read and fits; nothing has changed yet.
 pub(crate) struct Prepared {
     strategy: Box<dyn SyncStrategy>,
-    books: Books,
+    books: StepTiming,
 }
 
 /// The same with a module and its optimizer.
@@ -117,7 +117,7 @@ impl Synchronizer {
     pub(crate) fn prepare(&self, state: &State) -> Result<Prepared, Error> {
         let mut strategy = self.config.build(self.layout()?, self.world())?;
         state.load_part("strategy", &mut *strategy)?;
-        Ok(Prepared { strategy, books: Books::read(state)? })
+        Ok(Prepared { strategy, books: StepTiming::read(state)? })
     }
 
     pub(crate) fn apply(&mut self, prepared: Prepared) {
@@ -138,7 +138,7 @@ impl Synchronizer {
         // Rank 0's counts: where it cannot say, the others find none.
         let mine = if self.rank() == 0 { series.complete() } else { Ok(Vec::new()) };
         let listed: Vec<u8> = mine.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
-        let heard = self.tell("choice of a checkpoint", &listed)?;
+        let heard = self.gather_bytes("choice of a checkpoint", &listed)?;
         mine?;
         let numbers = heard[0].as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut numbers = numbers.rev().filter(|number| *number <= newest).peekable();
@@ -165,9 +165,9 @@ impl Synchronizer {
     fn agree_on_candidate<T>(&mut self, path: &Path, prepared: Result<T, Error>) -> Result<Result<T, Error>, Error> {
         let mine = match &prepared {
             Ok(_) => vec![USABLE],
-            Err(error) => [&[verdict(error)], error.to_string().as_bytes()].concat(),
+            Err(error) => [&[severity(error)], error.to_string().as_bytes()].concat(),
         };
-        let heard = self.tell("choice of a checkpoint", &mine)?;
+        let heard = self.gather_bytes("choice of a checkpoint", &mine)?;
         let worst = heard.iter().map(|bytes| bytes.first().copied().unwrap_or(REFUSED)).max().unwrap_or(USABLE);
         if worst == USABLE {
             return Ok(prepared);
@@ -175,7 +175,7 @@ impl Synchronizer {
         // Its own words, or those of the first rank that has the same to say.
         let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();
         let problem = match prepared {
-            Err(error) if verdict(&error) == worst => error,
+            Err(error) if severity(&error) == worst => error,
             _ => {
                 let words = String::from_utf8_lossy(heard[rank].get(1..).unwrap_or_default());
                 let problem = format!("rank {rank}: {words}");
@@ -186,7 +186,7 @@ impl Synchronizer {
     }
 }
 
-fn verdict(error: &Error) -> u8 {
+fn severity(error: &Error) -> u8 {
     match error {
         Error::Checkpoint { .. } | Error::State(_) => UNUSABLE,
         Error::OtherRun { .. } => OTHER_RUN,

@@ -8,13 +8,13 @@ use std::time::Instant;
 use briquette_core::state::State;
 use burn::module::Module;
 
-use super::books::Books;
 use super::directory::{MANIFEST, file_name, remove_old, settle};
 use super::file::{self, make_directory, put_in_place, write_partial};
 use super::manifest::Manifest;
+use super::timing::StepTiming;
 use super::{Blobs, Series, fail, own_blobs};
 use crate::error::Error;
-use crate::hello::{RANK, WORLD};
+use crate::handshake::{RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::Synchronizer;
 
@@ -224,7 +224,7 @@ impl Synchronizer {
     /// What each rank wrote, as a checksum, or `None` where writing failed.
     fn agree_on_files(&mut self, mine: Option<u32>) -> Result<Vec<Option<u32>>, Error> {
         let mine = mine.map(|sum| sum.to_le_bytes().to_vec()).unwrap_or_default();
-        let heard = self.tell("checkpoint save", &mine)?;
+        let heard = self.gather_bytes("checkpoint save", &mine)?;
         Ok(heard.iter().map(|bytes| bytes.first_chunk().map(|b| u32::from_le_bytes(*b))).collect())
     }
 
@@ -233,7 +233,7 @@ impl Synchronizer {
         if let Some(joined) = &self.joined {
             state.put_part("strategy", &*joined.strategy);
         }
-        Books::of(self).save(&mut state);
+        StepTiming::of(self).save(&mut state);
         file::serialize(records, &state, self.metadata())
     }
 

@@ -12,7 +12,7 @@ use burn::train::{
 use super::Own;
 use super::metrics::ExchangeMetrics;
 use super::records::records;
-use super::signal::{Verdict, compare};
+use super::signal::{Decision, compare};
 use crate::error::Error;
 
 /// One rank at work.
@@ -115,14 +115,14 @@ impl<M: LearnerModel> Run<M> {
             let clock = self.own.sync.communicator().now();
             self.validate(epoch)?;
             self.check()?;
-            let verdict = self.verdict(epoch)?;
-            if let Some(rank) = verdict.stopped {
+            let decision = self.decide(epoch)?;
+            if let Some(rank) = decision.stopped {
                 self.stopped_by(rank);
                 break;
             }
-            self.save(epoch, &verdict)?;
+            self.save(epoch, &decision)?;
             self.own.sync.set_clock(clock);
-            if verdict.early {
+            if decision.early {
                 break;
             }
         }
@@ -169,7 +169,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    fn verdict(&mut self, epoch: usize) -> Result<Verdict, Error> {
+    fn decide(&mut self, epoch: usize) -> Result<Decision, Error> {
         let Run { own: Own { sync, saving, .. }, components, .. } = self;
         let stop = components.interrupter.should_stop();
         let (mut early, mut actions) = (false, Vec::new());
@@ -178,10 +178,10 @@ impl<M: LearnerModel> Run<M> {
             let stopping = components.early_stopping.as_mut();
             early = stopping.is_some_and(|stopping| stopping.should_stop(epoch, &components.event_store));
         }
-        Verdict::agree(sync, stop, early, &actions)
+        Decision::agree(sync, stop, early, &actions)
     }
 
-    fn save(&mut self, epoch: usize, verdict: &Verdict) -> Result<(), Error> {
+    fn save(&mut self, epoch: usize, decision: &Decision) -> Result<(), Error> {
         let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
         let blobs = sync.with_averages(&learner.model(), |averaged, own| {
             let mut shown = learner.clone();
@@ -189,13 +189,13 @@ impl<M: LearnerModel> Run<M> {
             if let Some(checkpointer) = &mut components.checkpointer {
                 checkpointer.checkpoint(&shown, epoch, &components.event_store);
             }
-            verdict.save.then(|| records(&shown, own, &components.event_store))
+            decision.save.then(|| records(&shown, own, &components.event_store))
         })?;
         if let Some(blobs) = blobs {
             saving.save(sync, blobs, epoch)?;
         }
         if sync.rank() == 0 {
-            verdict.delete.iter().for_each(|old| saving.delete(*old));
+            decision.delete.iter().for_each(|old| saving.delete(*old));
         }
         Ok(())
     }

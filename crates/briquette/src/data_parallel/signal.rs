@@ -41,7 +41,7 @@ impl Signal {
 
     /// Sends it and receives the others'.
     pub(super) fn agree(self, sync: &mut Synchronizer) -> Result<Agreed, Error> {
-        let heard = sync.tell("batch count", &[self.to_byte()])?;
+        let heard = sync.gather_bytes("batch count", &[self.to_byte()])?;
         let any = |bit: u8| heard.iter().position(|b| b.first().is_some_and(|byte| byte >> bit & 1 == 1));
         let next = match (any(2), any(1)) {
             (Some(rank), _) => Next::Stopped(rank),
@@ -55,7 +55,7 @@ impl Signal {
 /// After every epoch: whether to go on, and rank 0's word on what to save. One byte from each rank to each, and eight
 /// from rank 0 for each checkpoint to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct Decision {
     /// The rank whose interrupter was used.
     pub(super) stopped: Option<usize>,
     /// Rank 0's early stopping.
@@ -66,14 +66,14 @@ pub(super) struct Verdict {
     pub(super) delete: Vec<usize>,
 }
 
-impl Verdict {
+impl Decision {
     /// Sends this rank's view; `early` and `actions` are taken from rank 0 only.
     pub(super) fn agree(
         sync: &mut Synchronizer,
         stop: bool,
         early: bool,
         actions: &[CheckpointingAction],
-    ) -> Result<Verdict, Error> {
+    ) -> Result<Decision, Error> {
         let save = actions.contains(&CheckpointingAction::Save);
         let mut mine = vec![u8::from(stop) | u8::from(early) << 1 | u8::from(save) << 2];
         for action in actions {
@@ -81,10 +81,10 @@ impl Verdict {
                 mine.extend((*epoch as u64).to_le_bytes());
             }
         }
-        let heard = sync.tell("end of epoch", &mine)?;
+        let heard = sync.gather_bytes("end of epoch", &mine)?;
         let first = |bytes: &[u8]| bytes.first().copied().unwrap_or_default();
         let (lead, rest) = (first(&heard[0]), heard[0].get(1..).unwrap_or_default());
-        Ok(Verdict {
+        Ok(Decision {
             stopped: heard.iter().position(|bytes| first(bytes) & 1 == 1),
             early: lead >> 1 & 1 == 1,
             save: lead >> 2 & 1 == 1,
@@ -96,7 +96,7 @@ impl Verdict {
 /// Refuses a run in which ranks would do different things.
 pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)]) -> Result<(), Error> {
     let mine: Vec<u8> = settings.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
-    let heard = sync.tell("comparison of settings", &mine)?;
+    let heard = sync.gather_bytes("comparison of settings", &mine)?;
     let this = sync.rank();
     for (rank, theirs) in heard.iter().enumerate() {
         for ((field, ours), theirs) in settings.iter().zip(theirs.as_chunks().0) {
@@ -142,10 +142,10 @@ mod tests {
     fn rank_0_decides_on_early_stopping_and_checkpoints() {
         let actions = [CheckpointingAction::Save, CheckpointingAction::Delete(3)];
         let heard = on_two_ranks(|rank, sync| match rank {
-            0 => Verdict::agree(sync, false, true, &actions),
-            _ => Verdict::agree(sync, true, false, &[CheckpointingAction::Delete(9)]),
+            0 => Decision::agree(sync, false, true, &actions),
+            _ => Decision::agree(sync, true, false, &[CheckpointingAction::Delete(9)]),
         });
-        let expected = Verdict { stopped: Some(1), early: true, save: true, delete: vec![3] };
+        let expected = Decision { stopped: Some(1), early: true, save: true, delete: vec![3] };
         assert_eq!(heard, [expected.clone(), expected]);
     }
 

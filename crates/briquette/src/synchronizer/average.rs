@@ -56,7 +56,9 @@ impl Synchronizer {
     /// Brings home what the strategy exchanges in the background, so that it can be saved.
     fn settle(&mut self) -> Result<(), Error> {
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        joined.strategy.settle(&mut self.comm).map_err(Error::from)
+        let settled = joined.strategy.settle(&mut self.comm);
+        // The others are about to wait for this rank.
+        settled.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
     /// Whether replicas have trained apart since the last average.
@@ -114,7 +116,7 @@ impl Synchronizer {
     }
 
     /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.
-    pub(crate) fn tell(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub(crate) fn gather_bytes(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (before, mut heard) = (self.comm.now(), Vec::new());
         self.comm.scope().operation = operation;
         self.comm.all_gather(mine, &mut heard)?;

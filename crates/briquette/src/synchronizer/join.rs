@@ -7,7 +7,7 @@ use burn::module::Module;
 use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
 use crate::error::Error;
 use crate::flat::{self, Inventory, Part};
-use crate::hello::{self, Identity};
+use crate::handshake::{self, Identity};
 use crate::probe::Probe;
 
 impl Synchronizer {
@@ -55,7 +55,7 @@ impl Synchronizer {
         let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let identity = self.identity(&inventory, rounding, optimizer);
-        let mixed = hello::compare(&mut self.comm, &identity, &inventory.layout)?;
+        let mixed = handshake::compare(&mut self.comm, &identity, &inventory.layout)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.
@@ -74,7 +74,7 @@ impl Synchronizer {
     /// The training loop's settings come first: they say best what is wrong.
     fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
         let (mut run, mut part) = self.settings.clone();
-        run.extend(hello::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
+        run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));

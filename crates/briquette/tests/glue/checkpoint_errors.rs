@@ -53,7 +53,7 @@ fn a_checkpoint_of_another_model_configuration_or_seed_says_what_differs() {
     assert!(load(Mlp::new(9), top_k(), 1, at).is_ok());
     // 6·8 + 8 + 8·3 + 3 values, and with 9 hidden ones 6·9 + 9 + 9·3 + 3.
     says(load(Mlp::wide(5, 9), top_k(), 1, at), &["another model", "83 values in 4 slots", "93 values in 4 slots"]);
-    says(load(Mlp::new(5), Config::dense(), 1, at), &["another configuration.feedback", "error there, absent here"]);
+    says(load(Mlp::new(5), Config::dense(), 1, at), &["another configuration.feedback", "error there, none here"]);
     says(load(Mlp::new(5), top_k(), 7, at), &["another seed", "1 there, 7 here"]);
 }
 

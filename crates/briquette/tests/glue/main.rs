@@ -1,7 +1,6 @@
 //! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
 
 mod averages;
-mod books;
 mod buffers;
 mod candidates;
 mod checkpoint_errors;
@@ -18,4 +17,5 @@ mod saving;
 mod seeded;
 mod skipped;
 mod strategies;
+mod timing;
 mod worlds;

@@ -23,13 +23,13 @@ where
 {
     let body = &body;
     let run = |mut comm: Session| {
-        let (by, before, verdict) = (comm.rank(), *comm.scope(), comm.verdict());
+        let (by, before, abort_cause) = (comm.rank(), *comm.scope(), comm.abort_cause());
         catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let reason = text.map_or("panicked".to_owned(), |text| format!("panicked: {text}"));
             // The session was dropped with the panic, and the transport kept what the rank was doing.
-            let during = match verdict() {
+            let during = match abort_cause() {
                 Some(CommError::Aborted { by: first, during, .. }) if first == by => during,
                 _ => before,
             };

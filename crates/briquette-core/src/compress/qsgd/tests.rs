@@ -62,7 +62,7 @@ fn max_norm_constant_is_attained_and_below_the_simple_bounds() {
         let t = s / m * ((s * s + m).sqrt() - s);
         let mut x = vec![(t / s) as f32; n];
         x[0] = 1.0;
-        let Class::Unbiased { omega } = qsgd.class(&x) else { panic!() };
+        let ErrorBound::Unbiased { omega } = qsgd.error_bound(&x) else { panic!() };
         assert!((qsgd.variance(&x) / norm2(&x) / omega - 1.0).abs() < 1e-5);
         assert!(omega <= (n as f64).sqrt() / (2.0 * s) && omega <= n as f64 / (4.0 * s * s));
         // Equal to n(1−t)/(2s√(s² + n)) with n for m.
@@ -73,8 +73,9 @@ fn max_norm_constant_is_attained_and_below_the_simple_bounds() {
 #[test]
 fn constants_by_hand() {
     let omega =
-        |levels, bucket, norm, len| match Qsgd::with_levels(levels, bucket, norm).unwrap().class(&vec![1.0; len]) {
-            Class::Unbiased { omega } => omega,
+        |levels, bucket, norm, len| match Qsgd::with_levels(levels, bucket, norm).unwrap().error_bound(&vec![1.0; len])
+        {
+            ErrorBound::Unbiased { omega } => omega,
             class => panic!("{class:?}"),
         };
     // L2 of 64 values, √n = 8: more levels than that, 64/16² = 1/4 (not 8/16); as many, both are 1; fewer, 8/4 (not 64/4²).
@@ -121,7 +122,7 @@ fn draws_are_unbiased_with_the_exact_variance_below_the_declared_one() {
     for (x, mut qsgd) in [gauss, outlier, vec![0.7; 40]].iter().flat_map(|x| both(3, 20).map(|q| (x, q))) {
         let exact = qsgd.variance(x);
         assert_unbiased(&mut qsgd, x, exact);
-        let Class::Unbiased { omega } = qsgd.class(x) else { panic!() };
+        let ErrorBound::Unbiased { omega } = qsgd.error_bound(x) else { panic!() };
         assert!(exact <= omega * norm2(x), "{qsgd:?}");
     }
 }

@@ -94,7 +94,7 @@ fn scaled_draws_are_unbiased_with_the_exact_variance() {
     let one_hot = (0..60).map(|i| if i == 11 { -3.0 } else { 0.0 }).collect();
     for x in [gauss, outlier, one_hot, vec![0.7; 60], vec![1e-40; 60]] {
         let (random_k, omega) = (fraction(0.2).scaled(), 4.0);
-        assert_eq!(random_k.class(&x), Class::Unbiased { omega });
+        assert_eq!(random_k.error_bound(&x), ErrorBound::Unbiased { omega });
         let (mut mean, mut energies) = (vec![0.0_f64; x.len()], Vec::new());
         for step in 0..DRAWS {
             let out = decoded(random_k, &x, Key::new(6).step(step));

@@ -36,7 +36,7 @@ pub(in crate::compress) fn kept(mut compressor: impl Compressor, x: &[f32], key:
 
 /// The naive twin of what keeps the largest: a sort, and as many as the class declares.
 pub(in crate::compress) fn keeps_the_largest_as_declared(compressor: impl Compressor, x: &[f32]) {
-    let Class::Contractive { delta } = compressor.class(x) else { panic!("not contractive") };
+    let ErrorBound::Contractive { delta } = compressor.error_bound(x) else { panic!("not contractive") };
     let indices = kept(compressor, x, Key::new(0));
     let nonzero = x.iter().filter(|v| **v != 0.0).count();
     assert_eq!(indices.len(), ((delta * x.len() as f64).round() as usize).min(nonzero));

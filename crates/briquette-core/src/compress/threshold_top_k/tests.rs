@@ -81,7 +81,7 @@ fn declared_class_holds_where_a_sample_decides() {
     for (seed, x) in [vec![0.7; 40_000], noise("gauss", 40_000, 2), noise("heavy", 40_000, 2)].iter().enumerate() {
         let mut message = Message::default();
         { fraction(0.01) }.compress_into(x, Key::new(seed as u64), &mut message);
-        let Class::Contractive { delta } = fraction(0.01).class(x) else { panic!() };
+        let ErrorBound::Contractive { delta } = fraction(0.01).error_bound(x) else { panic!() };
         assert_eq!(delta, 0.007);
         assert!(message.error_energy(x) <= (1.0 - delta) * crate::math::norm2(x));
     }

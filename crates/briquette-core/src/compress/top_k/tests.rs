@@ -46,8 +46,8 @@ fn three_of_eight_by_hand() {
 fn constants_by_hand() {
     // 3 of 8 are kept; with short values a little of them is lost. Equal magnitudes lose no less than 5 of 8.
     let (top, x) = (factor(8.0 / 3.0), [-2.0, 2.0, 2.0, -2.0, 2.0, 2.0, 2.0, 2.0]);
-    let delta = |values, x: &[f32]| match top.with_values(values).class(x) {
-        Class::Contractive { delta } => delta,
+    let delta = |values, x: &[f32]| match top.with_values(values).error_bound(x) {
+        ErrorBound::Contractive { delta } => delta,
         class => panic!("{class:?}"),
     };
     assert_eq!(delta(ValueKind::F32, &x), 0.375);
@@ -125,7 +125,7 @@ proptest! {
     ) {
         let message = compress(factor(c).with_values(values), &x);
         let error = distance2(&x, &decoded(&message));
-        let Class::Contractive { delta } = factor(c).with_values(values).class(&x) else { panic!() };
+        let ErrorBound::Contractive { delta } = factor(c).with_values(values).error_bound(&x) else { panic!() };
         prop_assert!(error <= (1.0 - delta) * norm2(&x) * (1.0 + 1e-12), "{} {}", error, norm2(&x));
         prop_assert!((message.error_energy(&x) - error).abs() <= 1e-12 * norm2(&x));
         if values == ValueKind::Q8 {

@@ -21,7 +21,7 @@
 //! | `ε`, `ω`, window | `epsilon`, `saturation`, `window` |
 //! | `N/100` | `smoothing` |
 //! | `T` | throughput |
-//! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`Previous`](crate::reduce::Previous) |
+//! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`LastExchange`](crate::reduce::LastExchange) |
 //! | ScalingPolicy | [`Policy`] |
 //!
 //! **Time.** The check of a window belongs to the end of its last step: it runs when what came of that step is known, before
@@ -76,7 +76,7 @@
 //! let probes: Vec<f64> = controller.needs().gains.iter().map(|f| f.get()).collect();
 //! assert_eq!(probes, [10.0, 20.0]);
 //! let facts = Default::default();
-//! let agreed = Agreed::new(&facts, &[]);
+//! let agreed = Agreed::new(&agreed_step, &[]);
 //! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
 //! // Averages move by 32/100: 0.68·0.72 + 0.32·0.50 = 0.65 is below 0.7, 0.68·0.80 + 0.32·0.70 = 0.77 is not.
@@ -87,7 +87,7 @@
 //! ```
 
 mod config;
-mod note;
+mod event;
 mod policy;
 mod state;
 #[cfg(test)]
@@ -99,8 +99,8 @@ pub use policy::Policy;
 
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
-use crate::reduce::Facts;
-use note::Note;
+use crate::reduce::AgreedStep;
+use event::Event;
 use throughput::{Entry, Throughput, ewma, samples_per_second};
 
 /// The controller; made by [`GraVacConfig::build`], described in the [module](self).
@@ -133,7 +133,7 @@ struct Search {
     last: Option<CompressionFactor>,
     /// What the next outcome is about, where gains were measured.
     sent: Option<Sent>,
-    note: Option<Note>,
+    note: Option<Event>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -248,18 +248,18 @@ impl GraVac {
     }
 
     /// Why the search must start again.
-    fn fallen(&self) -> Option<Note> {
+    fn fallen(&self) -> Option<Event> {
         let search = &self.search;
         let lost = |gain: Option<f64>| gain.is_some_and(|g| g < self.config.epsilon);
         let moved = search.safe > self.config.min;
         if lost(search.bold_gain) && (search.held.is_some() || (moved && lost(search.safe_gain))) {
-            return Some(Note::GainFell);
+            return Some(Event::GainFell);
         }
         let (held, now) = (search.held?, search.throughput.get(search.bold)?);
-        (now < (1.0 - self.config.hold_tolerance) * held).then_some(Note::ThroughputFell)
+        (now < (1.0 - self.config.hold_tolerance) * held).then_some(Event::ThroughputFell)
     }
 
-    fn start_again(&mut self, fallen: Note) {
+    fn start_again(&mut self, fallen: Event) {
         let search = &mut self.search;
         if search.safe != self.config.min {
             (search.safe, search.safe_gain) = (self.config.min, None);
@@ -292,18 +292,18 @@ impl GraVac {
             && (first.value - second.value) / second.value <= self.config.saturation
         {
             let (low, high) = if first.factor < second.factor { (first, second) } else { (second, first) };
-            return self.hold(low, Note::Saturated(low.factor, high.factor));
+            return self.hold(low, Event::Saturated(low.factor, high.factor));
         }
         let above = self.candidates.iter().find(|c| **c > self.search.bold);
         if let Some(next) = above.copied() {
             self.search.try_factor(next);
-            self.search.note = Some(Note::Next);
+            self.search.note = Some(Event::Next);
         } else if let Some((first, _)) = best.filter(|(first, _)| self.config.settle || first.factor.is_dense()) {
-            self.hold(first, Note::Best);
+            self.hold(first, Event::Best);
         }
     }
 
-    fn hold(&mut self, found: Entry, note: Note) {
+    fn hold(&mut self, found: Entry, note: Event) {
         self.search.note = Some(note);
         if found.factor.is_dense() {
             let windows = self.config.reprobe_windows;
@@ -321,7 +321,7 @@ impl GraVac {
         }
     }
 
-    fn explain(&self, sent: CompressionFactor, planned: bool, note: Option<Note>) -> String {
+    fn explain(&self, sent: CompressionFactor, planned: bool, note: Option<Event>) -> String {
         let search = &self.search;
         match note {
             Some(note) if planned || sent == search.bold => return note.explain(sent),
@@ -344,9 +344,9 @@ impl GraVac {
 }
 
 impl Controller for GraVac {
-    fn observe(&mut self, facts: &Facts) {
+    fn observe(&mut self, agreed_step: &AgreedStep) {
         // Nothing was measured, or nothing is known of the step before.
-        if let (Some(sent), Some(previous)) = (self.search.sent, &facts.previous) {
+        if let (Some(sent), Some(previous)) = (self.search.sent, &agreed_step.previous) {
             self.search.sent = None;
             if let Some(rate) = samples_per_second(previous, sent.factor) {
                 self.search.throughput.record(sent.factor, rate * sent.gain, self.smoothing);
@@ -374,7 +374,7 @@ impl Controller for GraVac {
         self.search.last = Some(sent.factor);
         self.search.sent = Some(sent).filter(|_| !self.probes.is_empty());
         if planned {
-            self.search.note = (self.search.dense_left == 0).then_some(Note::Timed);
+            self.search.note = (self.search.dense_left == 0).then_some(Event::Timed);
         } else {
             self.count_step();
         }

@@ -1,6 +1,6 @@
 //! What a resumed run needs of GraVAC: all of it, to the bit.
 
-use super::note::Note;
+use super::event::Event;
 use super::throughput::Throughput;
 use super::{GraVac, Search, Sent};
 use crate::CompressionFactor;
@@ -65,9 +65,9 @@ fn throughput(state: &State) -> Result<Throughput, StateError> {
     Throughput::from_numbers(saved).ok_or_else(|| mismatch("throughput", "factor, value, age of each entry", saved))
 }
 
-fn note(state: &State) -> Result<Option<Note>, StateError> {
+fn note(state: &State) -> Result<Option<Event>, StateError> {
     let Some(saved) = numbers(state, "note")? else { return Ok(None) };
-    Note::from_numbers(saved).map(Some).ok_or_else(|| mismatch("note", "a known kind", &saved))
+    Event::from_numbers(saved).map(Some).ok_or_else(|| mismatch("note", "a known kind", &saved))
 }
 
 /// The numbers of an entry that may be absent.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Key;
-use crate::reduce::{Facts, Previous};
+use crate::reduce::{AgreedStep, LastExchange};
 use crate::state::{State, Stateful};
 use proptest::prelude::*;
 
@@ -15,12 +15,12 @@ fn two() -> Policy {
     Policy::Geometric { ratio: 2.0 }
 }
 
-/// Takes steps as [`Adaptive`](crate::layer::Adaptive) does: `observe`, `needs`, `decide`.
+/// Takes steps as [`Adaptive`](crate::wrapper::Adaptive) does: `observe`, `needs`, `decide`.
 #[derive(Clone)]
 struct Driver {
     controller: GraVac,
     step: u64,
-    last: Option<Previous>,
+    last: Option<LastExchange>,
 }
 
 /// What a step decided.
@@ -39,20 +39,20 @@ impl Driver {
     fn step(&mut self, gain: &dyn Fn(f64) -> f64, seconds: &dyn Fn(f64) -> f64) -> Decided {
         self.observe();
         let gains: Vec<f64> = self.controller.needs().gains.iter().map(|f| gain(f.get())).collect();
-        let facts = Facts { step: self.step, ..Facts::default() };
-        let agreed = Agreed { norm2: 1.0, gains: &gains, ..Agreed::new(&facts, &[]) };
+        let agreed_step = AgreedStep { step: self.step, ..AgreedStep::default() };
+        let agreed = Agreed { norm2: 1.0, gains: &gains, ..Agreed::new(&agreed_step, &[]) };
         let decision = self.controller.decide(&agreed);
         let decided = Decided { factor: decision.factor().unwrap(), reason: decision.reason };
         let exchange_seconds = seconds(decided.factor.get());
-        self.last = Some(Previous { samples: 1000, exchange_seconds, ..Previous::default() });
+        self.last = Some(LastExchange { samples: 1000, exchange_seconds, ..LastExchange::default() });
         self.step += 1;
         decided
     }
 
     /// What is known of the step before, once.
     fn observe(&mut self) {
-        let facts = Facts { step: self.step, previous: self.last.take(), ..Facts::default() };
-        self.controller.observe(&facts);
+        let agreed_step = AgreedStep { step: self.step, previous: self.last.take(), ..AgreedStep::default() };
+        self.controller.observe(&agreed_step);
     }
 
     /// The factors of the next `steps` steps as (factor, how often in a row), and the reasons given.
@@ -293,8 +293,8 @@ fn a_nan_gain_counts_as_zero_and_does_not_stay() {
     assert_eq!(driver.run(50, &|_| 0.9, &no_clock).0.last().unwrap().0, 20.0);
     // Without any gain nothing but dense is known to be safe, whatever ε.
     let mut blind = GraVacConfig { epsilon: 0.0, ..GraVacConfig::default() }.build(2).unwrap();
-    let facts = Facts::default();
-    assert_eq!(blind.decide(&Agreed::new(&facts, &[])).factor(), Some(CompressionFactor::DENSE));
+    let agreed_step = AgreedStep::default();
+    assert_eq!(blind.decide(&Agreed::new(&agreed_step, &[])).factor(), Some(CompressionFactor::DENSE));
 }
 
 /// Numbers that pass `ε` now and then, with a clock that makes every kind of check happen.

@@ -1,7 +1,7 @@
 //! Compression throughput per factor: the paper's table `T`.
 
 use crate::CompressionFactor;
-use crate::reduce::Previous;
+use crate::reduce::LastExchange;
 
 /// Samples per second times gain, of one factor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +76,7 @@ impl Throughput {
 /// Samples per second of a step at `factor`; `None` without a clock.
 ///
 /// A dense step is not charged for what was spent on probing: without compression nobody would probe (Alg. 1, line 25).
-pub(super) fn samples_per_second(step: &Previous, factor: CompressionFactor) -> Option<f64> {
+pub(super) fn samples_per_second(step: &LastExchange, factor: CompressionFactor) -> Option<f64> {
     let compress = if factor.is_dense() { 0.0 } else { step.compress_seconds };
     let seconds = step.compute_seconds + compress + step.exchange_seconds;
     let rate = step.samples as f64 / seconds;
@@ -119,22 +119,22 @@ mod tests {
 
     #[test]
     fn without_a_clock_there_is_no_throughput() {
-        let step = |seconds| Previous { samples: 128, exchange_seconds: seconds, ..Previous::default() };
+        let step = |seconds| LastExchange { samples: 128, exchange_seconds: seconds, ..LastExchange::default() };
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 5e-324] {
             assert_eq!(samples_per_second(&step(seconds), factor(10.0)), None, "{seconds}");
         }
         assert_eq!(samples_per_second(&step(2.0), factor(10.0)), Some(64.0));
-        assert_eq!(samples_per_second(&Previous { samples: 0, ..step(2.0) }, factor(10.0)), None);
+        assert_eq!(samples_per_second(&LastExchange { samples: 0, ..step(2.0) }, factor(10.0)), None);
     }
 
     #[test]
     fn a_dense_step_is_not_charged_for_probing() {
-        let step = Previous {
+        let step = LastExchange {
             samples: 12,
             compute_seconds: 1.0,
             compress_seconds: 2.0,
             exchange_seconds: 3.0,
-            ..Previous::default()
+            ..LastExchange::default()
         };
         assert_eq!(samples_per_second(&step, factor(10.0)), Some(2.0));
         assert_eq!(samples_per_second(&step, CompressionFactor::DENSE), Some(3.0));

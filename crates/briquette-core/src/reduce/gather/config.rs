@@ -2,7 +2,7 @@
 
 use super::{Gather, Grain};
 use crate::Layout;
-use crate::compress::{Class, Compressor, Dense, Spec};
+use crate::compress::{Compressor, Dense, ErrorBound, Spec};
 use crate::config::{
     CompressorConfig, Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, probes, worse,
 };
@@ -57,9 +57,9 @@ impl ReducerSettings for GatherConfig {
         }
     }
 
-    fn class(&self, len: usize) -> Option<Class> {
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let compressor = self.compressor.build();
-        probes(len).map(|x| compressor.class(&x)).reduce(worse)
+        probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)
     }
 
     fn compressor(&self) -> Option<CompressorConfig> {

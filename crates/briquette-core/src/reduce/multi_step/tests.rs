@@ -2,7 +2,7 @@ use super::*;
 use crate::aggregate::Mean;
 use crate::comm::{Local, Session};
 use crate::compress::{Compressor, Norm, Qsgd, ScaledSign, TopK};
-use crate::reduce::{Facts, Gather, SharedRandomK};
+use crate::reduce::{AgreedStep, Gather, SharedRandomK};
 use crate::{Key, Layout, Message};
 use rand::Rng;
 
@@ -15,10 +15,10 @@ fn exchange<R: Reducer>(
 ) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
     let body = |mut comm: Session| {
         let input = input(comm.rank());
-        let (layout, facts) = (Layout::flat(input.len()), Facts::default());
+        let (layout, agreed_step) = (Layout::flat(input.len()), AgreedStep::default());
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
         let (slots, out) = (layout.slots(), Some(&mut sent[..]));
-        let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
+        let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: out };
         let exchanged = make().exchange(round, &mut comm)?;
         Ok::<_, ReduceError>((average, sent, exchanged.traffic))
     };
@@ -155,11 +155,18 @@ fn the_error_contracts_with_every_round() {
 /// Mean of the results over draws, and their mean error, relative.
 fn statistics<R: Reducer>(x: &[f32], draws: u64, mut reducer: R) -> (Vec<f64>, f64) {
     let mut comm = Local::world(1).remove(0);
-    let (layout, facts) = (Layout::flat(x.len()), Facts::default());
+    let (layout, agreed_step) = (Layout::flat(x.len()), AgreedStep::default());
     let (mut mean, mut lost) = (vec![0.0; x.len()], 0.0);
     for step in 0..draws {
         let (key, mut average) = (Key::new(11).step(step), vec![0.0; x.len()]);
-        let round = Round { key, slots: layout.slots(), facts: &facts, input: x, average: &mut average, sent: None };
+        let round = Round {
+            key,
+            slots: layout.slots(),
+            agreed_step: &agreed_step,
+            input: x,
+            average: &mut average,
+            sent: None,
+        };
         reducer.exchange(round, &mut comm).unwrap();
         lost += error(x, &average) / energy(x) / draws as f64;
         mean.iter_mut().zip(&average).for_each(|(mean, v)| *mean += f64::from(*v) / draws as f64);

@@ -1,8 +1,8 @@
 use super::*;
 use crate::Layout;
 use crate::comm::{Local, Session};
-use crate::layer::ErrorFeedback;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
+use crate::wrapper::ErrorFeedback;
 use rand_distr::{Distribution, StandardNormal};
 
 #[test]
@@ -36,9 +36,10 @@ fn noise(rank: usize, step: u64, len: usize) -> Vec<f32> {
 /// One exchange of the layout above: the average.
 fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
-    let facts = Facts { step, ..Facts::default() };
+    let agreed_step = AgreedStep { step, ..AgreedStep::default() };
     let (key, slots) = (Key::new(6).step(step), layout.slots());
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer
+        .exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 

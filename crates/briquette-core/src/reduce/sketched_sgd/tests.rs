@@ -1,6 +1,6 @@
 use super::*;
 use crate::comm::{Local, Session, all_reduce_traffic};
-use crate::reduce::{Dense, Facts};
+use crate::reduce::{AgreedStep, Dense};
 use crate::{Layout, Traffic};
 
 fn factor(value: f64) -> CompressionFactor {
@@ -15,10 +15,10 @@ fn exchange<R: Reducer>(
 ) -> Vec<(Vec<f32>, Vec<f32>, Traffic)> {
     let body = |mut comm: Session| {
         let input = input(comm.rank());
-        let (layout, facts, key) = (Layout::flat(input.len()), Facts::default(), Key::new(3));
+        let (layout, agreed_step, key) = (Layout::flat(input.len()), AgreedStep::default(), Key::new(3));
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
         let (slots, out) = (layout.slots(), Some(&mut sent[..]));
-        let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
+        let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: out };
         let traffic = make().reduce(round, &mut comm)?.traffic;
         Ok::<_, ReduceError>((average, sent, traffic))
     };

@@ -1,8 +1,8 @@
 use super::count::{HEADER, count_with};
 use super::*;
 use crate::comm::{Local, Session};
-use crate::layer::ErrorFeedback;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
+use crate::wrapper::ErrorFeedback;
 use crate::{Layout, Traffic};
 use rand::Rng;
 
@@ -23,9 +23,10 @@ fn exchange<R: Reducer>(
         let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
         let mut traffic = Traffic::default();
         for step in 0..steps {
-            let (facts, key) = (Facts { step, ..Facts::default() }, Key::new(3).step(step));
+            let (agreed_step, key) = (AgreedStep { step, ..AgreedStep::default() }, Key::new(3).step(step));
             let (slots, out) = (layout.slots(), Some(&mut sent[..]));
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: out };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: out };
             traffic = reducer.reduce(round, &mut comm)?.traffic;
         }
         Ok::<_, ReduceError>((average, sent, traffic))
@@ -134,11 +135,11 @@ fn fed_back_no_coordinate_waits_for_ever() {
     let inputs: Vec<Vec<f32>> = (0..world).map(|rank| skewed(rank, len)).collect();
     let body = |mut comm: Session| {
         let mut reducer = ErrorFeedback::new(SparseAllReduce::new(factor(10.0)));
-        let (layout, facts) = (Layout::flat(len), Facts::default());
+        let (layout, agreed_step) = (Layout::flat(len), AgreedStep::default());
         let (mut sum, mut average) = (vec![0.0_f64; len], vec![0.0; len]);
         for step in 0..steps {
             let (key, slots, input) = (Key::new(0).step(step), layout.slots(), &inputs[comm.rank()][..]);
-            let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: None };
+            let round = Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             sum.iter_mut().zip(&average).for_each(|(sum, v)| *sum += f64::from(*v));
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::comm::Local;
-use crate::reduce::Facts;
+use crate::reduce::AgreedStep;
 use crate::{Key, Layout};
 
 fn layout() -> Layout {
@@ -15,9 +15,15 @@ fn reduce(inputs: &[Vec<f32>], layout: &Layout, key: Key) -> Vec<(Vec<f32>, Vec<
             .map(|(mut comm, input)| {
                 scope.spawn(move || {
                     let (mut average, mut sent) = (vec![0.0; input.len()], vec![0.0; input.len()]);
-                    let (slots, facts) = (layout.slots(), Facts::default());
-                    let round =
-                        Round { key, slots, facts: &facts, input, average: &mut average, sent: Some(&mut sent) };
+                    let (slots, agreed_step) = (layout.slots(), AgreedStep::default());
+                    let round = Round {
+                        key,
+                        slots,
+                        agreed_step: &agreed_step,
+                        input,
+                        average: &mut average,
+                        sent: Some(&mut sent),
+                    };
                     let mut reducer = TernaryAllReduce::new(TernGrad::unclipped());
                     let exchanged = reducer.reduce(round, &mut comm).unwrap();
                     (average, sent, exchanged.traffic.sent)
@@ -71,11 +77,11 @@ fn clipped_by_itself_each_rank_sends_at_most_the_shared_scale() {
     let (layout, mut outlier) = (Layout::flat(25), vec![1.0; 25]);
     outlier[3] = -10.0;
     let mut comm = Local::world(1).remove(0);
-    let (mut average, facts) = (vec![0.0; 25], Facts::default());
+    let (mut average, agreed_step) = (vec![0.0; 25], AgreedStep::default());
     let round = Round {
         key: Key::new(2),
         slots: layout.slots(),
-        facts: &facts,
+        agreed_step: &agreed_step,
         input: &outlier,
         average: &mut average,
         sent: None,
@@ -117,10 +123,16 @@ fn frames_that_do_not_fit_are_errors_that_name_the_rank() {
                 let _ = other.all_gather(&scales, &mut Vec::new());
                 other
             });
-            let (layout, facts, mut average) = (Layout::flat(2), Facts::default(), [0.0; 2]);
+            let (layout, agreed_step, mut average) = (Layout::flat(2), AgreedStep::default(), [0.0; 2]);
             let (slots, input) = (layout.slots(), [1.0, 2.0]);
-            let round =
-                Round { key: Key::new(0), slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round = Round {
+                key: Key::new(0),
+                slots,
+                agreed_step: &agreed_step,
+                input: &input,
+                average: &mut average,
+                sent: None,
+            };
             let mut reducer = TernaryAllReduce::new(TernGrad::unclipped());
             reducer.reduce(round, &mut world[0]).unwrap_err().to_string()
         });

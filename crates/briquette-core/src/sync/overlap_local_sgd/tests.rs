@@ -86,7 +86,8 @@ fn it_trains_as_well_as_local_sgd_of_the_same_period() {
 fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
     let compute = Duration::from_millis(50);
     let seconds = |latency: &str, overlapped: bool| {
-        let simulation = Simulation { world: 4, network: format!("100mbit,{latency}").parse().unwrap(), compute };
+        let simulation =
+            Simulation { world: 4, network: format!("100mbit,{latency}").parse().unwrap(), compute: vec![compute] };
         let sgd = Sgd { steps: 40, ..SGD };
         // 100 000 values: 6 rounds of 100 kB are 48 ms at 100 Mbit/s.
         let start = vec![0.0; 100_000];
@@ -115,10 +116,10 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
     let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
     let (mut first, mut x) = (overlap(settings.clone()), [8.0]);
     first.begin(&[0.0]);
-    let facts = |step| Facts { step, learning_rate: Some(1.0), ..Facts::default() };
+    let agreed_step = |step| AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
     let mut step = |overlap: &mut OverlapLocalSgd<Dense>, x: &mut [f32], step| {
-        let facts = facts(step);
-        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), facts: &facts, ranks: &[] };
+        let agreed_step = agreed_step(step);
+        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
         overlap.after_step(x, &cx, &mut comm).unwrap();
         overlap.commit();
         overlap.after_commit(&cx, &mut comm);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::aggregate::Mean;
 use crate::comm::Local;
-use crate::compress::{Class, Compressor, TopK};
+use crate::compress::{Compressor, ErrorBound, TopK};
 use crate::reduce::Gather;
 use crate::{CompressionFactor, Key, Layout, Message};
 
@@ -13,9 +13,9 @@ fn reducer(make: fn(Gather<TopK, Mean>) -> Fed) -> Fed {
 
 fn step(reducer: &mut Fed, input: [f32; 2], learning_rate: Option<f64>) -> Result<[f32; 2], ReduceError> {
     let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
-    let facts = Facts { learning_rate, ..Facts::default() };
+    let agreed_step = AgreedStep { learning_rate, ..AgreedStep::default() };
     let (key, slots) = (Key::new(0), layout.slots());
-    let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+    let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
     reducer.exchange(round, &mut Local::world(1).remove(0)).map(|_| average)
 }
 
@@ -101,8 +101,8 @@ impl Compressor for Opposite {
             false => out.write_dense(&opposite.collect::<Vec<_>>()).unwrap(),
         }
     }
-    fn class(&self, _x: &[f32]) -> Class {
-        Class::Biased { omega: 4.0 }
+    fn error_bound(&self, _x: &[f32]) -> ErrorBound {
+        ErrorBound::Biased { omega: 4.0 }
     }
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::DENSE
@@ -113,10 +113,11 @@ impl Compressor for Opposite {
 fn what_stays_behind_is_finite_or_the_exchange_fails() {
     for sparse in [true, false] {
         let mut fed = ErrorFeedback::new(Gather::new(Opposite(sparse), Mean));
-        let (layout, mut average, facts) = (Layout::flat(2), [0.0; 2], Facts::default());
+        let (layout, mut average, agreed_step) = (Layout::flat(2), [0.0; 2], AgreedStep::default());
         let mut step = |input: [f32; 2]| {
             let (key, slots) = (Key::new(0), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             fed.exchange(round, &mut Local::world(1).remove(0)).map(|_| fed.residual().to_vec())
         };
         assert_eq!(step([1.0, 2.0]).unwrap(), [2.0, if sparse { 2.0 } else { 4.0 }]);

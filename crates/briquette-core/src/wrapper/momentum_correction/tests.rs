@@ -3,8 +3,8 @@ use crate::aggregate::Mean;
 use crate::comm::{Local, Session};
 use crate::compress::TopK;
 use crate::control::Constant;
-use crate::layer::{Adaptive, ErrorFeedback};
-use crate::reduce::{Dense, Facts, Gather};
+use crate::reduce::{AgreedStep, Dense, Gather};
+use crate::wrapper::{Adaptive, ErrorFeedback};
 use crate::{CompressionFactor, Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
@@ -19,9 +19,10 @@ fn settings(momentum: f32) -> Momentum {
 /// One exchange: the average.
 fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (Layout::flat(input.len()), vec![0.0; input.len()]);
-    let facts = Facts { step, ..Facts::default() };
+    let agreed_step = AgreedStep { step, ..AgreedStep::default() };
     let (key, slots) = (Key::new(3).step(step), layout.slots());
-    reducer.exchange(Round { key, slots, facts: &facts, input, average: &mut average, sent: None }, comm)?;
+    reducer
+        .exchange(Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None }, comm)?;
     Ok(average)
 }
 
@@ -80,11 +81,13 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
             for step in 0..10 {
                 let input = noise(comm.rank(), step, 40);
                 let (mut average, mut sent) = (vec![0.0; 40], vec![0.0; 40]);
-                let facts = Facts::default();
+                let agreed_step = AgreedStep::default();
                 let (key, slots) = (Key::new(0), layout.slots());
                 let (out, own) = (&mut average, Some(&mut sent[..]));
-                reducer
-                    .exchange(Round { key, slots, facts: &facts, input: &input, average: out, sent: own }, &mut comm)?;
+                reducer.exchange(
+                    Round { key, slots, agreed_step: &agreed_step, input: &input, average: out, sent: own },
+                    &mut comm,
+                )?;
                 for (i, sent) in sent.iter().enumerate() {
                     let kept = [reducer.velocity()[i], reducer.pending()[i]];
                     assert_eq!(*sent != 0.0, kept == [0.0, 0.0], "step {step}, value {i}: {sent}, {kept:?}");

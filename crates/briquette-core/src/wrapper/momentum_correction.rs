@@ -40,15 +40,15 @@
 //! (arXiv 1712.01887), §3 and algorithm 4.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, Facts, Reducer, Round}};
-//! use briquette_core::layer::{Momentum, MomentumCorrection};
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
+//! use briquette_core::wrapper::{Momentum, MomentumCorrection};
 //! let mut comm = Local::world(1).remove(0);
 //! let mut reducer = MomentumCorrection::new(Dense, Momentum::default())?;
 //! let layout = Layout::flat(1);
 //! let mut sums = vec![];
 //! for _ in 0..3 {
 //!     let mut average = [0.0];
-//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!         input: &[1.0], average: &mut average, sent: None }, &mut comm)?;
 //!     sums.push(average[0]);
 //! }
@@ -177,10 +177,10 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         self.pending.fit(len)?;
         self.sent.resize(len, 0.0);
         self.accumulate(round.input, comm.world());
-        let Round { key, slots, facts, average, sent: wanted, .. } = round;
+        let Round { key, slots, agreed_step, average, sent: wanted, .. } = round;
         let pending = self.pending.next_mut();
         check_finite(pending, 1.0, slots, comm.rank())?;
-        let inner = Round { key, slots, facts, input: pending, average, sent: Some(&mut self.sent) };
+        let inner = Round { key, slots, agreed_step, input: pending, average, sent: Some(&mut self.sent) };
         let exchanged = self.inner.reduce(inner, comm)?;
         keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
         if let Some(wanted) = wanted {

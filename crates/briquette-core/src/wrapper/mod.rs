@@ -42,7 +42,7 @@ fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: u
 
 /// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have
 /// become infinite.
-fn check_finite(fed: &[f32], scale: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+pub(crate) fn check_finite(fed: &[f32], scale: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
     let mut slot = not_finite(fed, slots);
     if scale != 1.0 && slot.is_none() {
         let leaves_range = |slot: &&Slot| fed[slot.range()].iter().any(|v| !(v * scale).is_finite());

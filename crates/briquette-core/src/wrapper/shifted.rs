@@ -47,13 +47,13 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK};
-//! use briquette_core::{layer::Shifted, reduce::{Facts, Gather, Reducer, Round}};
+//! use briquette_core::{wrapper::Shifted, reduce::{AgreedStep, Gather, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let mut reducer = Shifted::ef21(Gather::new(TopK::fraction(0.5)?, Mean));
 //! let layout = Layout::flat(2);
 //! let mut step = |input: [f32; 2]| {
 //!     let mut average = [0.0; 2];
-//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm).map(|_| average)
 //! };
 //! assert_eq!(step([3.0, 2.0])?, [3.0, 0.0]); // the larger one …
@@ -184,8 +184,8 @@ impl<R: Reducer> Reducer for Shifted<R> {
             *difference = input - memory;
         }
         check_finite(difference, 1.0, round.slots, rank)?;
-        let Round { key, slots, facts, average, sent, .. } = round;
-        let part = Round { key, slots, facts, input: difference, average: &mut *average, sent: Some(delta) };
+        let Round { key, slots, agreed_step, average, sent, .. } = round;
+        let part = Round { key, slots, agreed_step, input: difference, average: &mut *average, sent: Some(delta) };
         let exchanged = self.inner.reduce(part, comm)?;
         self.stage_mean(average, slots)?;
         self.stage_own(sent, slots, rank)?;

@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Energies, Exchanged, Facts, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
+use crate::reduce::{AgreedStep, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
@@ -122,8 +122,8 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
-        let exchanged = if overlapped {
+        let exchanged = if self.overlapped && self.buckets.len() > 1 {
+            comm.open(CHANNEL)?;
             self.reduce_overlapped(round, comm)?
         } else {
             let done = self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm));
@@ -189,12 +189,12 @@ impl<R: Reducer + 'static> Knob for Bucketed<R> {
 impl<R: Reducer + 'static> Bucketed<R> {
     /// Exchanges the buckets of odd number in the background, and the others meanwhile.
     fn reduce_overlapped(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Round { key, facts: &facts, .. } = round;
+        let Round { key, agreed_step: &agreed_step, .. } = round;
         let (mut odd, even): (Vec<_>, Vec<_>) = self.buckets.drain(..).partition(|bucket| bucket.index % 2 == 1);
         self.buckets = even;
         odd.iter_mut().for_each(|bucket| bucket.copy_in(&round));
         let pending = comm.start(CHANNEL, move |comm| {
-            let done = until_failure(odd.iter_mut().map(|bucket| bucket.reduce_moved((key, &facts), comm)));
+            let done = until_failure(odd.iter_mut().map(|bucket| bucket.reduce_moved((key, &agreed_step), comm)));
             (odd, done)
         });
         let mut done = until_failure(self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm)));
@@ -227,7 +227,7 @@ impl<R: Reducer> Bucket<R> {
         let share = Round {
             key: whole.key.bucket(*index),
             slots,
-            facts: whole.facts,
+            agreed_step: whole.agreed_step,
             input: &whole.input[range.clone()],
             average: &mut whole.average[range.clone()],
             sent: whole.sent.as_deref_mut().map(|sent| &mut sent[range.clone()]),
@@ -237,11 +237,11 @@ impl<R: Reducer> Bucket<R> {
     }
 
     /// The same over this bucket's own vectors.
-    fn reduce_moved(&mut self, (key, facts): (Key, &Facts), comm: &mut Session) -> Done {
+    fn reduce_moved(&mut self, (key, agreed_step): (Key, &AgreedStep), comm: &mut Session) -> Done {
         let Bucket { index, slots, reducer, moved: [input, average, sent], .. } = self;
         let sent = (!sent.is_empty()).then_some(&mut sent[..]);
         comm.scope().bucket = Some(*index);
-        let share = Round { key: key.bucket(*index), slots, facts, input, average, sent };
+        let share = Round { key: key.bucket(*index), slots, agreed_step, input, average, sent };
         Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
     }
 

@@ -75,7 +75,7 @@ mod tests {
     use crate::aggregate::Mean;
     use crate::comm::Local;
     use crate::compress::{Norm, Qsgd};
-    use crate::reduce::{Facts, Gather, Selection};
+    use crate::reduce::{AgreedStep, Gather, Selection};
     use crate::{Key, Layout, Traffic};
 
     fn averages(wrap: impl Fn(Gather<Qsgd, Mean>) -> Box<dyn Reducer> + Sync) -> Vec<Vec<f32>> {
@@ -83,8 +83,9 @@ mod tests {
             let (layout, mut average) = (Layout::flat(200_000), vec![0.0; 200_000]);
             let input: Vec<f32> = (0..200_000).map(|i| (i as f32 * 0.37 + comm.rank() as f32).sin()).collect();
             let mut reducer = wrap(Gather::new(Qsgd::new(4, 512, Norm::Max).unwrap(), Mean));
-            let (key, slots, facts) = (Key::new(3), layout.slots(), Facts::default());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let (key, slots, agreed_step) = (Key::new(3), layout.slots(), AgreedStep::default());
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             reducer.reduce(round, &mut comm)?;
             Ok::<_, ReduceError>(average)
         })
@@ -118,9 +119,10 @@ mod tests {
     #[test]
     fn what_is_inside_runs_in_a_pool_of_so_many_threads() {
         let place = |reducer: &mut dyn Reducer| {
-            let (layout, mut average, facts) = (Layout::flat(2), [9.0; 2], Facts::default());
+            let (layout, mut average, agreed_step) = (Layout::flat(2), [9.0; 2], AgreedStep::default());
             let (key, slots) = (Key::new(3), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &[0.0; 2], average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &[0.0; 2], average: &mut average, sent: None };
             reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
             average
         };

@@ -1,9 +1,9 @@
 use super::*;
 use crate::aggregate::Mean;
 use crate::comm::{Local, Session};
-use crate::compress::{Class, Compressor, Norm, Qsgd, TopK};
-use crate::layer::ErrorFeedback;
-use crate::reduce::{Dense, Facts, Gather};
+use crate::compress::{Compressor, ErrorBound, Norm, Qsgd, TopK};
+use crate::reduce::{AgreedStep, Dense, Gather};
+use crate::wrapper::ErrorFeedback;
 use crate::{CompressionFactor, Key, Layout, Message};
 
 /// What a rank sees of a run: the averages, and its layer at the end.
@@ -22,9 +22,10 @@ fn run<R: Reducer>(
             let input = input(comm.rank(), step, averages.last().map_or(&[], Vec::as_slice));
             let layout = Layout::flat(input.len());
             let mut average = vec![0.0; input.len()];
-            let facts = Facts { step, ..Facts::default() };
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
             let (key, slots) = (Key::new(3).step(step), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             averages.push(average);
         }
@@ -72,10 +73,12 @@ fn a_difference_that_is_not_finite_is_refused_and_the_memories_stay() {
     let mut reducer = Shifted::ef21(Dense);
     let layout = Layout::new([("w", vec![1]), ("b", vec![1])]);
     let mut step = |reducer: &mut Shifted<Dense>, input: [f32; 2]| {
-        let (mut average, facts) = ([0.0; 2], Facts::default());
+        let (mut average, agreed_step) = ([0.0; 2], AgreedStep::default());
         let (key, slots) = (Key::new(0), layout.slots());
-        reducer
-            .exchange(Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None }, &mut comm)
+        reducer.exchange(
+            Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None },
+            &mut comm,
+        )
     };
     step(&mut reducer, [1.0, f32::MAX]).unwrap();
     let error = step(&mut reducer, [1.0, -f32::MAX]).unwrap_err();
@@ -152,7 +155,7 @@ fn diana_distortion_contracts_by_one_minus_alpha_a_call_in_the_mean() {
     let (vectors, bucket) = (64, 32);
     let qsgd = Qsgd::new(2, bucket, Norm::L2).unwrap();
     let len = vectors * bucket;
-    let Class::Unbiased { omega } = qsgd.class(&vec![1.0; len]) else { unreachable!() };
+    let ErrorBound::Unbiased { omega } = qsgd.error_bound(&vec![1.0; len]) else { unreachable!() };
     let alpha = 1.0 / (1.0 + omega);
     let g = dyadic(0, 0, len);
     for steps in [1, 5, 20, 60] {
@@ -192,9 +195,10 @@ fn descend<R: Reducer>(world: usize, steps: u64, rate: f32, make: impl Fn() -> R
         let (mut reducer, layout, mut x) = (make(), Layout::flat(10), vec![0.0_f32; 10]);
         for step in 0..steps {
             let input: Vec<f32> = (0..10).map(|j| curvature[j] * (x[j] - centre[j])).collect();
-            let (mut average, facts) = (vec![0.0; 10], Facts::default());
+            let (mut average, agreed_step) = (vec![0.0; 10], AgreedStep::default());
             let (key, slots) = (Key::new(1).step(step), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             (0..10).for_each(|j| x[j] -= rate * average[j]);
         }
@@ -212,7 +216,7 @@ fn descend<R: Reducer>(world: usize, steps: u64, rate: f32, make: impl Fn() -> R
 fn on_ranks_that_differ_only_memories_reach_the_optimum() {
     // L = 1.98, W = 4; QSGD of 2 bits: omega = 1.08, so DIANA allows rates up to 0.19.
     let qsgd = Qsgd::new(2, 512, Norm::Max).unwrap();
-    let Class::Unbiased { omega } = qsgd.class(&[1.0; 10]) else { unreachable!() };
+    let ErrorBound::Unbiased { omega } = qsgd.error_bound(&[1.0; 10]) else { unreachable!() };
     let alpha = (1.0 / (1.0 + omega)) as f32;
     let plain = descend(4, 1500, 0.1, || Gather::new(qsgd, Mean));
     let diana = descend(4, 1500, 0.1, || Shifted::diana(Gather::new(qsgd, Mean), alpha).unwrap());
@@ -234,9 +238,10 @@ fn three_ranks<R: Reducer>(steps: usize, make: impl Fn() -> R + Sync) -> Vec<f32
         for _ in 0..steps {
             let along = 2.0 * (a[0] * x[0] + a[1] * x[1] + a[2] * x[2]);
             let input = [0, 1, 2].map(|j| along * a[j] + 0.5 * x[j]);
-            let (mut average, facts) = ([0.0; 3], Facts::default());
+            let (mut average, agreed_step) = ([0.0; 3], AgreedStep::default());
             let (key, slots) = (Key::new(0), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             (0..3).for_each(|j| x[j] -= 0.02 * average[j]);
             sizes.push(x.iter().fold(0.0_f32, |m, v| m.max(v.abs())));

@@ -96,11 +96,11 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
 
     fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
-        self.controller.observe(round.facts);
+        self.controller.observe(round.agreed_step);
         let moments = self.measure(&round, comm)?;
         let (norm2, gains) = self.whole.split_first().map_or((0.0, &[][..]), |(norm2, gains)| (*norm2, gains));
-        let (facts, slots, energies) = (round.facts, round.slots, &self.energies);
-        let decision = self.controller.decide(&Agreed { facts, slots, norm2, moments, gains, energies });
+        let (agreed_step, slots, energies) = (round.agreed_step, round.slots, &self.energies);
+        let decision = self.controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains, energies });
         if let Levels::PerSlot(factors) = decision.levels {
             assert_eq!(factors.len(), slots.len(), "a controller must decide for each slot, or for all as one");
         }

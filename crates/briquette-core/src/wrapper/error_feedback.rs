@@ -35,13 +35,13 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK};
-//! use briquette_core::{layer::ErrorFeedback, reduce::{Facts, Gather, Reducer, Round}};
+//! use briquette_core::{wrapper::ErrorFeedback, reduce::{AgreedStep, Gather, Reducer, Round}};
 //! let mut comm = Local::world(1).remove(0);
 //! let mut reducer = ErrorFeedback::new(Gather::new(TopK::fraction(0.5)?, Mean));
 //! let layout = Layout::flat(2);
 //! let mut step = |input: [f32; 2]| {
 //!     let mut average = [0.0; 2];
-//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!         input: &input, average: &mut average, sent: None }, &mut comm).map(|_| average)
 //! };
 //! assert_eq!(step([3.0, 2.0])?, [3.0, 0.0]); // 2 stays behind …
@@ -53,7 +53,7 @@ use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::add_scaled;
-use crate::reduce::{Exchanged, Facts, Kept, Reducer, Round, Unsent};
+use crate::reduce::{AgreedStep, Exchanged, Kept, Reducer, Round, Unsent};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
@@ -80,19 +80,19 @@ impl<R: Reducer> ErrorFeedback<R> {
     }
 
     /// With the memory inside the learning rate. Rounds must then tell the rate, see
-    /// [`Facts::learning_rate`](crate::reduce::Facts::learning_rate).
+    /// [`AgreedStep::learning_rate`](crate::reduce::AgreedStep::learning_rate).
     pub fn inside_learning_rate(inner: R) -> Self {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
     }
 
     /// The learning rate that the memory is in; 1 outside.
-    fn rate(&self, facts: &Facts) -> Result<f32, ReduceError> {
-        match (self.inside, facts.learning_rate) {
+    fn rate(&self, agreed_step: &AgreedStep) -> Result<f32, ReduceError> {
+        match (self.inside, agreed_step.learning_rate) {
             (false, _) => Ok(1.0),
             // Its inverse must be a number, too.
             (true, Some(rate)) if rate == 0.0 || (1e-30..=1e30).contains(&rate) => Ok(rate as f32),
-            (true, Some(rate)) => Err(ReduceError::LearningRate { step: facts.step, rate }),
-            (true, None) => Err(ReduceError::NoLearningRate { step: facts.step }),
+            (true, Some(rate)) => Err(ReduceError::LearningRate { step: agreed_step.step, rate }),
+            (true, None) => Err(ReduceError::NoLearningRate { step: agreed_step.step }),
         }
     }
 
@@ -160,16 +160,16 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let rate = self.rate(round.facts)?;
+        let rate = self.rate(round.agreed_step)?;
         let (len, rank) = (round.input.len(), comm.rank());
         self.residual.fit(len)?;
         self.feed(&round, rate, rank)?;
         let fed = self.residual.next_mut();
-        let Round { key, slots, facts, average, sent: wanted, .. } = round;
+        let Round { key, slots, agreed_step, average, sent: wanted, .. } = round;
         let by_messages = wanted.is_none() && self.inner.can_take_off();
         self.sent.resize(if by_messages { 0 } else { len }, 0.0);
         let sent = (!by_messages).then_some(&mut self.sent[..]);
-        let exchanged = self.inner.reduce(Round { key, slots, facts, input: fed, average, sent }, comm)?;
+        let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: fed, average, sent }, comm)?;
         if by_messages {
             self.take_off(slots, rate, rank)?;
         } else if rate != 0.0 {

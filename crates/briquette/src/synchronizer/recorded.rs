@@ -38,7 +38,7 @@ impl Synchronizer {
 
     /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
     pub fn request_stop(&mut self, flags: StopFlags) {
-        self.wish = self.wish.with(flags);
+        self.stop_request = self.stop_request.with(flags);
     }
 
     /// What any rank asked for, as agreed in the last step.

@@ -92,14 +92,14 @@ impl<R: Reducer> Stateful for Metered<R> {
 
 impl<R: Reducer> Reducer for Metered<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Round { key, slots, facts, input, average, mut sent } = round;
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
         let takes_off = sent.is_none() && self.inner.can_take_off();
         if sent.is_none() && self.gains && !takes_off {
             self.own.resize(input.len(), 0.0);
             sent = Some(&mut self.own);
         }
         let start = comm.now();
-        let inner = Round { key, slots, facts, input, average, sent: sent.as_deref_mut() };
+        let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
         let (exchanged, Spent { inside: exchange, first }) = comm.spent_in(|comm| self.inner.reduce(inner, comm));
         let exchanged = exchanged?;
         self.traffic = exchanged.traffic;
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::comm::{Clock, Local};
-    use crate::reduce::{Facts, Selection};
+    use crate::reduce::{AgreedStep, Selection};
     use crate::{Key, Layout};
 
     /// A clock that goes on when told.
@@ -197,11 +197,11 @@ mod tests {
         let hand = Arc::new(Hand(AtomicU64::new(10)));
         let mut comm = Local::builder(1).clock(Arc::clone(&hand) as _).build().remove(0);
         let mut metered = Metered::seconds_only(Slow(hand));
-        let (layout, mut average, facts) = (Layout::flat(1), [0.0], Facts::default());
+        let (layout, mut average, agreed_step) = (Layout::flat(1), [0.0], AgreedStep::default());
         let round = Round {
             key: Key::new(0),
             slots: layout.slots(),
-            facts: &facts,
+            agreed_step: &agreed_step,
             input: &[1.0],
             average: &mut average,
             sent: None,

@@ -15,15 +15,15 @@
 //! **On the wire.** The groups' exchanges one after another.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, layer::Grouped};
-//! use briquette_core::reduce::{Dense, Facts, Gather, Reducer, Round};
+//! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, wrapper::Grouped};
+//! use briquette_core::reduce::{Dense, AgreedStep, Gather, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("fc.weight", vec![2, 2]), ("fc.bias", vec![2])]);
 //! // The largest of the weights, and all of the bias.
 //! let top_k = Gather::new(TopK::fraction(0.25)?, Mean);
 //! let mut reducer = Grouped::new(&layout, Box::new(top_k), vec![(vec![1], Box::new(Dense))]);
 //! let mut average = [0.0; 6];
-//! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), facts: &Facts::default(),
+//! reducer.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
 //!     input: &[4.0, 1.0, 2.0, 3.0, 0.1, 0.2], average: &mut average, sent: None }, &mut comm)?;
 //! assert_eq!(average, [4.0, 0.0, 0.0, 0.0, 0.1, 0.2]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -88,7 +88,7 @@ impl Group {
             Round {
                 key,
                 slots: self.layout.slots(),
-                facts: round.facts,
+                agreed_step: round.agreed_step,
                 input: &self.input,
                 average: &mut self.average,
                 sent: round.sent.is_some().then_some(&mut self.sent),
@@ -196,8 +196,8 @@ mod tests {
     use crate::aggregate::Mean;
     use crate::comm::Local;
     use crate::compress::TopK;
-    use crate::layer::{Momentum, MomentumCorrection};
-    use crate::reduce::{Dense, Facts, Gather, PowerSgd, Selection};
+    use crate::reduce::{AgreedStep, Dense, Gather, PowerSgd, Selection};
+    use crate::wrapper::{Momentum, MomentumCorrection};
 
     fn layout() -> Layout {
         Layout::new([("conv.weight", vec![2, 2]), ("conv.bias", vec![2]), ("fc.weight", vec![4]), ("fc.bias", vec![1])])
@@ -209,9 +209,11 @@ mod tests {
 
     fn reduce(reducer: &mut dyn Reducer, layout: &Layout, input: &[f32]) -> (Vec<f32>, Vec<f32>, Selection) {
         let mut comm = Local::world(1).remove(0);
-        let (mut average, mut sent, facts) = (vec![9.0; input.len()], vec![9.0; input.len()], Facts::default());
+        let (mut average, mut sent, agreed_step) =
+            (vec![9.0; input.len()], vec![9.0; input.len()], AgreedStep::default());
         let (slots, key) = (layout.slots(), Key::new(1));
-        let round = Round { key, slots, facts: &facts, input, average: &mut average, sent: Some(&mut sent) };
+        let round =
+            Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: Some(&mut sent) };
         let exchanged = reducer.exchange(round, &mut comm).unwrap();
         (average, sent, exchanged.selection)
     }
@@ -257,10 +259,11 @@ mod tests {
         let outcomes = Local::run(2, |mut comm| {
             let dense: Box<dyn Reducer> = Box::new(Dense);
             let mut grouped = Grouped::new(&layout, Box::new(PowerSgd::new(1).unwrap()), vec![(vec![1], dense)]);
-            let (mut input, mut average, facts) = (vec![1.0; 26], vec![0.0; 26], Facts::default());
+            let (mut input, mut average, agreed_step) = (vec![1.0; 26], vec![0.0; 26], AgreedStep::default());
             input[25] = f32::MAX;
             let (key, slots) = (Key::new(0), layout.slots());
-            let round = Round { key, slots, facts: &facts, input: &input, average: &mut average, sent: None };
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
             let error = grouped.exchange(round, &mut comm).unwrap_err();
             let mut state = State::default();
             grouped.save(&mut state);
@@ -277,9 +280,15 @@ mod tests {
     #[test]
     fn another_length_is_refused() {
         let mut grouped = Grouped::new(&layout(), Box::new(Dense), Vec::new());
-        let (mut average, facts) = ([0.0; 3], Facts::default());
-        let round =
-            Round { key: Key::new(0), slots: &[], facts: &facts, input: &[0.0; 3], average: &mut average, sent: None };
+        let (mut average, agreed_step) = ([0.0; 3], AgreedStep::default());
+        let round = Round {
+            key: Key::new(0),
+            slots: &[],
+            agreed_step: &agreed_step,
+            input: &[0.0; 3],
+            average: &mut average,
+            sent: None,
+        };
         let error = grouped.exchange(round, &mut Local::world(1).remove(0)).unwrap_err();
         assert_eq!(error, ReduceError::Length { expected: 11, got: 3 });
     }

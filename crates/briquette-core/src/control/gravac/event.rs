@@ -3,7 +3,7 @@
 use crate::CompressionFactor;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Note {
+pub(super) enum Event {
     /// The next candidate is tried.
     Next,
     /// The two best differ by no more than the tolerance.
@@ -18,28 +18,28 @@ pub(super) enum Note {
     Timed,
 }
 
-impl Note {
+impl Event {
     /// Why `factor` is sent now.
     pub(super) fn explain(self, factor: CompressionFactor) -> String {
         let hold = if factor.is_dense() { "compression off".to_owned() } else { format!("holding {factor}") };
         match self {
-            Note::Next => format!("window over: trying {factor}"),
-            Note::Saturated(low, high) => format!("throughput saturated between {low} and {high}: {hold}"),
-            Note::Best => format!("throughput best at {factor} of all tried: {hold}"),
-            Note::GainFell => format!("gain fell: searching again from {factor}"),
-            Note::ThroughputFell => format!("throughput fell: searching again from {factor}"),
-            Note::Timed => format!("dense timed: trying {factor}"),
+            Event::Next => format!("window over: trying {factor}"),
+            Event::Saturated(low, high) => format!("throughput saturated between {low} and {high}: {hold}"),
+            Event::Best => format!("throughput best at {factor} of all tried: {hold}"),
+            Event::GainFell => format!("gain fell: searching again from {factor}"),
+            Event::ThroughputFell => format!("throughput fell: searching again from {factor}"),
+            Event::Timed => format!("dense timed: trying {factor}"),
         }
     }
 
     pub(super) fn to_numbers(self) -> [f64; 3] {
         match self {
-            Note::Next => [0.0; 3],
-            Note::Saturated(low, high) => [1.0, low.get(), high.get()],
-            Note::Best => [2.0, 0.0, 0.0],
-            Note::GainFell => [3.0, 0.0, 0.0],
-            Note::ThroughputFell => [4.0, 0.0, 0.0],
-            Note::Timed => [5.0, 0.0, 0.0],
+            Event::Next => [0.0; 3],
+            Event::Saturated(low, high) => [1.0, low.get(), high.get()],
+            Event::Best => [2.0, 0.0, 0.0],
+            Event::GainFell => [3.0, 0.0, 0.0],
+            Event::ThroughputFell => [4.0, 0.0, 0.0],
+            Event::Timed => [5.0, 0.0, 0.0],
         }
     }
 
@@ -47,12 +47,12 @@ impl Note {
     pub(super) fn from_numbers([kind, low, high]: [f64; 3]) -> Option<Self> {
         let factor = |value| CompressionFactor::new(value).ok();
         Some(match kind {
-            0.0 => Note::Next,
-            1.0 => Note::Saturated(factor(low)?, factor(high)?),
-            2.0 => Note::Best,
-            3.0 => Note::GainFell,
-            4.0 => Note::ThroughputFell,
-            5.0 => Note::Timed,
+            0.0 => Event::Next,
+            1.0 => Event::Saturated(factor(low)?, factor(high)?),
+            2.0 => Event::Best,
+            3.0 => Event::GainFell,
+            4.0 => Event::ThroughputFell,
+            5.0 => Event::Timed,
             _ => return None,
         })
     }

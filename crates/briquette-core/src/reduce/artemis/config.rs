@@ -1,0 +1,156 @@
+//! Settings of Artemis.
+
+use super::Artemis;
+use crate::Layout;
+use crate::Message;
+use crate::compress::{Dense, ErrorBound, Qsgd, Spec};
+use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+use crate::state::Staged;
+
+/// Which memories a server keeps, and so what an absent rank counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// Every rank's: an absent one counts as nothing.
+    Pp1,
+    /// Their mean: an absent one counts by its memory.
+    #[default]
+    Pp2,
+}
+
+/// Settings of [`Artemis`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArtemisConfig {
+    /// What ranks send; unbiased.
+    pub up: CompressorConfig,
+    /// What servers send back; unbiased.
+    pub down: CompressorConfig,
+    /// How far a memory moves towards what was sent, in (0, 1/(1+ω)] of the upward compressor; half of that if absent. 0 is
+    /// without memories.
+    pub alpha: Option<f32>,
+    /// The chance of a rank to take part in an exchange, in (0, 1].
+    pub participation: f64,
+    /// Which memories a server keeps.
+    pub variant: Variant,
+    /// The rank that serves all of the vector; every rank serves an equal share if absent.
+    pub server: Option<usize>,
+}
+
+impl Default for ArtemisConfig {
+    fn default() -> Self {
+        let quantized = CompressorConfig::from(Qsgd::representative());
+        ArtemisConfig {
+            up: quantized,
+            down: quantized,
+            alpha: None,
+            participation: 1.0,
+            variant: Variant::default(),
+            server: None,
+        }
+    }
+}
+
+impl Described for ArtemisConfig {
+    const NAME: &'static str = "artemis";
+    const SETTINGS: &'static str = "UP[,down=COMPRESSOR,participation=P,variant=pp1,server=RANK,alpha=A]";
+    const HELP: &'static str = "both directions compressed, with memories; ranks take part by chance";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(0.001..=1.0).contains(&self.participation) {
+            return Err(ConfigError::range(
+                "participation of artemis",
+                "at least 0.001 and at most 1",
+                self.participation,
+            ));
+        }
+        match self.alpha {
+            Some(alpha) if !(0.0..=1.0).contains(&alpha) => {
+                Err(ConfigError::range("alpha of artemis", "at least 0 and at most 1", alpha))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        let half = ArtemisConfig { participation: 0.5, ..ArtemisConfig::default() };
+        let down = Dense::representative().into();
+        vec![half, ArtemisConfig { variant: Variant::Pp1, server: Some(1), down, ..half }]
+    }
+}
+
+impl ArtemisConfig {
+    /// The variance of a compressor on `len` values, which must be unbiased.
+    fn omega(which: &str, compressor: CompressorConfig, len: usize) -> Result<f64, ConfigError> {
+        let built = compressor.build();
+        match probes(len).map(|x| built.error_bound(&x)).reduce(worse) {
+            Some(ErrorBound::Unbiased { omega }) => Ok(omega),
+            // The identity is of both classes.
+            Some(ErrorBound::Contractive { delta: 1.0 }) | None => Ok(0.0),
+            _ => Err(ConfigError::Conflict(format!(
+                "artemis needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
+            ))),
+        }
+    }
+}
+
+impl ReducerSettings for ArtemisConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
+        if exchange.feedback.get().asks().remembers() {
+            return Err(ConfigError::Conflict(format!(
+                "artemis has memories of its own, and what it sends back is not the mean of what was sent: use feedback none, not {}",
+                exchange.feedback
+            )));
+        }
+        let most = 1.0 / (1.0 + ArtemisConfig::omega("up", self.up, layout.len())?);
+        ArtemisConfig::omega("down", self.down, layout.len())?;
+        let alpha = self.alpha.unwrap_or((0.5 * most) as f32);
+        if f64::from(alpha) > most * (1.0 + 1e-6) {
+            return Err(ConfigError::Conflict(format!(
+                "alpha of artemis must be at most {most:.4}, which is 1/(1+ω) of {}, got {alpha}",
+                self.up
+            )));
+        }
+        Ok(Box::new(Artemis {
+            up: self.up.build(),
+            down: self.down.build(),
+            settings: *self,
+            alpha,
+            memory: Staged::default(),
+            served: Staged::default(),
+            message: Message::default(),
+            scratch: Vec::new(),
+            bytes: Vec::new(),
+            parts: Vec::new(),
+        }))
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        self.server.map_or(1, |server| server.saturating_add(1))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: false,
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// Not of a rank's vector by itself: what it sends is of the difference to its memory.
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
+        let compressor = self.down.build();
+        probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)
+    }
+}

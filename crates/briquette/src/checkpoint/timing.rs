@@ -1,0 +1,59 @@
+//! Step, clock, and what the next step's header must repeat.
+
+use briquette_core::Traffic;
+use briquette_core::error::StateError;
+use briquette_core::reduce::{AgreedStep, LastExchange};
+use briquette_core::state::State;
+
+use crate::synchronizer::Synchronizer;
+
+pub(super) struct StepTiming {
+    step: u64,
+    clock: f64,
+    last: Option<(AgreedStep, LastExchange)>,
+}
+
+impl StepTiming {
+    pub(super) fn of(sync: &Synchronizer) -> StepTiming {
+        StepTiming { step: sync.step, clock: sync.comm.now(), last: sync.agreed_step.zip(sync.previous) }
+    }
+
+    pub(super) fn apply(self, sync: &mut Synchronizer) {
+        sync.step = self.step;
+        sync.set_clock(self.clock);
+        (sync.agreed_step, sync.previous) = self.last.unzip();
+        sync.computing();
+    }
+
+    pub(super) fn save(&self, state: &mut State) {
+        state.put("step", self.step);
+        state.put("clock", self.clock);
+        if let Some((agreed_step, previous)) = &self.last {
+            state.put("agreed_step/samples", agreed_step.samples);
+            state.put("agreed_step/compute_seconds", agreed_step.compute_seconds);
+            state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
+            state.put("previous/sent", previous.traffic.sent);
+            state.put("previous/received", previous.traffic.received);
+        }
+    }
+
+    pub(super) fn read(state: &State) -> Result<StepTiming, StateError> {
+        let last = || -> Result<(AgreedStep, LastExchange), StateError> {
+            let seconds = state.f64s("previous/seconds")?;
+            let agreed_step = AgreedStep {
+                samples: state.u64("agreed_step/samples")?,
+                compute_seconds: state.f64("agreed_step/compute_seconds")?,
+                ..AgreedStep::default()
+            };
+            let previous = LastExchange {
+                compress_seconds: seconds.first().copied().unwrap_or_default(),
+                exchange_seconds: seconds.get(1).copied().unwrap_or_default(),
+                traffic: Traffic { sent: state.u64("previous/sent")?, received: state.u64("previous/received")? },
+                ..LastExchange::default()
+            };
+            Ok((agreed_step, previous))
+        };
+        let last = if state.contains("agreed_step/samples") { Some(last()?) } else { None };
+        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last })
+    }
+}
