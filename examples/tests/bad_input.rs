@@ -154,7 +154,8 @@ fn a_key_that_cannot_be_set_is_named_with_what_is_valid() {
 fn settings_that_do_not_go_together_say_why() {
     refused_flags("--momentum-correction on --optimizer adam", &["--momentum-correction on", "--optimizer sgd"]);
     for reducer in ["dense", "power-sgd"] {
-        let words = ["a controller turns", &format!("reducer {reducer}"), "has none", "shared-random-k"];
+        let words =
+            ["a controller sets the compression ratio", &format!("reducer {reducer}"), "has none", "shared-random-k"];
         refused_flags(&format!("--controller gravac --reducer {reducer}"), &words);
     }
     refused_flags("--controller gravac --compressor sign", &["controller", "sign has none", "qsgd", "topk"]);

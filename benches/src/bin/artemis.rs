@@ -6,7 +6,7 @@ use anyhow::Result;
 use briquette::core::comm::Local;
 use briquette::core::config::Exchange;
 use briquette::core::error::ReduceError;
-use briquette::core::reduce::{Facts, Reducer, Round};
+use briquette::core::reduce::{AgreedStep, Reducer, Round};
 use briquette::core::{Key, Layout};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
@@ -79,8 +79,10 @@ fn descend(reducer: &str, arguments: &Arguments) -> Result<Vec<(u64, f64)>> {
                 distances.push((step, squared_distance(&x)));
             }
             let gradient: Vec<f32> = (0..LEN).map(|i| (a[i] * (f64::from(x[i]) - b[i])) as f32).collect();
-            let (key, slots, facts) = (Key::new(1).step(step), layout.slots(), Facts { step, ..Facts::default() });
-            let round = Round { key, slots, facts: &facts, input: &gradient, average: &mut average, sent: None };
+            let (key, slots, agreed_step) =
+                (Key::new(1).step(step), layout.slots(), AgreedStep { step, ..AgreedStep::default() });
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &gradient, average: &mut average, sent: None };
             reducer.exchange(round, &mut comm)?;
             x.iter_mut().zip(&average).for_each(|(x, average)| *x -= arguments.lr * average);
         }

@@ -16,7 +16,7 @@ use crate::synchronizer::Synchronizer;
 /// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
 ///
 /// ```no_run
-/// use briquette::{Config, DistributedOptimizer, core::comm::Local};
+/// use briquette::{Config, DistributedOptimizer, core::Session};
 /// use burn::optim::{GradientsParams, SgdConfig};
 /// # use burn::prelude::*;
 /// # use burn::nn::{Linear, LinearConfig};

@@ -1,4 +1,6 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
+//!
+//! Over 400 lines: the two halves of a step share their timing and the report, and are read together.
 
 mod average;
 mod join;

@@ -68,7 +68,9 @@ impl Session {
         if !self.background.contains_key(&channel) {
             let transport = self.transport.open(channel)?;
             let comm = Session::with_time(transport, self.call.time.of_channel());
-            self.background.insert(channel, Background::new(comm, channel)?);
+            // The transport has the channel on every rank, and the others would wait for this one on it.
+            let background = Background::new(comm, channel).inspect_err(|error| self.abort(&error.to_string()))?;
+            self.background.insert(channel, background);
         }
         Ok(())
     }

@@ -56,10 +56,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod config;
+
+pub use config::OverlapConfig;
+
 use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy};
-use crate::Layout;
 use crate::comm::{Pending, Session};
-use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::config::Described;
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{AgreedStep, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
@@ -67,72 +70,6 @@ use crate::state::{OnResize, Place, Staged, State, Stateful};
 
 /// The channel that background exchanges use.
 const CHANNEL: usize = 1;
-
-/// Settings of [`OverlapLocalSgd`].
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OverlapConfig {
-    /// Steps of a period.
-    pub period: u64,
-    /// How far a rank is pulled to the anchor, in [0, 1].
-    pub alpha: f32,
-    /// The anchor's momentum, in [0, 1).
-    pub beta: f32,
-}
-
-impl Default for OverlapConfig {
-    fn default() -> Self {
-        OverlapConfig { period: 2, alpha: 0.6, beta: 0.7 }
-    }
-}
-
-impl Described for OverlapConfig {
-    const NAME: &'static str = "overlap-local-sgd";
-    const SETTINGS: &'static str = "PERIOD[,alpha=0.6,beta=0.7]";
-    const HELP: &'static str = "parameters, averaged in the background after every PERIOD steps, a period late (2)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |what, valid, got: f32| Err(ConfigError::range(what, valid, got));
-        match *self {
-            Self { period: 0, .. } => Err(ConfigError::range("period of overlap-local-sgd", "at least 1", 0)),
-            Self { alpha, .. } if !(0.0..=1.0).contains(&alpha) => {
-                wrong("alpha of overlap-local-sgd", "in [0, 1]", alpha)
-            }
-            Self { beta, .. } if !(0.0..1.0).contains(&beta) => wrong("beta of overlap-local-sgd", "in [0, 1)", beta),
-            _ => Ok(()),
-        }
-    }
-
-    fn representatives() -> Vec<Self> {
-        let conserves = OverlapConfig { period: 3, beta: 0.0, ..Self::default() };
-        vec![Self::default(), OverlapConfig { period: 1, ..conserves.clone() }, conserves]
-    }
-}
-
-impl StrategySettings for OverlapConfig {
-    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        let why = "strategy overlap-local-sgd exchanges in the background, differences that keep what was not sent";
-        exchange.refuse_all_but(&used, why)?;
-        let overlap = OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?;
-        let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
-        Ok(Box::new(OverlapLocalSgd { is_exact, ..overlap }))
-    }
-
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
-    }
-
-    fn channels(&self) -> usize {
-        CHANNEL
-    }
-
-    /// Dense, and compressed.
-    fn exchanges(&self) -> Vec<Exchange> {
-        let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
-    }
-}
 
 /// What a background exchange owns, and what comes back.
 struct Reduced<R> {

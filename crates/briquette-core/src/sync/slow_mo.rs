@@ -302,10 +302,8 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         let mut shares = parameters.to_vec();
         let mixes = self.base_plan(step).parameters;
         if let Some(base) = &mut self.base {
-            if mixes {
-                if base.after_step(&mut shares, cx, comm)? == Momenta::Reset {
-                    momenta = Momenta::Reset;
-                }
+            if mixes && base.after_step(&mut shares, cx, comm)? == Momenta::Reset {
+                momenta = Momenta::Reset;
             }
             base.view(&mut shares);
         }

@@ -122,8 +122,8 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let exchanged = if self.overlapped && self.buckets.len() > 1 {
-            comm.open(CHANNEL)?;
+        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
+        let exchanged = if overlapped {
             self.reduce_overlapped(round, comm)?
         } else {
             let done = self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm));
