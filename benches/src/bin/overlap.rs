@@ -1,7 +1,8 @@
 //! What overlapping buckets hides: seconds of an exchange over TCP with buckets one after another, and overlapped.
 //!
 //! Two ranks, each a process pinned to cores of its own where there are enough. Each rank has two threads, so
-//! on a single core there is little to hide. Between the ranks is a relay that lets bytes pass at a rate, and later; it needs cores, too, to keep
+//! on a single core there is little to hide. Between the ranks is a relay that lets bytes pass at a rate, and later, on
+//! each connection by itself: overlapped, two of them have that rate, which flatters dense exchanges; it needs cores, too, to keep
 //! that rate. Exchanges with and without overlap take turns; medians of the slower rank are shown.
 //! `hidden` is `1 − overlapped/sequential`, and `hideable` what it would be if the shorter of computing and exchanging were
 //! free; both give the same bits, which is checked.

@@ -39,7 +39,7 @@ fn stepped(world: Vec<Session>) -> Vec<Session> {
     world.into_iter().map(|comm| comm.stepped(Duration::from_millis(50))).collect()
 }
 
-fn faulty(local: LocalBuilder) -> Vec<Faulty<Local>> {
+fn faulty(local: LocalBuilder) -> Vec<Faulty> {
     local.endpoints().into_iter().map(Faulty::never).collect()
 }
 

@@ -3,7 +3,7 @@
 //! `scripts/mpi-suite.sh` runs it; with arguments, only the facts whose names contain one of them. The first fact that does not hold
 //! ends the job with an error.
 
-use briquette_core::Session;
+use briquette_core::comm::{Session, Transport};
 use briquette_core::error::CommError;
 use briquette_mpi::{Mpi, MpiError};
 use briquette_testkit::suite::{Fact, Launch, Results, a_deadline_error_names_both_ranks, facts};

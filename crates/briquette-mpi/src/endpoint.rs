@@ -1,7 +1,7 @@
 //! One rank of a world over one MPI communicator.
 
 use briquette_core::Frame;
-use briquette_core::comm::{Call, Clock, FramePool, Scope, Transport, AbortCause};
+use briquette_core::comm::{AbortCause, Call, Clock, FramePool, Scope, Transport};
 use briquette_core::error::CommError;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::{Message, Status};
@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::news;
+use crate::abort_message;
 use crate::pending::Pending;
 
 /// Frames that may wait for one rank.

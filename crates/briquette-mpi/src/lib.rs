@@ -59,9 +59,9 @@
 //!
 //! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
 
-use briquette_core::comm::{Call, Clock, Scope, Session, Transport, AbortCause};
-use briquette_core::error::CommError;
 use briquette_core::Frame;
+use briquette_core::comm::{AbortCause, Call, Clock, Scope, Session, Transport};
+use briquette_core::error::CommError;
 use mpi::environment::Universe;
 use mpi::topology::Color;
 use mpi::traits::Communicator as _;
@@ -70,9 +70,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod abort_message;
 mod endpoint;
 mod error;
-mod abort_message;
 mod pending;
 
 use endpoint::Endpoint;

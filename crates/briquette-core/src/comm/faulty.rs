@@ -1,5 +1,6 @@
 //! A test double that fails at a chosen call.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,29 +21,29 @@ use crate::error::CommError;
 ///     assert!(result.unwrap_err().to_string().starts_with("rank 1 stopped the run during barrier"));
 /// }
 /// ```
-#[derive(Debug)]
-pub struct Faulty<T> {
-    inner: T,
+pub struct Faulty {
+    inner: Box<dyn Transport>,
     fail_at: Option<u64>,
     /// Those of all channels, in the order of time.
     calls: Arc<AtomicU64>,
 }
 
-impl<T: Transport + 'static> Faulty<T> {
+impl Faulty {
     /// Fails at the call with this index, counted from 0, and stops the other ranks. Calls of all channels count, as they come.
-    pub fn at(inner: T, call: u64) -> Self {
-        Faulty { inner, fail_at: Some(call), calls: Arc::default() }
+    pub fn at(inner: impl Transport + 'static, call: u64) -> Self {
+        Faulty { fail_at: Some(call), ..Faulty::never(inner) }
     }
 
     /// Never fails.
-    pub fn never(inner: T) -> Self {
-        Faulty { inner, fail_at: None, calls: Arc::default() }
+    pub fn never(inner: impl Transport + 'static) -> Self {
+        Faulty { inner: Box::new(inner), fail_at: None, calls: Arc::default() }
     }
 
     /// A world in which `rank` fails at its call with index `call`.
-    pub fn world(endpoints: Vec<T>, rank: usize, call: u64) -> Vec<Session> {
-        let fail = |inner: T| if inner.rank() == rank { Faulty::at(inner, call) } else { Faulty::never(inner) };
-        endpoints.into_iter().map(|inner| fail(inner).into()).collect()
+    pub fn world(endpoints: Vec<impl Transport + 'static>, rank: usize, call: u64) -> Vec<Session> {
+        let endpoints = endpoints.into_iter().map(|inner| (inner.rank(), Faulty::never(inner)));
+        let fail = |(own, faulty)| Faulty { fail_at: (own == rank).then_some(call), ..faulty };
+        endpoints.map(|endpoint| fail(endpoint).into()).collect()
     }
 
     fn count(&mut self, during: Scope) -> Result<(), CommError> {
@@ -56,7 +57,7 @@ impl<T: Transport + 'static> Faulty<T> {
     }
 }
 
-impl<T: Transport + 'static> Transport for Faulty<T> {
+impl Transport for Faulty {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -86,6 +87,12 @@ impl<T: Transport + 'static> Transport for Faulty<T> {
     }
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         self.inner.clock()
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Faulty(rank {}, fails at call {:?})", self.inner.rank(), self.fail_at)
     }
 }
 

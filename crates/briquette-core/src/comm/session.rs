@@ -59,14 +59,14 @@ pub struct Spent {
 impl<T: Transport + 'static> From<T> for Session {
     fn from(transport: T) -> Session {
         let time = Time::Clock(transport.clock());
-        Session::with_time(transport, time)
+        Session::with_time(Box::new(transport), time)
     }
 }
 
 impl Session {
-    pub(super) fn with_time(transport: impl Transport + 'static, time: Time) -> Session {
+    pub(super) fn with_time(transport: Box<dyn Transport>, time: Time) -> Session {
         Session {
-            transport: Box::new(transport),
+            transport,
             call: Call { time, ..Call::default() },
             traffic: Traffic::default(),
             calls: 0,

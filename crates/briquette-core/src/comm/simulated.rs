@@ -113,7 +113,7 @@ impl Simulated {
         let session = |endpoint: Local| {
             let pace = pace.get(endpoint.rank()).or(pace.last()).cloned().unwrap_or(Pace::Fixed(0.0));
             let simulation = Simulation::new(endpoint.rank(), network, pace);
-            Session::with_time(endpoint, Time::Simulated(simulation))
+            Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
         };
         local.endpoints().into_iter().map(session).collect()
     }

@@ -67,36 +67,6 @@ pub trait Transport: Send {
     }
 }
 
-impl Transport for Box<dyn Transport> {
-    fn rank(&self) -> usize {
-        (**self).rank()
-    }
-    fn world(&self) -> usize {
-        (**self).world()
-    }
-    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        (**self).send(to, frame, call)
-    }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        (**self).recv(from, call)
-    }
-    fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
-        (**self).flush(call)
-    }
-    fn abort(&mut self, during: Scope, reason: &str) {
-        (**self).abort(during, reason);
-    }
-    fn abort_cause(&self) -> AbortCause {
-        (**self).abort_cause()
-    }
-    fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
-        (**self).open(channel)
-    }
-    fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
-        (**self).clock()
-    }
-}
-
 /// What a session lends its transport for the time of a call.
 #[derive(Debug, Default)]
 pub struct Call {
