@@ -2,9 +2,9 @@
 
 use briquette::Config;
 use briquette::core::aggregate::Mean;
-use briquette::core::wrapper::{ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::EveryStep;
+use briquette::core::wrapper::{ErrorFeedback, Metered};
 use briquette::strategy::custom;
 use custom::{FirstBits, Outcome, Saved, train};
 

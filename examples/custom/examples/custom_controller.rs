@@ -2,9 +2,9 @@
 
 use briquette::core::aggregate::Mean;
 use briquette::core::compress::TopK;
-use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::EveryStep;
+use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::strategy::custom;
 use custom::{Saved, WhileItHelps, train};
 

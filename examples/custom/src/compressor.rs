@@ -1,6 +1,6 @@
 //! A compressor of your own.
 
-use briquette::core::compress::{ErrorBound, Compressor};
+use briquette::core::compress::{Compressor, ErrorBound};
 use briquette::core::{CompressionFactor, Key, Message};
 
 /// Sign and the first bits of every value's magnitude beside the largest of 256 values: `±i/levels` of it, rounded down.

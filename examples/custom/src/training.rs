@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use briquette::core::comm::{Session, Local, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::error::CommError;
 use briquette::strategy::BuildStrategy;
 use briquette::{DistributedOptimizer, Error, WorldChange};
@@ -83,7 +83,12 @@ fn batch(rank: usize, step: u64, device: &Device) -> (Tensor<2>, Tensor<2>) {
     (tensor(x).reshape([16, 4]), tensor(y).reshape([16, 1]))
 }
 
-fn rank<B: BuildStrategy + 'static>(comm: Session, strategy: B, steps: u64, saved: Saved<'_>) -> Result<Outcome, Error> {
+fn rank<B: BuildStrategy + 'static>(
+    comm: Session,
+    strategy: B,
+    steps: u64,
+    saved: Saved<'_>,
+) -> Result<Outcome, Error> {
     let (device, rank) = (Device::flex().autodiff(), comm.rank());
     let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, strategy, 42);
     let mut model = optim.join(Network::new(&device))?;

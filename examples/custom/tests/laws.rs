@@ -4,8 +4,8 @@ use briquette::core::Layout;
 use briquette::core::aggregate::Mean;
 use briquette::core::compress::TopK;
 use briquette::core::laws;
-use briquette::core::wrapper::Adaptive;
 use briquette::core::reduce::Gather;
+use briquette::core::wrapper::Adaptive;
 use custom::{Doubling, FirstBits, WhileItHelps};
 
 #[test]
@@ -17,8 +17,7 @@ fn the_compressor_keeps_the_laws() {
 
 #[test]
 fn the_controller_keeps_the_laws() {
-    let adaptive =
-        |_: &Layout, _| Adaptive::new(Gather::new(TopK::fraction(0.1)?, Mean), WhileItHelps::new(2, 16.0));
+    let adaptive = |_: &Layout, _| Adaptive::new(Gather::new(TopK::fraction(0.1)?, Mean), WhileItHelps::new(2, 16.0));
     laws::reducer(&laws::OwnReducer::new("while it helps", &adaptive));
 }
 

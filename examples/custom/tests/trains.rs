@@ -3,9 +3,9 @@
 use briquette::core::aggregate::{Krum, Mean};
 use briquette::core::compress::TopK;
 use briquette::core::error::ConfigError;
-use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::core::reduce::Gather;
 use briquette::core::sync::{EveryStep, SyncStrategy};
+use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
 use briquette::strategy::{BuildStrategy, custom};
 use custom::{Doubling, FirstBits, Outcome, RANKS, Saved, WhileItHelps, train};
 
@@ -65,8 +65,7 @@ fn a_controller_from_outside_decides_from_the_loss() {
 #[test]
 fn a_strategy_from_outside_averages_when_it_says() {
     check(strategy);
-    let due: Vec<u64> =
-        (0..70).filter(|step| Doubling::new(16).plan(*step).exchanges()).collect();
+    let due: Vec<u64> = (0..70).filter(|step| Doubling::new(16).plan(*step).exchanges()).collect();
     assert_eq!(due, [0, 1, 3, 7, 15, 31, 47, 63]);
 }
 
