@@ -127,6 +127,7 @@ flags! {
     /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
     network: String = "unlimited".into(),
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
+    /// (fixed:500ms,50ms where rank 0 is slower than the others)
     clock: ClockSpec = ClockSpec::Wall,
     /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
     /// for ranks in turn; `list` shows what there is

@@ -30,13 +30,13 @@ impl Toggle {
 const LONGEST_STEP: f64 = 1e6;
 
 /// What counts as computing time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ClockSpec {
     /// What it took.
     Wall,
-    /// So many seconds a step.
-    Fixed(f64),
+    /// These seconds a step, in rank order; ranks beyond the last take the last.
+    Fixed(Vec<f64>),
 }
 
 impl FromStr for ClockSpec {
@@ -45,18 +45,25 @@ impl FromStr for ClockSpec {
         if text == "wall" {
             return Ok(ClockSpec::Wall);
         }
-        let wrong = || format!("unknown clock `{text}`; valid are: wall, fixed:50ms, fixed:0.2s");
-        let time = text.strip_prefix("fixed:").with_context(wrong)?;
-        let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
-            (Some(number), _) => (number, 1e-3),
-            (None, Some(number)) => (number, 1.0),
-            (None, None) => bail!(wrong()),
+        let wrong = || {
+            format!(
+                "unknown clock `{text}`; valid are: wall, fixed:50ms, fixed:0.2s, fixed:500ms,50ms (rank 0 slower than the others)"
+            )
         };
-        let seconds = number.parse::<f64>().with_context(wrong)? * unit;
-        if !(0.0..=LONGEST_STEP).contains(&seconds) {
-            bail!("clock `{text}`: a step takes from 0 s to {LONGEST_STEP} s");
-        }
-        Ok(ClockSpec::Fixed(seconds))
+        let times = text.strip_prefix("fixed:").with_context(wrong)?;
+        let seconds = times.split(',').map(|time| {
+            let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
+                (Some(number), _) => (number, 1e-3),
+                (None, Some(number)) => (number, 1.0),
+                (None, None) => bail!(wrong()),
+            };
+            let seconds = number.parse::<f64>().with_context(wrong)? * unit;
+            if !(0.0..=LONGEST_STEP).contains(&seconds) {
+                bail!("clock `{text}`: a step takes from 0 s to {LONGEST_STEP} s");
+            }
+            Ok(seconds)
+        });
+        seconds.collect::<Result<_>>().map(ClockSpec::Fixed)
     }
 }
 
@@ -64,14 +71,15 @@ impl fmt::Display for ClockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClockSpec::Wall => f.write_str("wall"),
-            ClockSpec::Fixed(seconds) => {
+            ClockSpec::Fixed(each) => each.iter().enumerate().try_for_each(|(rank, seconds)| {
+                f.write_str(if rank == 0 { "fixed:" } else { "," })?;
                 // A text that is read as the same bits: a resumed run has the clock of the run that it continues.
                 let times = [seconds * 1e3, (seconds * 1e3).round()];
                 match times.into_iter().find(|time| time * 1e-3 == *seconds) {
-                    Some(time) => write!(f, "fixed:{time}ms"),
-                    None => write!(f, "fixed:{seconds}s"),
+                    Some(time) => write!(f, "{time}ms"),
+                    None => write!(f, "{seconds}s"),
                 }
-            }
+            }),
         }
     }
 }
@@ -245,12 +253,12 @@ mod tests {
         for text in ["100", "7:bf16"] {
             assert_eq!(text.parse::<RecordSpec>().unwrap().to_string(), text);
         }
-        for text in ["wall", "fixed:50ms", "fixed:51ms", "fixed:0ms"] {
+        for text in ["wall", "fixed:50ms", "fixed:51ms", "fixed:0ms", "fixed:500ms,50ms"] {
             assert_eq!(text.parse::<ClockSpec>().unwrap().to_string(), text);
         }
         for seconds in (0..5000).map(|i| f64::from(i).powi(2) * 1e-7) {
-            let written = ClockSpec::Fixed(seconds).to_string();
-            assert_eq!(written.parse::<ClockSpec>().unwrap(), ClockSpec::Fixed(seconds), "{written}");
+            let written = ClockSpec::Fixed(vec![seconds]).to_string();
+            assert_eq!(written.parse::<ClockSpec>().unwrap(), ClockSpec::Fixed(vec![seconds]), "{written}");
         }
         let ControllerSpec::WarmUp(warm_up) = "schedule:from=2x,epochs=0.5".parse().unwrap() else { unreachable!() };
         assert_eq!(String::from(warm_up), "schedule:from=2x,epochs=0.5");

@@ -118,8 +118,8 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
     let clock = Arc::new(WallClock::start());
     let ranks = settings.ranks;
     Ok(if settings.simulated() {
-        let compute = match settings.clock {
-            ClockSpec::Fixed(seconds) => Compute::Fixed(Duration::from_secs_f64(seconds)),
+        let compute = match &settings.clock {
+            ClockSpec::Fixed(each) => Compute::PerRank(each.iter().copied().map(Duration::from_secs_f64).collect()),
             ClockSpec::Wall => Compute::Measured(clock),
         };
         Simulated::world(ranks, settings.network()?, compute)
@@ -133,8 +133,11 @@ fn process(settings: &Settings, place: &Environment, control: &Control) -> Resul
     let channels = settings.config.channels();
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
-    Ok(match settings.clock {
-        ClockSpec::Fixed(seconds) => comm.stepped(Duration::from_secs_f64(seconds)),
+    Ok(match &settings.clock {
+        ClockSpec::Fixed(each) => {
+            let seconds = each.get(comm.rank()).or(each.last()).copied().unwrap_or_default();
+            comm.stepped(Duration::from_secs_f64(seconds))
+        }
         ClockSpec::Wall => comm,
     })
 }

@@ -130,6 +130,8 @@ const STRATEGIES: &[Row] = &[
     ("Overlap-Local-SGD, 1.45 times the rate", "--strategy overlap-local-sgd:4 --lr 0.29"),
     ("SGP", "--strategy sgp"),
     ("SlowMo over SGP", "--strategy slowmo:12,base=sgp"),
+    ("dense, one rank ten times slower", "--reducer dense --clock fixed:500ms,50ms"),
+    ("SGP, one rank ten times slower", "--strategy sgp --clock fixed:500ms,50ms"),
 ];
 
 impl Which {

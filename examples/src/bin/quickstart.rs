@@ -102,7 +102,7 @@ fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
         augment: Some(AugmentSpec::Flip),
         schedule: Some(LrSchedule::OneCycle),
         network: Some(cli.network.clone()),
-        clock: Some(ClockSpec::Fixed(0.05)),
+        clock: Some(ClockSpec::Fixed(vec![0.05])),
         eval_every: Some(1000),
         checkpoint_every: Some(0),
         train_limit: Some(2048),
