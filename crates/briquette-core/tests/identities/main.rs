@@ -14,13 +14,15 @@
 //! | PowerSGD, as many columns as the mean matrix has ranks | the exact gradient | `power_sgd_of_as_many_columns_as_the_mean_has_ranks_is_exact`, `power_sgd::tests` |
 //! | PowerSGD, `r(n + m)` ≥ `nm` (so wherever `r` ≥ min(n, m)) | dense | `power_sgd_sends_dense_what_factors_would_not_shorten` |
 //! | GraVAC, `ε` = 0; `ε` > 1 | always the candidate; always dense | `gravac::tests::epsilon_zero_…`, `tests/gravac.rs` `golden_3_above_1_…` |
-//! | DQ-SGD, `B` fixed | QSGD with `2^(B−1) − 1` levels | `qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels` (the controller does not exist yet) |
+//! | DQ-SGD, `B` fixed | QSGD with `2^(B−1) − 1` levels | `qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels` |
 //! | momentum correction, dense | momentum SGD | `momentum_correction::tests::with_every_exchange_dense_it_is_momentum_sgd` |
 //! | the sketch with every coordinate; shared random-k, `k = d` | dense | `sketched_sgd::tests`, `shared_random_k::tests` |
 //! | a coded sparsifier with dense values | the sparsifier | `coded::tests::with_dense_values_it_is_the_sparsifier` |
-//! | SlowMo, BMUF, Lookahead; DiLoCo; Parle; SGP, exponential graphs; backup ranks; Picky SGD | | one side does not exist yet |
-//! | majority vote of one, Signum, generalised signSGD; Artemis, MCM; Comp-AMS | | one side does not exist yet |
-//! | Krum, trimmed mean, median, CGE, RFA without faults | the mean | one side does not exist yet |
+//! | SlowMo, `α` = 1, `β` = 0; a period of 1; one rank | Local SGD; momentum SGD; Lookahead | `slow_mo::tests`, the first three |
+//! | SGP on a complete graph; `2^m` ranks on the exponential graph, `m` hops | Local SGD, `H` = 1; the exact mean | `sgp::tests::a_complete_graph_…`, `…a_power_of_two_…` |
+//! | Overlap-Local-SGD, `α` = 0; `α` = 1 of one rank | ranks by themselves; plain SGD | `overlap_local_sgd::tests::without_a_pull_…`, `…a_full_pull_…` |
+//! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
+//! | DiLoCo, Parle, backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
