@@ -41,7 +41,7 @@
 
 use rand::{Rng, RngCore};
 
-use super::threshold::{fill, start};
+use super::threshold::{fill, locate, start};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -73,6 +73,14 @@ impl RandomK {
         RandomK { scaled: true, ..self }
     }
 
+    fn write(&self, x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
+        fill(x, indices, values);
+        if self.scaled {
+            let scale = x.len() as f32 / indices.len() as f32;
+            values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
+        }
+    }
+
     /// Whether values are scaled to be unbiased.
     pub fn is_scaled(&self) -> bool {
         self.scaled
@@ -94,14 +102,20 @@ impl Compressor for RandomK {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
-        choose(key, x.len(), k, indices);
-        fill(x, indices, values);
-        if self.scaled {
-            let scale = x.len() as f32 / k as f32;
-            values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
-        }
+        choose(key, x.len(), self.factor.keep(x.len()), indices);
+        self.write(x, indices, values);
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        let k = self.factor.keep(x.len());
+        let among = coarse.sparse_indices().filter(|among| coarse.len() == x.len() && among.len() >= k);
+        let Some(among) = among else { return self.compress_into(x, key, out) };
+        let (indices, values) = start(out, x.len());
+        // Numbers of its own: those of the draw that chose `among` would favour some of them.
+        choose(key.purpose("refine").bucket(among.len()), among.len(), k, indices);
+        locate(indices, among);
+        self.write(x, indices, values);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {

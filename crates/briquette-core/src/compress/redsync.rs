@@ -40,7 +40,7 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::threshold::{Picks, class_of, collect, counts, floor_of, start};
+use super::threshold::{Picks, class_of, collect, counts, floor_of, kept_of, locate, start};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::math::{largest, norm1};
@@ -73,9 +73,13 @@ impl Redsync {
 /// Ratios between the bounds whose counts one pass finds: enough for three steps of the bisection, whichever way it goes.
 const AT_ONCE: usize = 7;
 
-/// The floor, and how many values reach it.
-fn bisect(x: &[f32], k: usize) -> (u32, usize) {
-    let (mean, most) = (norm1(x) / x.len().max(1) as f64, f64::from(largest(x)));
+fn mean(x: &[f32]) -> f64 {
+    norm1(x) / x.len().max(1) as f64
+}
+
+/// The floor, and how many values reach it, for the magnitudes' `mean`.
+fn bisect(x: &[f32], mean: f64, k: usize) -> (u32, usize) {
+    let most = f64::from(largest(x));
     let at = |ratio: f64| floor_of(mean + ratio * (most - mean));
     let (mut low, mut high) = (0.0, 1.0);
     // The highest floor known to pass at least k, or the mean's.
@@ -103,6 +107,13 @@ fn bisect(x: &[f32], k: usize) -> (u32, usize) {
     best
 }
 
+/// All that reach the floor, or the `k` largest of them.
+fn pick<'a>(x: &[f32], floor: u32, k: usize, storage: &'a mut Vec<u32>) -> Picks<'a> {
+    let mut picks = Picks::new(storage);
+    collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
+    picks
+}
+
 impl Tunable for Redsync {
     fn tune(&mut self, factor: CompressionFactor) {
         self.factor = factor;
@@ -120,15 +131,24 @@ impl Compressor for Redsync {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
-        let (floor, _) = if k == x.len() { (floor_of(0.0), k) } else { bisect(x, k) };
-        let mut picks = Picks::new(indices);
-        collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
-        picks.finish_into(values);
+        let (floor, _) = if k == x.len() { (floor_of(0.0), k) } else { bisect(x, mean(x), k) };
+        pick(x, floor, k, indices).finish_into(values);
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        let k = self.factor.keep(x.len());
+        // A floor that fewer than 2k values reach lies above the least of those kept: they count the same as all do.
+        let Some((among, kept)) = kept_of(coarse, x.len(), (2 * k).max(1)) else {
+            return self.compress_into(x, key, out);
+        };
+        let (indices, values) = start(out, x.len());
+        pick(kept, bisect(kept, mean(x), k).0, k, indices).finish_into(values);
+        locate(indices, among);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let k = self.factor.keep(x.len());
-        let sent = if k == x.len() { k } else { bisect(x, k).1 };
+        let sent = if k == x.len() { k } else { bisect(x, mean(x), k).1 };
         class_of(if sent < 2 * k { sent } else { k }, x)
     }
 
@@ -169,7 +189,9 @@ impl Spec for Redsync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::threshold::tests::{awkward, edges, keeps_the_largest_as_declared, kept, noise};
+    use crate::compress::threshold::tests::{
+        awkward, edges, keeps_the_largest_as_declared, kept, noise, refining_equals_starting_over,
+    };
     use proptest::prelude::*;
 
     fn fraction(share: f64) -> Redsync {
@@ -180,7 +202,7 @@ mod tests {
     fn bisection_by_hand() {
         // Magnitudes 1 to 8: mean 4.5, largest 8; k = 1. ρ = 0: t = 4.5 passes 4; ½: 6.25 passes 2; ¾: 7.125 passes 1.
         let x = [-8.0, 1.0, 2.0, -3.0, 4.0, 5.0, 6.0, -7.0];
-        assert_eq!(bisect(&x, 1), (7.125_f32.to_bits(), 1));
+        assert_eq!(bisect(&x, mean(&x), 1), (7.125_f32.to_bits(), 1));
         assert_eq!(kept(fraction(0.125), &x, Key::new(0)), [0]);
         // k = 2: 4 picks at ρ = 0 are one too many; 2 at ½.
         assert_eq!(kept(fraction(0.25), &x, Key::new(0)), [0, 7]);
@@ -212,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn refining_long_vectors_equals_starting_over() {
+        for name in ["gauss", "laplace", "heavy"] {
+            let x = noise(name, 50_000, 3);
+            for factors in [[10.0, 20.0], [10.0, 1000.0], [10.0, 12.0], [100.0, 10.0], [1.0, 3.0], [4.0, 4.0]] {
+                refining_equals_starting_over(fraction(1.0), &x, factors);
+            }
+        }
+    }
+
+    #[test]
     fn edges_are_finite() {
         for x in edges() {
             let n = kept(fraction(0.1), &x, Key::new(1)).len();
@@ -231,6 +263,15 @@ mod tests {
             share in 0.01_f64..1.0,
         ) {
             keeps_the_largest_as_declared(fraction(share), &x);
+        }
+
+        #[test]
+        fn refining_short_vectors_equals_starting_over(
+            x in proptest::collection::vec(awkward(), 0..200),
+            coarse in 1.0_f64..20.0,
+            fine in 1.0_f64..20.0,
+        ) {
+            refining_equals_starting_over(fraction(1.0), &x, [coarse, fine]);
         }
     }
 }
