@@ -86,9 +86,11 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+mod average;
 mod config;
 mod event;
 mod policy;
+mod search;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -100,8 +102,10 @@ pub use policy::Policy;
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::reduce::AgreedStep;
+use average::Gain;
 use event::Event;
-use throughput::{Entry, Throughput, ewma, samples_per_second};
+use search::Search;
+use throughput::samples_per_second;
 
 /// The controller; made by [`GraVacConfig::build`], described in the [module](self).
 #[derive(Debug, Clone, PartialEq)]
@@ -114,59 +118,10 @@ pub struct GraVac {
     probes: Vec<CompressionFactor>,
 }
 
-/// Everything that changes.
-#[derive(Debug, Clone, PartialEq)]
-struct Search {
-    safe: CompressionFactor,
-    bold: CompressionFactor,
-    safe_gain: Option<f64>,
-    bold_gain: Option<f64>,
-    throughput: Throughput,
-    steps_in_window: u64,
-    /// A window has ended and its check has not run yet.
-    check_due: bool,
-    /// Steps that are sent dense whatever the gains: at the start, and while compression is off.
-    dense_left: u64,
-    /// The throughput with which `bold` was found best; the search rests.
-    held: Option<f64>,
-    /// What the last decision was.
-    last: Option<CompressionFactor>,
-    /// What the next outcome is about, where gains were measured.
-    sent: Option<Sent>,
-    note: Option<Event>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sent {
     factor: CompressionFactor,
     gain: f64,
-}
-
-impl Search {
-    fn start(safe: CompressionFactor, bold: CompressionFactor, dense_left: u64) -> Self {
-        Search {
-            safe,
-            bold,
-            safe_gain: None,
-            bold_gain: None,
-            throughput: Throughput::default(),
-            steps_in_window: 0,
-            check_due: false,
-            dense_left,
-            held: None,
-            last: None,
-            sent: None,
-            note: None,
-        }
-    }
-
-    /// Changes the factor to be tried; its gain is not known yet.
-    fn try_factor(&mut self, factor: CompressionFactor) {
-        if factor != self.bold {
-            self.bold = factor;
-            self.bold_gain = if factor == self.safe { self.safe_gain } else { None };
-        }
-    }
 }
 
 impl GraVac {
@@ -195,9 +150,7 @@ impl GraVac {
     }
 
     fn average_gains(&mut self, gains: &[f64]) {
-        // A NaN would stay in the average for ever.
-        let valid = |gain: f64| if gain.is_nan() { 0.0 } else { gain.clamp(0.0, 1.0) };
-        let average = |old, gain| Some(ewma(old, valid(gain), self.smoothing));
+        let average = |before, gain| Some(Gain::add(before, gain, self.smoothing));
         let search = &mut self.search;
         match *gains {
             [safe] if search.bold == search.safe => {
@@ -208,7 +161,7 @@ impl GraVac {
                 search.safe_gain = average(search.safe_gain, safe);
                 search.bold_gain = average(search.bold_gain, bold);
             }
-            // Nothing was asked for, or the caller measured something else: without a gain, dense is sent.
+            // Nothing was needed, or the caller measured something else: without a gain, dense is sent.
             _ => {}
         }
     }
@@ -216,8 +169,9 @@ impl GraVac {
     /// The boldest factor that keeps enough.
     fn choose(&self) -> Sent {
         let search = &self.search;
+        let counts = |gain: Option<Gain>| gain.map(|gain| gain.counts);
         let enough =
-            |factor, gain: Option<f64>| gain.filter(|g| *g >= self.config.epsilon).map(|gain| Sent { factor, gain });
+            |factor, gain| counts(gain).filter(|gain| *gain >= self.config.epsilon).map(|gain| Sent { factor, gain });
         enough(search.bold, search.bold_gain)
             .or_else(|| enough(search.safe, search.safe_gain))
             .unwrap_or(Sent { factor: CompressionFactor::DENSE, gain: 1.0 })
@@ -237,90 +191,6 @@ impl GraVac {
         }
     }
 
-    fn check_window(&mut self) {
-        self.search.throughput.drop_stale(self.config.stale_windows);
-        if let Some(fallen) = self.fallen() {
-            self.start_again(fallen);
-        } else {
-            self.raise_safe();
-            self.move_on();
-        }
-    }
-
-    /// Why the search must start again.
-    fn fallen(&self) -> Option<Event> {
-        let search = &self.search;
-        let lost = |gain: Option<f64>| gain.is_some_and(|g| g < self.config.epsilon);
-        let moved = search.safe > self.config.min;
-        if lost(search.bold_gain) && (search.held.is_some() || (moved && lost(search.safe_gain))) {
-            return Some(Event::GainFell);
-        }
-        let (held, now) = (search.held?, search.throughput.get(search.bold)?);
-        (now < (1.0 - self.config.hold_tolerance) * held).then_some(Event::ThroughputFell)
-    }
-
-    fn start_again(&mut self, fallen: Event) {
-        let search = &mut self.search;
-        if search.safe != self.config.min {
-            (search.safe, search.safe_gain) = (self.config.min, None);
-        }
-        search.held = None;
-        search.throughput.keep_dense();
-        search.try_factor(self.candidates[0]);
-        search.note = Some(fallen);
-    }
-
-    /// `safe` becomes `bold` when it loses next to nothing more.
-    fn raise_safe(&mut self) {
-        let search = &mut self.search;
-        if let (Some(safe), Some(bold)) = (search.safe_gain, search.bold_gain)
-            && safe > 0.0
-            && (safe - bold).abs() / safe <= self.config.saturation
-        {
-            search.safe = search.bold;
-            search.safe_gain = search.bold_gain;
-        }
-    }
-
-    /// Holds where throughput saturates, else tries the next candidate.
-    fn move_on(&mut self) {
-        if self.search.held.is_some() {
-            return;
-        }
-        let best = self.search.throughput.best_two();
-        if let Some((first, second)) = best
-            && (first.value - second.value) / second.value <= self.config.saturation
-        {
-            let (low, high) = if first.factor < second.factor { (first, second) } else { (second, first) };
-            return self.hold(low, Event::Saturated(low.factor, high.factor));
-        }
-        let above = self.candidates.iter().find(|c| **c > self.search.bold);
-        if let Some(next) = above.copied() {
-            self.search.try_factor(next);
-            self.search.note = Some(Event::Next);
-        } else if let Some((first, _)) = best.filter(|(first, _)| self.config.settle || first.factor.is_dense()) {
-            self.hold(first, Event::Best);
-        }
-    }
-
-    fn hold(&mut self, found: Entry, note: Event) {
-        self.search.note = Some(note);
-        if found.factor.is_dense() {
-            let windows = self.config.reprobe_windows;
-            let last = self.search.last;
-            self.search =
-                Search::start(self.config.min, self.candidates[0], windows.saturating_mul(self.config.window));
-            (self.search.last, self.search.note) = (last, Some(note));
-        } else {
-            // `safe` may have been raised above what was found.
-            let raised = self.search.safe > found.factor;
-            let factor = if raised { self.search.safe } else { found.factor };
-            self.search.note = Some(note).filter(|_| !raised);
-            self.search.try_factor(factor);
-            self.search.held = Some(self.search.throughput.get(factor).unwrap_or(found.value));
-        }
-    }
-
     fn explain(&self, sent: CompressionFactor, planned: bool, note: Option<Event>) -> String {
         let search = &self.search;
         match note {
@@ -329,7 +199,7 @@ impl GraVac {
             _ => {}
         }
         let least = self.config.epsilon;
-        let gain = |gain: Option<f64>| gain.map_or("unknown".to_owned(), |g| format!("{g:.2}"));
+        let gain = |gain: Option<Gain>| gain.map_or("unknown".to_owned(), |gain| format!("{:.2}", gain.counts));
         let (safe, bold) = (gain(search.safe_gain), gain(search.bold_gain));
         if sent == search.bold {
             format!("gain {bold} at {sent} reaches {least:.2}: sending {sent}")
