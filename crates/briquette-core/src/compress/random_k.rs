@@ -7,7 +7,8 @@
 //!
 //! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank.
 //! `C(x)ᵢ = s·xᵢ` for `i` in `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number
-//! becomes that number.
+//! becomes that number. Of a coarser message, `S` is drawn among its positions: as likely as any other subset of `d`, and what it
+//! keeps is part of what the coarser one keeps.
 //!
 //! | paper | here |
 //! |---|---|

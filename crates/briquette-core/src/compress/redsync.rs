@@ -15,6 +15,9 @@
 //! | ratio | `ρ` |
 //! | nnz | `n` |
 //!
+//! A message made of a coarser one is the same: the mean is the vector's, and any `2k` or more of the largest values count as all
+//! do where counts matter.
+//!
 //! **On the wire.** As `TopK`: `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` picks with gaps `gⱼ`.
 //!
 //! **Properties.** `k ≤ n < 2k`, or every value from the mean on where that is fewer than `k`. Contractive with δ = n/d

@@ -11,6 +11,8 @@
 //! the share of the sample pass; after four passes, or where the sample would be a quarter of the vector, the exact `k`
 //! largest. Zeros are never sent.
 //!
+//! A message made of a coarser one is the same: the sample is the vector's, and only what was kept is looked through.
+//!
 //! | paper | here |
 //! |---|---|
 //! | sparsity `1 − k/d` | `factor` = d/k |

@@ -11,7 +11,14 @@
 //! send `bold` if its gain reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` ← average of
 //! `samples/t · gain`. Every `window` steps: if the gains of `safe` and `bold` differ by no more than `ω`, `safe` becomes
 //! `bold`; if the two best entries of `T` differ by no more than `ω`, the lower factor of the two is held (dense: compression
-//! is off); else `bold` becomes the next candidate.
+//! is off); else `bold` becomes the next candidate, or the one before where its gain is below `ε`. After a hold or a step back
+//! the search rests for `reprobe_windows` windows before it tries a bolder candidate.
+//!
+//! Compression is multi-level: the message of `bold` is made of the message of `safe`
+//! ([`refine_into`](crate::compress::Compressor::refine_into)). Of [`TopK`](crate::compress::TopK),
+//! [`ThresholdTopK`](crate::compress::ThresholdTopK) (DGC's threshold) and [`Redsync`](crate::compress::Redsync) it is bit for bit the
+//! message made of the vector, of [`RandomK`](crate::compress::RandomK) one of the same distribution. Each may be layer-wise, as in
+//! the paper (gather with `per_slot`), or of the whole vector; gains are those of the whole vector in both.
 //!
 //! | paper | here |
 //! |---|---|
@@ -31,10 +38,10 @@
 //!
 //! **Knobs.** [`GraVacConfig`], each with unit, range and default. The defaults are the paper's, tuned there for ResNet101,
 //! VGG16 and an LSTM of 170 to 530 MB on 32 ranks. A window too small exhausts the candidates early, an `ε` too small
-//! costs accuracy. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
+//! costs accuracy. They are the same in code, TOML and flags. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
 //! under top-k 10x: 0.55 against 0.80; under 100x: 0.07 against 0.5), so `ε = 0.7` keeps falling back to dense;
-//! [`GraVacConfig::small_model`] starts lower. *Fast networks*: `T` knows dense only from steps that fell back to it; set
-//! `dense_steps` to time it at the start.
+//! [`GraVacConfig::small_model`], `gravac:10x,max=100x,epsilon=0.4,window=25`, starts lower. *Fast networks*: `T` knows dense only
+//! from steps that fell back to it; set `dense_steps` to time it at the start, and again whenever `T` has forgotten it.
 //!
 //! # Deviations from the paper
 //!
@@ -44,12 +51,16 @@
 //! - **b** Line 33 moves `θs` before line 35 uses it, so `θmin` would jump to a factor never measured: `safe` becomes the
 //!   factor that was measured, and takes its averaged gain over.
 //! - **c** `θs` relative to a moving `θmin`: candidates are absolute, made once from the first `θmin`.
-//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable.
+//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable. Where an
+//!   average starts is not said. Begun with its first sample it would give that one 29 % of a window of 25 steps at four
+//!   ranks, and first gains are high, as the residual is still empty: an average is the mean of its samples until it has
+//!   `1/smoothing` of them, and so long the newest gain must reach `ε` as well.
 //! - **e** Line 38 takes the factor of the second largest throughput, the text the lower factor: the lower factor. (The
 //!   literal rule may flip between two factors every window.)
 //! - **f** No stop state: a factor found by saturation is held until its gain falls below `ε`, or its throughput by more
 //!   than `hold_tolerance`; the search then starts again from the first candidate, with the first `θmin`. A `safe` that had
-//!   moved and no longer reaches `ε` starts it again, too.
+//!   moved and no longer reaches `ε` starts it again, too. After `reprobe_windows` windows a held factor is compared with the
+//!   next candidate.
 //! - **g** Per layer or over all: over the whole vector.
 //! - **h** For unbiased compressors `‖C(x)‖²` exceeds `‖x‖²`: gains are `1 − ‖x − C(x)‖²/‖x‖²`, clamped to `[0, 1]`.
 //! - **i** Its ratios of floats leave indices out: the factor here is nominal too; traffic is reported in bytes beside it.
@@ -57,15 +68,18 @@
 //! - **k** A dense step flushes the residual: kept; it is error feedback's, and exactly zero then.
 //! - **l** `T` entries go stale: those not refreshed for `stale_windows` windows are forgotten.
 //! - **m** (Two figures are cited wrongly; nothing to choose.)
+//! - **n** Line 33 moves on whatever the gain, so the search ends at `θmax` for good, and a gain that recovers at a lower factor is
+//!   never seen. A bolder message keeps less: a candidate below `ε` at the end of its window rules out those above it, and
+//!   the one below is tried instead, until after `reprobe_windows` windows its neighbour is tried again.
 //!
 //! Further, found by simulation: the average of `bold`'s gain restarts when `bold` changes (else steps at an untried
 //! factor slip through on the old factor's gain); the gain of a zero vector is 1, and one that is NaN counts as 0, so
 //! that it cannot stay in the average; `T` is averaged with the same smoothing, not overwritten. Dense may win:
 //! compression is then off and nothing is probed for `reprobe_windows` windows, in the last of which probing resumes
 //! while dense is still sent, so that `T` compares today's dense; then the search starts anew. A dense step's time leaves
-//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation and dense has the best throughput,
-//! compression is off as well; `settle` extends this to every factor. The defaults of `dense_steps` and `settle` leave
-//! the paper's search as it is.
+//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation (the last one was tried, or one
+//! failed), or while the search rests, and dense has the best throughput, compression is off as well; when they are exhausted,
+//! `settle` extends this to every factor.
 //!
 //! **Reference.** S. Tyagi, M. Swany, *GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training*,
 //! IEEE CLOUD 2023, pp. 319–329, <https://arxiv.org/abs/2305.12201>, Algorithm 1.
@@ -79,10 +93,10 @@
 //! let agreed = Agreed::new(&agreed_step, &[]);
 //! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
-//! // Averages move by 32/100: 0.68·0.72 + 0.32·0.50 = 0.65 is below 0.7, 0.68·0.80 + 0.32·0.70 = 0.77 is not.
+//! // Until there are 100/32 gains of each, an average is their mean, and the newest must reach 0.7 as well: 0.50 does not.
 //! let decision = controller.decide(&Agreed { gains: &[0.70, 0.50], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(10.0));
-//! assert_eq!(decision.reason.as_deref(), Some("gain 0.65 at 20x below 0.70: sending 10x"));
+//! assert_eq!(decision.reason.as_deref(), Some("gain 0.50 at 20x below 0.70: sending 10x"));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
