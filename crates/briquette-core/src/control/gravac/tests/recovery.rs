@@ -80,10 +80,14 @@ fn a_candidate_that_fails_is_tried_again_after_the_rest_and_kept_where_it_passes
 fn several_candidates_that_fail_are_gone_back_over_one_by_one() {
     let config = GraVacConfig { max: factor(160.0), window: 10, ..GraVacConfig::default() };
     let mut driver = Driver::new(&config);
-    driver.run(25, &|_| 0.9, &no_clock);
-    assert_eq!(driver.run(5, &|_| 0.9, &no_clock).0, [(160.0, 5)]);
-    let (_, reasons) = driver.run(40, &|f| if f > 10.0 { 0.3 } else { 0.8 }, &no_clock);
-    assert!(driver.controller.search.bold < factor(160.0), "{reasons:?}");
+    let early = [(10.0, 0.95), (20.0, 0.93), (40.0, 0.91), (160.0, 0.89)];
+    assert_eq!(driver.run(25, &table(&early), &no_clock).0, [(20.0, 10), (40.0, 10), (160.0, 5)]);
+    // Now only 10x keeps enough.
+    let tried = [0, 10, 10, 10].map(|steps| {
+        driver.run(steps, &|f| if f > 10.0 { 0.3 } else { 0.95 }, &no_clock);
+        driver.controller.search.bold.get()
+    });
+    assert_eq!(tried, [160.0, 40.0, 20.0, 20.0]);
 }
 
 #[test]
