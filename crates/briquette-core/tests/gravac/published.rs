@@ -63,6 +63,11 @@ impl Rank<'_> {
     }
 }
 
+/// A tenth of the targets is ten times as large.
+fn size(i: usize) -> f32 {
+    if i.is_multiple_of(10) { 10.0 } else { 1.0 }
+}
+
 /// Plain SGD to the mean of the ranks' targets, each with noise, under these settings.
 fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run> {
     let config: Config = toml::from_str(settings).expect("valid settings");
@@ -75,8 +80,7 @@ fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run
         for step in 0..steps {
             let mut rng = Key::new(3).rank(rank).step(step).block(0);
             let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
-            // Targets 0.5 and 1.5, a tenth of the values ten times as large.
-            let target = |i: usize| (rank as f32 + 0.5) * if i % 10 == 0 { 10.0 } else { 1.0 };
+            let target = |i: usize| (rank as f32 + 0.5) * size(i);
             let pull = |(i, p): (usize, &f32)| p - target(i) + 0.1 * noise();
             let mut gradient: Vec<f32> = run.parameters.iter().enumerate().map(pull).collect();
             let report = state.step(step, &mut gradient).expect("nothing fails here");
@@ -112,8 +116,8 @@ fn every_published_compressor_trains_layer_wise_and_whole() {
                 (&other.parameters, &other.factors, &other.reasons),
                 "{name}"
             );
-            // The mean of the targets is 1 and 10; all began at 0.
-            let far = |(i, p): (usize, &f32)| f64::from(p - if i % 10 == 0 { 10.0 } else { 1.0 }).powi(2);
+            // The means of the targets; all began at 0.
+            let far = |(i, p): (usize, &f32)| f64::from(p - size(i)).powi(2);
             let error = one.parameters.iter().enumerate().map(far).sum::<f64>() / layout().len() as f64;
             assert!(error < 1.09, "{name}: {error} left of 10.9");
             let bolder = one.factors.iter().filter(|factor| **factor > 4.0).count();
