@@ -30,4 +30,4 @@ PYTHON
 }
 row dense 40 --reducer dense
 row topk 100 --compressor topk:0.01 --feedback error
-row gravac 100 --feedback error --controller gravac:min=20x
+row gravac 100 --feedback error --controller gravac:20x,max=100x,epsilon=0.4,window=25

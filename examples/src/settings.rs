@@ -183,7 +183,7 @@ flags! {
     /// What becomes of what was not sent; what the reducer needs if absent
     feedback: Feedback,
     /// What decides the compression ratio: constant (nothing does), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
-    /// set), gravac[:epsilon=0.4,min=10x,max=100x,window=25,...], or another one of below
+    /// set), gravac (for a small model gravac:10x,max=100x,epsilon=0.4,window=25), or another one of below
     controller: ControllerSpec,
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average
     #[arg(value_name = "N")]

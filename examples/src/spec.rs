@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use briquette::core::CompressionFactor;
 use briquette::core::config::{ControllerConfig, ReducerConfig, Rule};
-use briquette::core::control::{GraVacConfig, ScheduleConfig};
+use briquette::core::control::ScheduleConfig;
 use serde::{Deserialize, Serialize};
 
 /// on or off.
@@ -88,7 +88,7 @@ impl fmt::Display for ClockSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ControllerSpec {
-    /// As core reads it; `gravac` over the preset for small models, and `constant` for none.
+    /// As core reads it, and `constant` for none.
     Core(ControllerConfig),
     /// To the ratio that is set.
     WarmUp(WarmUp),
@@ -101,20 +101,9 @@ impl FromStr for ControllerSpec {
         Ok(match name {
             "constant" if options.is_empty() => ControllerSpec::Core(ControllerConfig::None),
             "schedule" if !options.contains("steps=") => ControllerSpec::WarmUp(WarmUp::read(options)?),
-            "gravac" => ControllerSpec::Core(small_gravac(options).parse()?),
             _ => ControllerSpec::Core(text.parse()?),
         })
     }
-}
-
-/// GraVAC's settings over those for small models: what differs between these and core's defaults is added where it is not given.
-fn small_gravac(options: &str) -> String {
-    let preset = ControllerConfig::from(GraVacConfig::small_model()).to_string();
-    let preset = preset.split_once(',').map_or("", |(_, settings)| settings);
-    let given = |setting: &&str| setting.split_once('=').is_some_and(|(key, _)| options.contains(&format!("{key}=")));
-    let added = preset.split(',').filter(|setting| !given(setting));
-    let settings: Vec<&str> = [options].into_iter().filter(|options| !options.is_empty()).chain(added).collect();
-    format!("gravac:{}", settings.join(","))
 }
 
 /// A geometric warm-up over epochs, to the ratio that reducer or compressor are set to.
@@ -278,19 +267,15 @@ mod tests {
     }
 
     #[test]
-    fn gravac_without_settings_is_the_preset_for_small_models_and_what_is_given_wins() {
+    fn a_controller_is_what_core_reads_but_for_constant_and_warm_ups() {
         let core = |text: &str| match text.parse().unwrap() {
             ControllerSpec::Core(controller) => controller,
             ControllerSpec::WarmUp(_) => panic!("{text}"),
         };
-        assert_eq!(core("gravac"), GraVacConfig::small_model().into());
-        let given = GraVacConfig { min: "20x".parse().unwrap(), epsilon: 0.7, ..GraVacConfig::small_model() };
-        for text in ["gravac:min=20x,epsilon=0.7", "gravac:20x,epsilon=0.7"] {
-            assert_eq!(core(text), given.clone().into(), "{text}");
+        for text in ["gravac", "gravac:20x,epsilon=0.7", "schedule:4x,to=8x,steps=3", "none"] {
+            assert_eq!(core(text), text.parse().unwrap(), "{text}");
         }
         assert_eq!(core("constant"), ControllerConfig::None);
-        assert_eq!(core("schedule:4x,to=8x,steps=3").to_string(), "schedule:4x,to=8x,steps=3");
-        assert_eq!(core("none"), ControllerConfig::None);
     }
 
     #[test]

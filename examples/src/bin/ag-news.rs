@@ -15,7 +15,7 @@ use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   ag-news --dataset generated --model lstm --ranks 2
-  ag-news --data ag_news_csv --epochs 3 --controller gravac
+  ag-news --data ag_news_csv --epochs 3 --controller gravac:10x,max=100x,epsilon=0.4,window=25
   ag-news --reducer dense --network 100mbit,1ms";
 
 fn main() -> ExitCode {

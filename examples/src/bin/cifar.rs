@@ -15,7 +15,7 @@ use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   cifar --dataset generated --model resnet8 --ranks 4
-  cifar --data cifar-10-batches-bin --model resnet20 --controller gravac --momentum-correction on
+  cifar --data cifar-10-batches-bin --model resnet20 --controller gravac:10x,max=100x,epsilon=0.4,window=25 --momentum-correction on
   cifar --compressor topk:50x:q8 --momentum-correction on --controller schedule --network 100mbit,1ms --clock fixed:50ms
   cifar --resume runs/latest
   cifar --schedule constant --epochs 5 --out runs/long, and later: cifar --resume runs/long --epochs 10";

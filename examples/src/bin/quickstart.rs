@@ -85,7 +85,7 @@ fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
         Options {
             momentum_correction: Some(Toggle::On),
             compressor: Some("topk:10x:q8".parse()?),
-            controller: Some("gravac".parse()?),
+            controller: Some("gravac:10x,max=100x,epsilon=0.4,window=25".parse()?),
             ..Options::default()
         }
     } else {

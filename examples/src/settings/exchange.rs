@@ -223,3 +223,33 @@ pub fn families() -> String {
     };
     lists.map(list).concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette::core::control::GraVacConfig;
+
+    #[test]
+    fn gravac_is_the_same_in_code_in_toml_and_as_a_flag() {
+        for (text, settings) in [
+            ("gravac", GraVacConfig::default()),
+            ("gravac:10x,max=100x,epsilon=0.4,window=25", GraVacConfig::small_model()),
+            (
+                "gravac:epsilon=0.9,dense_steps=3",
+                GraVacConfig { epsilon: 0.9, dense_steps: 3, ..GraVacConfig::default() },
+            ),
+        ] {
+            let code = Config::gravac(settings);
+            let toml = format!("reducer = 'gather:topk:10x:q8'\nfeedback = 'error'\ncontroller = '{text}'");
+            assert_eq!(toml::from_str::<Config>(&toml).unwrap(), code, "{text}");
+            let flags = Options {
+                compressor: Some("topk:10x:q8".parse().unwrap()),
+                controller: Some(text.parse().unwrap()),
+                ..Options::default()
+            };
+            assert_eq!(flags.resolve().unwrap().config, code, "{text}");
+            let set = vec!["reducer=gather:topk:10x:q8".to_owned(), format!("controller={text}")];
+            assert_eq!(Options { set: Some(set), ..Options::default() }.resolve().unwrap().config, code, "{text}");
+        }
+    }
+}

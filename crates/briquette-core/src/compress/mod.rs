@@ -131,7 +131,8 @@ pub trait Compressor: Send {
     fn nominal(&self) -> CompressionFactor;
 
     /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
-    /// and gives the same message. The default starts from `x`.
+    /// and gives the same message, or one of the same distribution (random-k). `coarse` is of this compressor, at another
+    /// factor, of `x` and with this key. The default starts from `x`.
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         let _ = coarse;
         self.compress_into(x, key, out);

@@ -7,7 +7,8 @@
 //!
 //! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank.
 //! `C(x)ᵢ = s·xᵢ` for `i` in `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number
-//! becomes that number.
+//! becomes that number. Of a coarser message, `S` is drawn among its positions: as likely as any other subset of `d`, and what it
+//! keeps is part of what the coarser one keeps.
 //!
 //! | paper | here |
 //! |---|---|
@@ -41,7 +42,7 @@
 
 use rand::{Rng, RngCore};
 
-use super::threshold::{fill, start};
+use super::threshold::{fill, locate, start};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -73,6 +74,14 @@ impl RandomK {
         RandomK { scaled: true, ..self }
     }
 
+    fn write(&self, x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
+        fill(x, indices, values);
+        if self.scaled {
+            let scale = x.len() as f32 / indices.len() as f32;
+            values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
+        }
+    }
+
     /// Whether values are scaled to be unbiased.
     pub fn is_scaled(&self) -> bool {
         self.scaled
@@ -94,14 +103,20 @@ impl Compressor for RandomK {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
-        choose(key, x.len(), k, indices);
-        fill(x, indices, values);
-        if self.scaled {
-            let scale = x.len() as f32 / k as f32;
-            values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
-        }
+        choose(key, x.len(), self.factor.keep(x.len()), indices);
+        self.write(x, indices, values);
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        let k = self.factor.keep(x.len());
+        let among = coarse.sparse_indices().filter(|among| coarse.len() == x.len() && among.len() >= k);
+        let Some(among) = among else { return self.compress_into(x, key, out) };
+        let (indices, values) = start(out, x.len());
+        // Numbers of its own: those of the draw that chose `among` would favour some of them.
+        choose(key.purpose("refine").bucket(among.len()), among.len(), k, indices);
+        locate(indices, among);
+        self.write(x, indices, values);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {

@@ -15,6 +15,9 @@
 //! | ratio | `ρ` |
 //! | nnz | `n` |
 //!
+//! A message made of a coarser one is the same: the mean is the vector's, and any `2k` or more of the largest values count as all
+//! do where counts matter.
+//!
 //! **On the wire.** As `TopK`: `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` picks with gaps `gⱼ`.
 //!
 //! **Properties.** `k ≤ n < 2k`, or every value from the mean on where that is fewer than `k`. Contractive with δ = n/d
@@ -40,7 +43,7 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::threshold::{Picks, class_of, collect, counts, floor_of, start};
+use super::threshold::{Picks, class_of, collect, counts, floor_of, kept_of, locate, start};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::math::{largest, norm1};
@@ -73,9 +76,13 @@ impl Redsync {
 /// Ratios between the bounds whose counts one pass finds: enough for three steps of the bisection, whichever way it goes.
 const AT_ONCE: usize = 7;
 
-/// The floor, and how many values reach it.
-fn bisect(x: &[f32], k: usize) -> (u32, usize) {
-    let (mean, most) = (norm1(x) / x.len().max(1) as f64, f64::from(largest(x)));
+fn mean(x: &[f32]) -> f64 {
+    norm1(x) / x.len().max(1) as f64
+}
+
+/// The floor, and how many values reach it, for the magnitudes' `mean`.
+fn bisect(x: &[f32], mean: f64, k: usize) -> (u32, usize) {
+    let most = f64::from(largest(x));
     let at = |ratio: f64| floor_of(mean + ratio * (most - mean));
     let (mut low, mut high) = (0.0, 1.0);
     // The highest floor known to pass at least k, or the mean's.
@@ -103,6 +110,13 @@ fn bisect(x: &[f32], k: usize) -> (u32, usize) {
     best
 }
 
+/// All that reach the floor, or the `k` largest of them.
+fn pick<'a>(x: &[f32], floor: u32, k: usize, storage: &'a mut Vec<u32>) -> Picks<'a> {
+    let mut picks = Picks::new(storage);
+    collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
+    picks
+}
+
 impl Tunable for Redsync {
     fn tune(&mut self, factor: CompressionFactor) {
         self.factor = factor;
@@ -120,15 +134,24 @@ impl Compressor for Redsync {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
         let (indices, values) = start(out, x.len());
-        let (floor, _) = if k == x.len() { (floor_of(0.0), k) } else { bisect(x, k) };
-        let mut picks = Picks::new(indices);
-        collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
-        picks.finish_into(values);
+        let (floor, _) = if k == x.len() { (floor_of(0.0), k) } else { bisect(x, mean(x), k) };
+        pick(x, floor, k, indices).finish_into(values);
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        let k = self.factor.keep(x.len());
+        // A floor that fewer than 2k values reach lies above the least of those kept: they count the same as all do.
+        let Some((among, kept)) = kept_of(coarse, x.len(), (2 * k).max(1)) else {
+            return self.compress_into(x, key, out);
+        };
+        let (indices, values) = start(out, x.len());
+        pick(kept, bisect(kept, mean(x), k).0, k, indices).finish_into(values);
+        locate(indices, among);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let k = self.factor.keep(x.len());
-        let sent = if k == x.len() { k } else { bisect(x, k).1 };
+        let sent = if k == x.len() { k } else { bisect(x, mean(x), k).1 };
         class_of(if sent < 2 * k { sent } else { k }, x)
     }
 
@@ -167,70 +190,4 @@ impl Spec for Redsync {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compress::threshold::tests::{awkward, edges, keeps_the_largest_as_declared, kept, noise};
-    use proptest::prelude::*;
-
-    fn fraction(share: f64) -> Redsync {
-        Redsync::fraction(share).unwrap()
-    }
-
-    #[test]
-    fn bisection_by_hand() {
-        // Magnitudes 1 to 8: mean 4.5, largest 8; k = 1. ρ = 0: t = 4.5 passes 4; ½: 6.25 passes 2; ¾: 7.125 passes 1.
-        let x = [-8.0, 1.0, 2.0, -3.0, 4.0, 5.0, 6.0, -7.0];
-        assert_eq!(bisect(&x, 1), (7.125_f32.to_bits(), 1));
-        assert_eq!(kept(fraction(0.125), &x, Key::new(0)), [0]);
-        // k = 2: 4 picks at ρ = 0 are one too many; 2 at ½.
-        assert_eq!(kept(fraction(0.25), &x, Key::new(0)), [0, 7]);
-        // Six equal above the mean of 2.7: 7 ≥ 2k = 4 at every threshold up to them, and 1 beyond: the first two of the
-        // largest.
-        let ties = [3.0, 3.0, -9.0, 3.0, 3.0, 3.0, 3.0, 0.0, 0.0, 0.0];
-        assert_eq!(kept(fraction(0.2), &ties, Key::new(0)), [0, 2]);
-    }
-
-    #[test]
-    fn picks_lie_between_k_and_2k_and_fall_short_only_for_heavy_tails() {
-        for (name, share) in ["gauss", "laplace", "heavy"].iter().flat_map(|n| [0.1, 0.01, 0.001].map(|s| (n, s))) {
-            for seed in 0..3 {
-                let (x, k) = (noise(name, 50_000, seed), (share * 50_000.0) as usize);
-                let n = kept_count(fraction(share), &x);
-                assert!((k..2 * k).contains(&n), "{name} {share}: {n}");
-            }
-        }
-        // One value lifts the mean beyond all but itself.
-        let mut x = noise("gauss", 50_000, 1);
-        x[77] = 1e7;
-        assert_eq!(kept(fraction(0.01), &x, Key::new(0)), [77]);
-    }
-
-    fn kept_count(mut redsync: Redsync, x: &[f32]) -> usize {
-        let mut message = Message::default();
-        redsync.compress_into(x, Key::new(0), &mut message);
-        message.kept()
-    }
-
-    #[test]
-    fn edges_are_finite() {
-        for x in edges() {
-            let n = kept(fraction(0.1), &x, Key::new(1)).len();
-            let k = CompressionFactor::new(10.0).unwrap().keep(x.len());
-            assert!(n < 2 * k.max(1) && (n > 0 || x.iter().all(|v| *v == 0.0)), "{x:?}: {n}");
-            let all = kept(fraction(1.0), &x, Key::new(1)).len();
-            assert_eq!(all, x.iter().filter(|v| **v != 0.0).count());
-        }
-        assert_eq!(kept(fraction(0.5), &[2.0; 90], Key::new(0)).len(), 45);
-        assert!([0.0, 1.5, f64::NAN].map(Redsync::fraction).iter().all(Result::is_err));
-    }
-
-    proptest! {
-        #[test]
-        fn picks_are_the_largest_and_as_many_as_declared(
-            x in proptest::collection::vec(awkward(), 1..200),
-            share in 0.01_f64..1.0,
-        ) {
-            keeps_the_largest_as_declared(fraction(share), &x);
-        }
-    }
-}
+mod tests;

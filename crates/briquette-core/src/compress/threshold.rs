@@ -304,6 +304,16 @@ pub(super) fn start(out: &mut Message, len: usize) -> (&mut Vec<u32>, &mut Vec<f
     }
 }
 
+/// Indices and values of what `coarse` kept of a vector of `len`, where it kept `least` values or more, exactly.
+pub(super) fn kept_of(coarse: &Message, len: usize, least: usize) -> Option<(&[u32], &[f32])> {
+    coarse.sparse_f32().filter(|(indices, _)| coarse.len() == len && indices.len() >= least)
+}
+
+/// Places among kept values become indices of the vector.
+pub(super) fn locate(places: &mut [u32], kept: &[u32]) {
+    places.iter_mut().for_each(|place| *place = kept[*place as usize]);
+}
+
 /// Writes the chosen values as they are.
 pub(super) fn fill(x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
     values.clear();

@@ -11,6 +11,8 @@
 //! the share of the sample pass; after four passes, or where the sample would be a quarter of the vector, the exact `k`
 //! largest. Zeros are never sent.
 //!
+//! A message made of a coarser one is the same: the sample is the vector's, and only what was kept is looked through.
+//!
 //! | paper | here |
 //! |---|---|
 //! | sparsity `1 − k/d` | `factor` = d/k |
@@ -47,7 +49,7 @@
 
 use rand::RngCore;
 
-use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, magnitude, select, start};
+use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, kept_of, locate, magnitude, select, start};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
@@ -108,6 +110,26 @@ impl ThresholdTopK {
     }
 }
 
+impl ThresholdTopK {
+    /// Picks by a sample of `x` among `kept`, which holds the largest values of `x`.
+    fn pick_among(&self, x: &[f32], kept: &[f32], key: Key, (indices, values): (&mut Vec<u32>, &mut Vec<f32>)) {
+        let k = self.factor.keep(x.len());
+        let mut picks = Picks::new(indices);
+        let picked = self.samples(x.len()).is_some_and(|count| {
+            // The sample lies where the values will: nothing else is allocated.
+            draw(x, count, key, values);
+            pick(kept, [k, x.len()], values, &mut picks)
+        });
+        let picks = if picked { picks } else { select(kept, k, picks.storage()) };
+        picks.finish_into(values);
+    }
+}
+
+/// The most picks that are not thinned to `k`.
+fn most_of(k: usize) -> usize {
+    (MOST * k / 10).max(k)
+}
+
 impl Tunable for ThresholdTopK {
     fn tune(&mut self, factor: CompressionFactor) {
         self.factor = factor;
@@ -123,16 +145,17 @@ impl Compressor for ThresholdTopK {
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let k = self.factor.keep(x.len());
+        self.pick_among(x, x, key, start(out, x.len()));
+    }
+
+    fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
+        // A threshold below the least of those kept passes more than MOST of them, as it does of all values: then both ways
+        // lead to the k largest. Any other passes the same values.
+        let enough = most_of(self.factor.keep(x.len())) + 1;
+        let Some((among, kept)) = kept_of(coarse, x.len(), enough) else { return self.compress_into(x, key, out) };
         let (indices, values) = start(out, x.len());
-        let mut picks = Picks::new(indices);
-        let picked = self.samples(x.len()).is_some_and(|count| {
-            // The sample lies where the values will: nothing else is allocated.
-            draw(x, count, key, values);
-            pick(x, k, values, &mut picks)
-        });
-        let picks = if picked { picks } else { select(x, k, picks.storage()) };
-        picks.finish_into(values);
+        self.pick_among(x, kept, key, (&mut *indices, values));
+        locate(indices, among);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
@@ -161,16 +184,16 @@ fn draw(x: &[f32], count: usize, key: Key, sample: &mut Vec<f32>) {
     }
 }
 
-/// Passes until there are enough picks; false when the sample does not lead there.
-fn pick(x: &[f32], k: usize, sample: &mut [f32], picks: &mut Picks<'_>) -> bool {
-    let expected = k as f64 / x.len() as f64 * sample.len() as f64;
+/// Passes until there are enough picks, `k` of `len`; false when the sample does not lead there.
+fn pick(x: &[f32], [k, len]: [usize; 2], sample: &mut [f32], picks: &mut Picks<'_>) -> bool {
+    let expected = k as f64 / len as f64 * sample.len() as f64;
     let mut rank = (expected + expected.sqrt()) as usize;
     for _ in 0..PASSES {
         rank = rank.clamp(1, sample.len());
         let at = sample.select_nth_unstable_by(rank - 1, |a, b| magnitude(*b).cmp(&magnitude(*a))).1;
         let floor = magnitude(*at).max(NONZERO);
         picks.clear();
-        collect(x, floor, [k, (MOST * k / 10).max(k)], picks);
+        collect(x, floor, [k, most_of(k)], picks);
         if 10 * picks.len() >= LEAST * k || floor == NONZERO {
             return true;
         }

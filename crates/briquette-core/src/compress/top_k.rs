@@ -48,7 +48,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::threshold::{Picks, magnitude, select};
+use super::threshold::{Picks, kept_of, locate, magnitude, select};
 use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
@@ -120,8 +120,13 @@ impl Compressor for TopK {
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
+        // The k' ≥ k largest, ties to the lowest index, contain the k largest with the same rule.
+        if let Some((among, kept)) = kept_of(coarse, x.len(), k) {
+            let (indices, values) = out.sparse(x.len(), self.values);
+            write(select(kept, k, indices), values);
+            return locate(indices, among);
+        }
         match coarse.sparse_indices() {
-            // The k' ≥ k largest, ties to the lowest index, contain the k largest with the same rule.
             Some(among) if coarse.len() == x.len() && among.len() >= k => {
                 let (indices, values) = out.sparse(x.len(), self.values);
                 indices.extend_from_slice(among);

@@ -6,8 +6,8 @@
 //! compressed again to be sent. Where all factors are 1 a [`Dense`] ring is used, because gathering `W` full messages costs
 //! `W/2` times as much.
 //!
-//! **Cost.** Every gain needs a message. Top-k makes each from the one before, in a pass over what that kept, so the vector
-//! itself is compressed once; compressors without [`refine_into`](crate::compress::Compressor::refine_into) compress it once
+//! **Cost.** Every gain needs a message. Top-k, threshold top-k, Redsync and random-k make each from the one before, in a pass over
+//! what that kept, so the vector itself is compressed once; compressors without [`refine_into`](crate::compress::Compressor::refine_into) compress it once
 //! a probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes add up what would be chosen. Norms and
 //! moments are a pass over the vector each.
 //!

@@ -67,6 +67,28 @@ fn every_position_of_few_is_as_likely_as_another() {
 }
 
 #[test]
+fn refined_draws_are_as_likely_as_direct_ones() {
+    const DRAWS: u64 = 20_000;
+    let (x, mut counts) = (vec![1.0; 48], [0.0_f64; 48]);
+    let mut messages: [Message; 3] = Default::default();
+    for step in 0..DRAWS {
+        let key = Key::new(9).step(step);
+        // 24 of 48, 8 of those, 3 of those.
+        let [coarse, middle, fine] = &mut messages;
+        fraction(0.5).compress_into(&x, key, coarse);
+        fraction(1.0 / 6.0).refine_into(&x, coarse, key, middle);
+        fraction(1.0 / 16.0).scaled().refine_into(&x, middle, key, fine);
+        let indices = [&*coarse, middle, fine].map(|message| message.sparse_indices().unwrap());
+        assert_eq!(indices.map(<[u32]>::len), [24, 8, 3]);
+        assert!(indices.windows(2).all(|pair| pair[1].iter().all(|i| pair[0].contains(i))), "{indices:?}");
+        assert_eq!(fine.sparse_f32().unwrap().1, [16.0; 3]);
+        indices[2].iter().for_each(|&i| counts[i as usize] += 1.0);
+    }
+    // As above: mean 1250, 5.5 standard deviations.
+    assert!(counts.iter().all(|c| (c - 1250.0).abs() < 188.0), "{counts:?}");
+}
+
+#[test]
 fn edges_are_finite() {
     for x in edges() {
         assert_eq!(kept(fraction(0.5), &x, Key::new(1)).len(), x.len().div_ceil(2));

@@ -1,7 +1,7 @@
 use super::*;
-use crate::Key;
 use crate::compress::Compressor;
 use crate::math::largest;
+use crate::{CompressionFactor, Key};
 use proptest::prelude::*;
 use rand::Rng;
 
@@ -45,6 +45,22 @@ pub(in crate::compress) fn keeps_the_largest_as_declared(compressor: impl Compre
     order.truncate(indices.len());
     order.sort_unstable();
     assert_eq!(indices, order);
+}
+
+/// Multi-level compression is direct compression: a message made of a coarser one is the one made of the vector.
+pub(in crate::compress) fn refining_equals_starting_over(
+    mut compressor: impl Compressor,
+    x: &[f32],
+    factors: [f64; 2],
+) {
+    let (mut coarse, mut refined, mut direct) = (Message::default(), Message::default(), Message::default());
+    let (key, factors) = (Key::new(5), factors.map(|factor| CompressionFactor::new(factor).unwrap()));
+    compressor.knob().unwrap().tune(factors[0]);
+    compressor.compress_into(x, key, &mut coarse);
+    compressor.knob().unwrap().tune(factors[1]);
+    compressor.refine_into(x, &coarse, key, &mut refined);
+    compressor.compress_into(x, key, &mut direct);
+    assert_eq!(refined, direct, "{factors:?}");
 }
 
 /// One of the distributions that thresholds are fitted to, by name.

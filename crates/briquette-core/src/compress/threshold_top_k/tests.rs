@@ -1,5 +1,6 @@
 use super::*;
-use crate::compress::threshold::tests::{edges, kept, noise};
+use crate::compress::threshold::tests::{awkward, edges, kept, noise, refining_equals_starting_over};
+use proptest::prelude::*;
 
 fn fraction(share: f64) -> ThresholdTopK {
     ThresholdTopK::fraction(share).unwrap()
@@ -56,7 +57,7 @@ fn a_sample_too_small_costs_passes_but_not_density() {
         sample.sort_by(|a, b| b.abs().total_cmp(&a.abs()));
         collect(&x, magnitude(sample[2]), [x.len(), x.len()], &mut once); // ⌊2.048 + √2.048⌋ = 3 of the sample pass
         again += usize::from(once.len() < 14);
-        assert!(pick(&x, 20, &mut sample, &mut once), "{seed}: a later pass is enough");
+        assert!(pick(&x, [20, x.len()], &mut sample, &mut once), "{seed}: a later pass is enough");
         assert!((14..=26).contains(&kept(threshold, &x, Key::new(seed)).len()), "{seed}");
     }
     assert!(again > 3, "{again} keys need a second pass");
@@ -84,5 +85,29 @@ fn declared_class_holds_where_a_sample_decides() {
         let ErrorBound::Contractive { delta } = fraction(0.01).error_bound(x) else { panic!() };
         assert_eq!(delta, 0.007);
         assert!(message.error_energy(x) <= (1.0 - delta) * crate::math::norm2(x));
+    }
+}
+
+#[test]
+fn refining_long_vectors_equals_starting_over() {
+    let few = (0..40_000).map(|i| if i % 61 == 0 { 5.0 } else { 0.0 }).collect();
+    let noises = ["gauss", "laplace", "heavy"].map(|name| noise(name, 50_000, 3));
+    for x in noises.into_iter().chain([vec![0.3; 40_000], few]) {
+        for factors in [[10.0, 20.0], [10.0, 1000.0], [10.0, 12.0], [100.0, 10.0], [1.0, 3.0], [4.0, 4.0]] {
+            refining_equals_starting_over(fraction(1.0), &x, factors);
+            // Of few samples, so that thresholds miss.
+            refining_equals_starting_over(fraction(1.0).with_sample(1e-6).unwrap(), &x, factors);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn refining_short_vectors_equals_starting_over(
+        x in proptest::collection::vec(awkward(), 0..200),
+        coarse in 1.0_f64..20.0,
+        fine in 1.0_f64..20.0,
+    ) {
+        refining_equals_starting_over(fraction(1.0), &x, [coarse, fine]);
     }
 }

@@ -31,17 +31,19 @@ pub struct GraVacConfig {
     pub saturation: f64,
     /// Steps between two window checks, at least 1. Default 500.
     pub window: u64,
-    /// Weight of the newest gain and throughput in their averages, in `(0, 1]`. Default `world/100` within `[0.05, 1]`.
+    /// Weight of the newest gain and throughput in their averages, in `(0, 1]`; the first `1/smoothing` samples weigh the same.
+    /// Default `world/100` within `[0.05, 1]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
-    /// Windows after which compression that was switched off is tried again, at least 1. Default 10.
+    /// Windows after which what was given up is tried again, at least 1: compression that was switched off, a candidate whose
+    /// gain was too small, the one above a held factor. Default 10.
     pub reprobe_windows: u64,
     /// Windows after which the throughput of a factor that was not sent is forgotten, at least 2. Default 10.
     pub stale_windows: u64,
     /// Share of its throughput that a held factor may lose before the search starts again, in `(0, 1]`. Default 0.2.
     pub hold_tolerance: f64,
-    /// Steps sent dense at the start, to have dense's throughput to compare with. Default 0, as in the paper: dense is
-    /// then only known from steps at which no gain reached `epsilon`.
+    /// Steps sent dense at the start, and whenever dense's throughput has been forgotten (`stale_windows`), to compare with.
+    /// Default 0, as in the paper: dense is then only known from steps at which no gain reached `epsilon`.
     pub dense_steps: u64,
     /// When all candidates were tried and none saturated, hold the one with the best throughput. Default `false`, as in
     /// the paper: stay at the largest (but dense, where it was best, is held all the same).
@@ -78,6 +80,13 @@ impl GraVacConfig {
     ///
     /// Tuned on a ResNet-8 of 78 000 parameters on CIFAR-10, 390 steps, four ranks, over momentum correction. There the gain
     /// of a vector with its residual is near 0.55 at 10x: the paper's `ε = 0.7` would send dense most of the time.
+    ///
+    /// ```
+    /// use briquette_core::{config::ControllerConfig, control::GraVacConfig};
+    /// let text: ControllerConfig = "gravac:10x,max=100x,epsilon=0.4,window=25".parse()?;
+    /// assert_eq!(text, GraVacConfig::small_model().into());
+    /// # Ok::<(), briquette_core::error::ConfigError>(())
+    /// ```
     pub fn small_model() -> Self {
         GraVacConfig { max: known(100.0), epsilon: 0.4, window: 25, ..GraVacConfig::default() }
     }

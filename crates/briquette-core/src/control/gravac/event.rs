@@ -1,4 +1,4 @@
-//! What a window check did, kept until the next decision can tell it in words.
+//! What a window's check did, kept until the next decision gives it as its reason.
 
 use crate::CompressionFactor;
 
@@ -16,6 +16,10 @@ pub(super) enum Event {
     ThroughputFell,
     /// Dense was timed.
     Timed,
+    /// The gain of a bolder candidate is too small.
+    Back,
+    /// Dense's throughput has been forgotten.
+    Forgotten,
 }
 
 impl Event {
@@ -28,7 +32,9 @@ impl Event {
             Event::Best => format!("throughput best at {factor} of all tried: {hold}"),
             Event::GainFell => format!("gain fell: searching again from {factor}"),
             Event::ThroughputFell => format!("throughput fell: searching again from {factor}"),
-            Event::Timed => format!("dense timed: trying {factor}"),
+            Event::Timed => format!("dense timed: sending {factor}"),
+            Event::Back => format!("gain of the bolder candidate too small: back to {factor}"),
+            Event::Forgotten => "timing dense again".to_owned(),
         }
     }
 
@@ -40,6 +46,8 @@ impl Event {
             Event::GainFell => [3.0, 0.0, 0.0],
             Event::ThroughputFell => [4.0, 0.0, 0.0],
             Event::Timed => [5.0, 0.0, 0.0],
+            Event::Back => [6.0, 0.0, 0.0],
+            Event::Forgotten => [7.0, 0.0, 0.0],
         }
     }
 
@@ -53,6 +61,8 @@ impl Event {
             3.0 => Event::GainFell,
             4.0 => Event::ThroughputFell,
             5.0 => Event::Timed,
+            6.0 => Event::Back,
+            7.0 => Event::Forgotten,
             _ => return None,
         })
     }

@@ -11,7 +11,14 @@
 //! send `bold` if its gain reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` ← average of
 //! `samples/t · gain`. Every `window` steps: if the gains of `safe` and `bold` differ by no more than `ω`, `safe` becomes
 //! `bold`; if the two best entries of `T` differ by no more than `ω`, the lower factor of the two is held (dense: compression
-//! is off); else `bold` becomes the next candidate.
+//! is off); else `bold` becomes the next candidate, or the one before where its gain is below `ε`. After a hold or a step back
+//! the search rests for `reprobe_windows` windows before it tries a bolder candidate.
+//!
+//! Compression is multi-level: the message of `bold` is made of the message of `safe`
+//! ([`refine_into`](crate::compress::Compressor::refine_into)). Of [`TopK`](crate::compress::TopK),
+//! [`ThresholdTopK`](crate::compress::ThresholdTopK) (DGC's threshold) and [`Redsync`](crate::compress::Redsync) it is bit for bit the
+//! message made of the vector, of [`RandomK`](crate::compress::RandomK) one of the same distribution. Each may be layer-wise, as in
+//! the paper (gather with `per_slot`), or of the whole vector; gains are those of the whole vector in both.
 //!
 //! | paper | here |
 //! |---|---|
@@ -31,10 +38,10 @@
 //!
 //! **Knobs.** [`GraVacConfig`], each with unit, range and default. The defaults are the paper's, tuned there for ResNet101,
 //! VGG16 and an LSTM of 170 to 530 MB on 32 ranks. A window too small exhausts the candidates early, an `ε` too small
-//! costs accuracy. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
+//! costs accuracy. They are the same in code, TOML and flags. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
 //! under top-k 10x: 0.55 against 0.80; under 100x: 0.07 against 0.5), so `ε = 0.7` keeps falling back to dense;
-//! [`GraVacConfig::small_model`] starts lower. *Fast networks*: `T` knows dense only from steps that fell back to it; set
-//! `dense_steps` to time it at the start.
+//! [`GraVacConfig::small_model`], `gravac:10x,max=100x,epsilon=0.4,window=25`, starts lower. *Fast networks*: `T` knows dense only
+//! from steps that fell back to it; set `dense_steps` to time it at the start, and again whenever `T` has forgotten it.
 //!
 //! # Deviations from the paper
 //!
@@ -44,12 +51,16 @@
 //! - **b** Line 33 moves `θs` before line 35 uses it, so `θmin` would jump to a factor never measured: `safe` becomes the
 //!   factor that was measured, and takes its averaged gain over.
 //! - **c** `θs` relative to a moving `θmin`: candidates are absolute, made once from the first `θmin`.
-//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable.
+//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable. Where an
+//!   average starts is not said. Begun with its first sample it would give that one 29 % of a window of 25 steps at four
+//!   ranks, and first gains are high, as the residual is still empty: an average is the mean of its samples until it has
+//!   `1/smoothing` of them, and so long the newest gain must reach `ε` as well.
 //! - **e** Line 38 takes the factor of the second largest throughput, the text the lower factor: the lower factor. (The
 //!   literal rule may flip between two factors every window.)
 //! - **f** No stop state: a factor found by saturation is held until its gain falls below `ε`, or its throughput by more
 //!   than `hold_tolerance`; the search then starts again from the first candidate, with the first `θmin`. A `safe` that had
-//!   moved and no longer reaches `ε` starts it again, too.
+//!   moved and no longer reaches `ε` starts it again, too. After `reprobe_windows` windows a held factor is compared with the
+//!   next candidate.
 //! - **g** Per layer or over all: over the whole vector.
 //! - **h** For unbiased compressors `‖C(x)‖²` exceeds `‖x‖²`: gains are `1 − ‖x − C(x)‖²/‖x‖²`, clamped to `[0, 1]`.
 //! - **i** Its ratios of floats leave indices out: the factor here is nominal too; traffic is reported in bytes beside it.
@@ -57,15 +68,18 @@
 //! - **k** A dense step flushes the residual: kept; it is error feedback's, and exactly zero then.
 //! - **l** `T` entries go stale: those not refreshed for `stale_windows` windows are forgotten.
 //! - **m** (Two figures are cited wrongly; nothing to choose.)
+//! - **n** Line 33 moves on whatever the gain, so the search ends at `θmax` for good, and a gain that recovers at a lower factor is
+//!   never seen. A bolder message keeps less: a candidate below `ε` at the end of its window rules out those above it, and
+//!   the one below is tried instead, until after `reprobe_windows` windows its neighbour is tried again.
 //!
 //! Further, found by simulation: the average of `bold`'s gain restarts when `bold` changes (else steps at an untried
 //! factor slip through on the old factor's gain); the gain of a zero vector is 1, and one that is NaN counts as 0, so
 //! that it cannot stay in the average; `T` is averaged with the same smoothing, not overwritten. Dense may win:
 //! compression is then off and nothing is probed for `reprobe_windows` windows, in the last of which probing resumes
 //! while dense is still sent, so that `T` compares today's dense; then the search starts anew. A dense step's time leaves
-//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation and dense has the best throughput,
-//! compression is off as well; `settle` extends this to every factor. The defaults of `dense_steps` and `settle` leave
-//! the paper's search as it is.
+//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation (the last one was tried, or one
+//! failed), or while the search rests, and dense has the best throughput, compression is off as well; when they are exhausted,
+//! `settle` extends this to every factor.
 //!
 //! **Reference.** S. Tyagi, M. Swany, *GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training*,
 //! IEEE CLOUD 2023, pp. 319–329, <https://arxiv.org/abs/2305.12201>, Algorithm 1.
@@ -79,16 +93,18 @@
 //! let agreed = Agreed::new(&agreed_step, &[]);
 //! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
-//! // Averages move by 32/100: 0.68·0.72 + 0.32·0.50 = 0.65 is below 0.7, 0.68·0.80 + 0.32·0.70 = 0.77 is not.
+//! // Until there are 100/32 gains of each, an average is their mean, and the newest must reach 0.7 as well: 0.50 does not.
 //! let decision = controller.decide(&Agreed { gains: &[0.70, 0.50], ..agreed });
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(10.0));
-//! assert_eq!(decision.reason.as_deref(), Some("gain 0.65 at 20x below 0.70: sending 10x"));
+//! assert_eq!(decision.reason.as_deref(), Some("gain 0.50 at 20x below 0.70: sending 10x"));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+mod average;
 mod config;
 mod event;
 mod policy;
+mod search;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -100,8 +116,10 @@ pub use policy::Policy;
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::reduce::AgreedStep;
+use average::Gain;
 use event::Event;
-use throughput::{Entry, Throughput, ewma, samples_per_second};
+use search::Search;
+use throughput::samples_per_second;
 
 /// The controller; made by [`GraVacConfig::build`], described in the [module](self).
 #[derive(Debug, Clone, PartialEq)]
@@ -114,59 +132,10 @@ pub struct GraVac {
     probes: Vec<CompressionFactor>,
 }
 
-/// Everything that changes.
-#[derive(Debug, Clone, PartialEq)]
-struct Search {
-    safe: CompressionFactor,
-    bold: CompressionFactor,
-    safe_gain: Option<f64>,
-    bold_gain: Option<f64>,
-    throughput: Throughput,
-    steps_in_window: u64,
-    /// A window has ended and its check has not run yet.
-    check_due: bool,
-    /// Steps that are sent dense whatever the gains: at the start, and while compression is off.
-    dense_left: u64,
-    /// The throughput with which `bold` was found best; the search rests.
-    held: Option<f64>,
-    /// What the last decision was.
-    last: Option<CompressionFactor>,
-    /// What the next outcome is about, where gains were measured.
-    sent: Option<Sent>,
-    note: Option<Event>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sent {
     factor: CompressionFactor,
     gain: f64,
-}
-
-impl Search {
-    fn start(safe: CompressionFactor, bold: CompressionFactor, dense_left: u64) -> Self {
-        Search {
-            safe,
-            bold,
-            safe_gain: None,
-            bold_gain: None,
-            throughput: Throughput::default(),
-            steps_in_window: 0,
-            check_due: false,
-            dense_left,
-            held: None,
-            last: None,
-            sent: None,
-            note: None,
-        }
-    }
-
-    /// Changes the factor to be tried; its gain is not known yet.
-    fn try_factor(&mut self, factor: CompressionFactor) {
-        if factor != self.bold {
-            self.bold = factor;
-            self.bold_gain = if factor == self.safe { self.safe_gain } else { None };
-        }
-    }
 }
 
 impl GraVac {
@@ -195,9 +164,7 @@ impl GraVac {
     }
 
     fn average_gains(&mut self, gains: &[f64]) {
-        // A NaN would stay in the average for ever.
-        let valid = |gain: f64| if gain.is_nan() { 0.0 } else { gain.clamp(0.0, 1.0) };
-        let average = |old, gain| Some(ewma(old, valid(gain), self.smoothing));
+        let average = |before, gain| Some(Gain::add(before, gain, self.smoothing));
         let search = &mut self.search;
         match *gains {
             [safe] if search.bold == search.safe => {
@@ -208,7 +175,7 @@ impl GraVac {
                 search.safe_gain = average(search.safe_gain, safe);
                 search.bold_gain = average(search.bold_gain, bold);
             }
-            // Nothing was asked for, or the caller measured something else: without a gain, dense is sent.
+            // Nothing was needed, or the caller measured something else: without a gain, dense is sent.
             _ => {}
         }
     }
@@ -216,8 +183,9 @@ impl GraVac {
     /// The boldest factor that keeps enough.
     fn choose(&self) -> Sent {
         let search = &self.search;
+        let counts = |gain: Option<Gain>| gain.map(|gain| gain.counts);
         let enough =
-            |factor, gain: Option<f64>| gain.filter(|g| *g >= self.config.epsilon).map(|gain| Sent { factor, gain });
+            |factor, gain| counts(gain).filter(|gain| *gain >= self.config.epsilon).map(|gain| Sent { factor, gain });
         enough(search.bold, search.bold_gain)
             .or_else(|| enough(search.safe, search.safe_gain))
             .unwrap_or(Sent { factor: CompressionFactor::DENSE, gain: 1.0 })
@@ -237,90 +205,6 @@ impl GraVac {
         }
     }
 
-    fn check_window(&mut self) {
-        self.search.throughput.drop_stale(self.config.stale_windows);
-        if let Some(fallen) = self.fallen() {
-            self.start_again(fallen);
-        } else {
-            self.raise_safe();
-            self.move_on();
-        }
-    }
-
-    /// Why the search must start again.
-    fn fallen(&self) -> Option<Event> {
-        let search = &self.search;
-        let lost = |gain: Option<f64>| gain.is_some_and(|g| g < self.config.epsilon);
-        let moved = search.safe > self.config.min;
-        if lost(search.bold_gain) && (search.held.is_some() || (moved && lost(search.safe_gain))) {
-            return Some(Event::GainFell);
-        }
-        let (held, now) = (search.held?, search.throughput.get(search.bold)?);
-        (now < (1.0 - self.config.hold_tolerance) * held).then_some(Event::ThroughputFell)
-    }
-
-    fn start_again(&mut self, fallen: Event) {
-        let search = &mut self.search;
-        if search.safe != self.config.min {
-            (search.safe, search.safe_gain) = (self.config.min, None);
-        }
-        search.held = None;
-        search.throughput.keep_dense();
-        search.try_factor(self.candidates[0]);
-        search.note = Some(fallen);
-    }
-
-    /// `safe` becomes `bold` when it loses next to nothing more.
-    fn raise_safe(&mut self) {
-        let search = &mut self.search;
-        if let (Some(safe), Some(bold)) = (search.safe_gain, search.bold_gain)
-            && safe > 0.0
-            && (safe - bold).abs() / safe <= self.config.saturation
-        {
-            search.safe = search.bold;
-            search.safe_gain = search.bold_gain;
-        }
-    }
-
-    /// Holds where throughput saturates, else tries the next candidate.
-    fn move_on(&mut self) {
-        if self.search.held.is_some() {
-            return;
-        }
-        let best = self.search.throughput.best_two();
-        if let Some((first, second)) = best
-            && (first.value - second.value) / second.value <= self.config.saturation
-        {
-            let (low, high) = if first.factor < second.factor { (first, second) } else { (second, first) };
-            return self.hold(low, Event::Saturated(low.factor, high.factor));
-        }
-        let above = self.candidates.iter().find(|c| **c > self.search.bold);
-        if let Some(next) = above.copied() {
-            self.search.try_factor(next);
-            self.search.note = Some(Event::Next);
-        } else if let Some((first, _)) = best.filter(|(first, _)| self.config.settle || first.factor.is_dense()) {
-            self.hold(first, Event::Best);
-        }
-    }
-
-    fn hold(&mut self, found: Entry, note: Event) {
-        self.search.note = Some(note);
-        if found.factor.is_dense() {
-            let windows = self.config.reprobe_windows;
-            let last = self.search.last;
-            self.search =
-                Search::start(self.config.min, self.candidates[0], windows.saturating_mul(self.config.window));
-            (self.search.last, self.search.note) = (last, Some(note));
-        } else {
-            // `safe` may have been raised above what was found.
-            let raised = self.search.safe > found.factor;
-            let factor = if raised { self.search.safe } else { found.factor };
-            self.search.note = Some(note).filter(|_| !raised);
-            self.search.try_factor(factor);
-            self.search.held = Some(self.search.throughput.get(factor).unwrap_or(found.value));
-        }
-    }
-
     fn explain(&self, sent: CompressionFactor, planned: bool, note: Option<Event>) -> String {
         let search = &self.search;
         match note {
@@ -329,7 +213,7 @@ impl GraVac {
             _ => {}
         }
         let least = self.config.epsilon;
-        let gain = |gain: Option<f64>| gain.map_or("unknown".to_owned(), |g| format!("{g:.2}"));
+        let gain = |gain: Option<Gain>| gain.map_or("unknown".to_owned(), |gain| format!("{:.2}", gain.counts));
         let (safe, bold) = (gain(search.safe_gain), gain(search.bold_gain));
         if sent == search.bold {
             format!("gain {bold} at {sent} reaches {least:.2}: sending {sent}")

@@ -1,8 +1,10 @@
 //! What a resumed run needs of GraVAC: all of it, to the bit.
 
+use super::average::Gain;
 use super::event::Event;
+use super::search::Search;
 use super::throughput::Throughput;
-use super::{GraVac, Search, Sent};
+use super::{GraVac, Sent};
 use crate::CompressionFactor;
 use crate::error::StateError;
 use crate::state::{State, Stateful};
@@ -17,13 +19,14 @@ impl Stateful for GraVac {
         state.put("steps_in_window", search.steps_in_window);
         state.put("check_due", u64::from(search.check_due));
         state.put("dense_left", search.dense_left);
+        state.put("rest", search.rest);
         let put = |state: &mut State, name: &str, numbers: Option<Vec<f64>>| {
             if let Some(numbers) = numbers {
                 state.put(name, numbers);
             }
         };
-        put(state, "safe_gain", search.safe_gain.map(|g| vec![g]));
-        put(state, "bold_gain", search.bold_gain.map(|g| vec![g]));
+        put(state, "safe_gain", search.safe_gain.map(Gain::to_numbers));
+        put(state, "bold_gain", search.bold_gain.map(Gain::to_numbers));
         put(state, "held", search.held.map(|t| vec![t]));
         put(state, "last", search.last.map(|f| vec![f.get()]));
         put(state, "sent", search.sent.map(|s| vec![s.factor.get(), s.gain]));
@@ -40,12 +43,13 @@ impl Stateful for GraVac {
         let search = Search {
             safe: factor("safe", state.f64("safe")?)?,
             bold: factor("bold", state.f64("bold")?)?,
-            safe_gain: numbers(state, "safe_gain")?.map(|[g]| g),
-            bold_gain: numbers(state, "bold_gain")?.map(|[g]| g),
+            safe_gain: numbers(state, "safe_gain")?.map(Gain::from_numbers),
+            bold_gain: numbers(state, "bold_gain")?.map(Gain::from_numbers),
             throughput: throughput(state)?,
             steps_in_window: state.u64("steps_in_window")?,
             check_due: state.u64("check_due")? != 0,
             dense_left: state.u64("dense_left")?,
+            rest: state.u64("rest")?,
             held: numbers(state, "held")?.map(|[t]| t),
             last: numbers(state, "last")?.map(|[f]| factor("last", f)).transpose()?,
             sent: numbers(state, "sent")?.map(|[f, gain]| Ok(Sent { factor: factor("sent", f)?, gain })).transpose()?,
@@ -62,7 +66,8 @@ fn throughput(state: &State) -> Result<Throughput, StateError> {
         return Ok(Throughput::default());
     }
     let saved = state.f64s("throughput")?;
-    Throughput::from_numbers(saved).ok_or_else(|| mismatch("throughput", "factor, value, age of each entry", saved))
+    Throughput::from_numbers(saved)
+        .ok_or_else(|| mismatch("throughput", "factor, value, samples, age of each entry", saved))
 }
 
 fn note(state: &State) -> Result<Option<Event>, StateError> {

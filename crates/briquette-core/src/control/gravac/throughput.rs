@@ -1,5 +1,6 @@
 //! Compression throughput per factor: the paper's table `T`.
 
+use super::average::Average;
 use crate::CompressionFactor;
 use crate::reduce::LastExchange;
 
@@ -7,9 +8,15 @@ use crate::reduce::LastExchange;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry {
     pub(super) factor: CompressionFactor,
-    pub(super) value: f64,
+    average: Average,
     /// Window checks since it was last updated.
     age: u64,
+}
+
+impl Entry {
+    pub(super) fn value(&self) -> f64 {
+        self.average.value
+    }
 }
 
 /// One entry per factor that was sent lately, from the smallest factor to the largest.
@@ -24,21 +31,21 @@ impl Throughput {
         let index = self.entries.partition_point(|e| e.factor < factor);
         match self.entries.get_mut(index).filter(|e| e.factor == factor) {
             Some(entry) => {
-                entry.value = ewma(Some(entry.value), value, smoothing);
+                entry.average.add(value, smoothing);
                 entry.age = 0;
             }
-            None => self.entries.insert(index, Entry { factor, value, age: 0 }),
+            None => self.entries.insert(index, Entry { factor, average: Average::of(value), age: 0 }),
         }
     }
 
-    pub(super) fn get(&self, factor: CompressionFactor) -> Option<f64> {
-        self.entries.iter().find(|e| e.factor == factor).map(|e| e.value)
+    pub(super) fn get(&self, factor: CompressionFactor) -> Option<Entry> {
+        self.entries.iter().find(|e| e.factor == factor).copied()
     }
 
     /// The best entry and the second best; of equals the smaller factor is the better one.
     pub(super) fn best_two(&self) -> Option<(Entry, Entry)> {
         let mut sorted = self.entries.clone();
-        sorted.sort_by(|a, b| b.value.total_cmp(&a.value)); // stable
+        sorted.sort_by(|a, b| b.value().total_cmp(&a.value())); // stable
         Some((*sorted.first()?, *sorted.get(1)?))
     }
 
@@ -48,28 +55,30 @@ impl Throughput {
         self.entries.iter_mut().for_each(|e| e.age += 1);
     }
 
-    /// Forgets every factor but dense.
-    pub(super) fn keep_dense(&mut self) {
-        self.entries.retain(|e| e.factor.is_dense());
+    /// Forgets every factor but dense and this one.
+    pub(super) fn keep_dense_and(&mut self, factor: Option<CompressionFactor>) {
+        self.entries.retain(|e| e.factor.is_dense() || Some(e.factor) == factor);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Factor, value, age; factor, value, age; …
+    /// Factor, value, samples, age; factor, value, samples, age; …
     pub(super) fn to_numbers(&self) -> Vec<f64> {
-        self.entries.iter().flat_map(|e| [e.factor.get(), e.value, e.age as f64]).collect()
+        let numbers = |e: &Entry| [e.factor.get(), e.average.value, e.average.samples as f64, e.age as f64];
+        self.entries.iter().flat_map(numbers).collect()
     }
 
     /// `None` when [`to_numbers`](Self::to_numbers) cannot have written it.
     pub(super) fn from_numbers(numbers: &[f64]) -> Option<Self> {
-        let (triples, []) = numbers.as_chunks::<3>() else { return None };
-        let entry = |&[factor, value, age]: &[f64; 3]| {
+        let (entries, []) = numbers.as_chunks::<4>() else { return None };
+        let entry = |&[factor, value, samples, age]: &[f64; 4]| {
             let factor = CompressionFactor::new(factor).ok()?;
-            (age >= 0.0).then_some(Entry { factor, value, age: age as u64 })
+            let average = Average { value, samples: samples as u64 };
+            (samples >= 1.0 && age >= 0.0).then_some(Entry { factor, average, age: age as u64 })
         };
-        Some(Throughput { entries: triples.iter().map(entry).collect::<Option<_>>()? })
+        Some(Throughput { entries: entries.iter().map(entry).collect::<Option<_>>()? })
     }
 }
 
@@ -81,11 +90,6 @@ pub(super) fn samples_per_second(step: &LastExchange, factor: CompressionFactor)
     let seconds = step.compute_seconds + compress + step.exchange_seconds;
     let rate = step.samples as f64 / seconds;
     (seconds > 0.0 && rate > 0.0 && rate.is_finite()).then_some(rate)
-}
-
-/// `smoothing·new + (1 − smoothing)·old`; the first sample initialises.
-pub(super) fn ewma(old: Option<f64>, new: f64, smoothing: f64) -> f64 {
-    old.map_or(new, |old| smoothing * new + (1.0 - smoothing) * old)
 }
 
 #[cfg(test)]
@@ -103,18 +107,19 @@ mod tests {
         table.record(factor(20.0), 100.0, 0.25);
         assert_eq!(table.best_two(), None);
         table.record(factor(1.0), 90.0, 0.25);
-        table.record(factor(20.0), 60.0, 0.25); // 0.25·60 + 0.75·100 = 90
+        table.record(factor(20.0), 80.0, 0.25); // (100 + 80)/2 = 90
         let (best, second) = table.best_two().unwrap();
         assert_eq!((best.factor.get(), second.factor.get()), (1.0, 20.0)); // equal: the smaller factor first
         table.drop_stale(2);
         table.record(factor(20.0), 90.0, 0.25);
         table.drop_stale(2); // dense has age 1: kept, now 2
-        assert_eq!(table.get(factor(1.0)), Some(90.0));
+        let value = |table: &Throughput, of| table.get(factor(of)).map(|entry| entry.value());
+        assert_eq!(value(&table, 1.0), Some(90.0));
         table.drop_stale(2);
-        assert_eq!((table.get(factor(1.0)), table.get(factor(20.0))), (None, Some(90.0)));
+        assert_eq!((value(&table, 1.0), value(&table, 20.0)), (None, Some(90.0)));
         assert_eq!(Throughput::from_numbers(&table.to_numbers()), Some(table));
         assert_eq!(Throughput::from_numbers(&[20.0, 1.0]), None);
-        assert_eq!(Throughput::from_numbers(&[0.5, 1.0, 0.0]), None);
+        assert_eq!(Throughput::from_numbers(&[0.5, 1.0, 1.0, 0.0]), None);
     }
 
     #[test]

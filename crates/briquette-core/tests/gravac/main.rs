@@ -1,6 +1,8 @@
 //! GraVAC's golden traces that need more than its controller: the real top-k, error feedback, and ranks that talk. Traces
 //! of the controller alone stand beside it.
 
+mod published;
+
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Compressor, Dense as Identity, TopK};

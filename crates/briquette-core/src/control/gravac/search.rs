@@ -1,0 +1,192 @@
+//! The search for a factor: what the check at a window's end does.
+
+use super::average::Gain;
+use super::event::Event;
+use super::throughput::{Entry, Throughput};
+use super::{GraVac, Sent};
+use crate::CompressionFactor;
+
+/// Everything that changes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Search {
+    pub(super) safe: CompressionFactor,
+    pub(super) bold: CompressionFactor,
+    pub(super) safe_gain: Option<Gain>,
+    pub(super) bold_gain: Option<Gain>,
+    pub(super) throughput: Throughput,
+    pub(super) steps_in_window: u64,
+    /// A window has ended and its check has not run yet.
+    pub(super) check_due: bool,
+    /// Steps that are sent dense whatever the gains: to time dense, and while compression is off.
+    pub(super) dense_left: u64,
+    /// The throughput with which `bold` was found best; the search rests.
+    pub(super) held: Option<f64>,
+    /// Windows until a bolder candidate is tried.
+    pub(super) rest: u64,
+    /// What the last decision was.
+    pub(super) last: Option<CompressionFactor>,
+    /// What the next outcome is about, where gains were measured.
+    pub(super) sent: Option<Sent>,
+    pub(super) note: Option<Event>,
+}
+
+impl Search {
+    pub(super) fn start(safe: CompressionFactor, bold: CompressionFactor, dense_left: u64) -> Self {
+        Search {
+            safe,
+            bold,
+            safe_gain: None,
+            bold_gain: None,
+            throughput: Throughput::default(),
+            steps_in_window: 0,
+            check_due: false,
+            dense_left,
+            held: None,
+            rest: 0,
+            last: None,
+            sent: None,
+            note: None,
+        }
+    }
+
+    /// Changes the factor to be tried; its gain is not known yet.
+    fn try_factor(&mut self, factor: CompressionFactor) {
+        if factor != self.bold {
+            self.bold = factor;
+            self.bold_gain = if factor == self.safe { self.safe_gain } else { None };
+        }
+    }
+
+    /// Dense, where it was timed and `bold` does not beat it.
+    fn better_dense(&self) -> Option<Entry> {
+        let (dense, bold) = (self.throughput.get(CompressionFactor::DENSE)?, self.throughput.get(self.bold)?);
+        (dense.value() >= bold.value()).then_some(dense)
+    }
+}
+
+impl GraVac {
+    pub(super) fn check_window(&mut self) {
+        self.search.throughput.drop_stale(self.config.stale_windows);
+        if let Some(fallen) = self.fallen() {
+            self.start_again(fallen);
+        } else {
+            self.raise_safe();
+            self.move_on();
+        }
+        self.time_dense_again();
+    }
+
+    fn lost(&self, gain: Option<Gain>) -> bool {
+        gain.is_some_and(|gain| gain.counts < self.config.epsilon)
+    }
+
+    /// Why the search must start again.
+    fn fallen(&self) -> Option<Event> {
+        let search = &self.search;
+        let moved = search.safe > self.config.min;
+        if self.lost(search.bold_gain) && (search.held.is_some() || (moved && self.lost(search.safe_gain))) {
+            return Some(Event::GainFell);
+        }
+        let (held, now) = (search.held?, search.throughput.get(search.bold)?);
+        (now.value() < (1.0 - self.config.hold_tolerance) * held).then_some(Event::ThroughputFell)
+    }
+
+    fn start_again(&mut self, fallen: Event) {
+        let search = &mut self.search;
+        if search.safe != self.config.min {
+            (search.safe, search.safe_gain) = (self.config.min, None);
+        }
+        (search.held, search.rest) = (None, 0);
+        search.throughput.keep_dense_and(None);
+        search.try_factor(self.candidates[0]);
+        search.note = Some(fallen);
+    }
+
+    /// `safe` becomes `bold` when it loses next to nothing more.
+    fn raise_safe(&mut self) {
+        let search = &mut self.search;
+        if let (Some(safe), Some(bold)) = (search.safe_gain, search.bold_gain)
+            && safe.counts > 0.0
+            && (safe.counts - bold.counts).abs() / safe.counts <= self.config.saturation
+        {
+            search.safe = search.bold;
+            search.safe_gain = search.bold_gain;
+        }
+    }
+
+    /// Holds where throughput saturates, goes back where the gain is too small, else tries the next candidate.
+    fn move_on(&mut self) {
+        let (failed, bold) = (self.lost(self.search.bold_gain), self.search.bold);
+        let above = self.candidates.iter().find(|c| **c > bold).copied();
+        if self.search.held.is_some() || self.search.rest > 0 {
+            if let Some(dense) = self.search.better_dense() {
+                return self.hold(dense, Event::Best);
+            }
+            self.search.rest = self.search.rest.saturating_sub(1);
+            if !failed && (self.search.rest > 0 || above.is_none()) {
+                return;
+            }
+            // What else was timed is as old as the rest: it would saturate again unseen.
+            self.search.held = None;
+            self.search.throughput.keep_dense_and(Some(bold));
+        }
+        let best = self.search.throughput.best_two();
+        if let Some((first, second)) = best
+            && (first.value() - second.value()) / second.value() <= self.config.saturation
+        {
+            let (low, high) = if first.factor < second.factor { (first, second) } else { (second, first) };
+            return self.hold(low, Event::Saturated(low.factor, high.factor));
+        }
+        match above.filter(|_| !failed) {
+            Some(next) => {
+                self.search.try_factor(next);
+                self.search.note = Some(Event::Next);
+            }
+            None => self.exhaust(best.map(|(first, _)| first), failed),
+        }
+    }
+
+    /// There is nothing bolder to try: `bold` is the largest, or it failed, and so would any bolder one.
+    fn exhaust(&mut self, best: Option<Entry>, failed: bool) {
+        let (safe, bold) = (self.search.safe, self.search.bold);
+        let settles = |best: &Entry| self.config.settle && !(failed && best.factor == bold);
+        if let Some(best) = best.filter(|best| best.factor.is_dense() || settles(best)) {
+            return self.hold(best, Event::Best);
+        }
+        let below = self.candidates.iter().rfind(|c| safe < **c && **c < bold).copied();
+        if let Some(below) = below.filter(|_| failed) {
+            self.search.try_factor(below);
+            self.search.rest = self.config.reprobe_windows;
+            self.search.note = Some(Event::Back);
+        }
+    }
+
+    fn hold(&mut self, found: Entry, note: Event) {
+        let windows = self.config.reprobe_windows;
+        self.search.note = Some(note);
+        if found.factor.is_dense() {
+            let last = self.search.last;
+            self.search =
+                Search::start(self.config.min, self.candidates[0], windows.saturating_mul(self.config.window));
+            (self.search.last, self.search.note) = (last, Some(note));
+        } else {
+            // `safe` may have been raised above what was found.
+            let raised = self.search.safe > found.factor;
+            let factor = if raised { self.search.safe } else { found.factor };
+            self.search.note = Some(note).filter(|_| !raised);
+            self.search.try_factor(factor);
+            let now = self.search.throughput.get(factor).unwrap_or(found);
+            (self.search.held, self.search.rest) = (Some(now.value()), windows);
+        }
+    }
+
+    /// Dense that was timed once and has been forgotten since is timed again: what is sent must beat what dense takes now.
+    fn time_dense_again(&mut self) {
+        let search = &mut self.search;
+        let forgotten = !search.throughput.is_empty() && search.throughput.get(CompressionFactor::DENSE).is_none();
+        if forgotten && self.config.dense_steps > 0 {
+            search.dense_left = self.config.dense_steps;
+            search.note = Some(Event::Forgotten);
+        }
+    }
+}
