@@ -91,6 +91,10 @@ impl ControllerSettings for Adaqs {
     fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [self.max, self.bits].map(CompressionFactor::of_bits)
+    }
 }
 
 impl Adaqs {

@@ -96,6 +96,12 @@ impl ControllerSettings for LGreco {
     fn per_slot(&self) -> bool {
         true
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        let most = f64::from(1_u32 << self.octaves.min(6));
+        let times = |by: f64| CompressionFactor::new(self.factor.get() * by).unwrap_or(self.factor);
+        [1.0 / most, most].map(times)
+    }
 }
 
 impl LGreco {

@@ -207,6 +207,10 @@ impl ControllerSettings for ScheduleConfig {
     fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(Schedule::warm_up(self.from, self.to, self.steps)?)))
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [self.from, self.to]
+    }
 }
 
 #[cfg(test)]
