@@ -49,28 +49,19 @@ impl Described for DqSgd {
     const HELP: &'static str = "bits a value from the gradient's norm and the steps that remain, BITS (4) in the mean";
 
     fn check(&self) -> Result<(), ConfigError> {
-        let DqSgd { bits, steps, contraction, min, max, bucket, .. } = *self;
-        let (mean, above) = (bits.unwrap_or(4.0_f64.clamp(min.into(), max.into())), |x: f64| x.is_finite() && x > 0.0);
+        let DqSgd { steps, contraction, min, max, bucket, .. } = *self;
+        let contracts = contraction > 0.0 && contraction <= 1.0;
         ConfigError::unless((2..=8).contains(&min), "min of dqsgd", "2 to 8", min)?;
         ConfigError::unless((min..=8).contains(&max), "max of dqsgd", "from min to 8", max)?;
-        ConfigError::unless(
-            (f64::from(min)..=f64::from(max)).contains(&mean),
-            "bits of dqsgd",
-            "from min to max",
-            mean,
-        )?;
+        let (mean, allowed) = (self.mean(), f64::from(min)..=f64::from(max));
+        ConfigError::unless(allowed.contains(&mean), "bits of dqsgd", "from min to max", mean)?;
         ConfigError::unless(steps != Some(0), "steps of dqsgd", "at least 1", 0)?;
-        ConfigError::unless(
-            contraction > 0.0 && contraction <= 1.0,
-            "contraction of dqsgd",
-            "above 0 and at most 1",
-            contraction,
-        )?;
+        ConfigError::unless(contracts, "contraction of dqsgd", "above 0 and at most 1", contraction)?;
         ConfigError::unless(bucket > 0, "bucket of dqsgd", "at least 1 value", bucket)?;
         let numbers = [("error of dqsgd", self.error), ("smoothness of dqsgd", self.smoothness)];
         for (what, number) in numbers.into_iter().chain([("rate of dqsgd", self.rate)]) {
             let number = number.unwrap_or(1.0);
-            ConfigError::unless(above(number), what, "finite and above 0", number)?;
+            ConfigError::unless(number.is_finite() && number > 0.0, what, "finite and above 0", number)?;
         }
         self.check_together()
     }
@@ -108,9 +99,14 @@ impl DqSgd {
                 let constant = (squared - [12.0, error, ranks].map(f64::log2).iter().sum::<f64>()) / 2.0;
                 Goal::Error(Dual { constant, steps, decay, bucket })
             }
-            _ => Goal::Mean(Budget { mean: self.bits.unwrap_or(4.0).clamp(min.into(), max.into()), steps, decay }),
+            _ => Goal::Mean(Budget { mean: self.mean(), steps, decay }),
         };
         Ok(Planner { goal, ranks, min, max, spent: [0.0; 2], norms: [0.0; 2], last: 0 })
+    }
+
+    /// Bits a step that are spent in the mean; 4 where they may be.
+    fn mean(&self) -> f64 {
+        self.bits.unwrap_or(4.0_f64.max(self.min.into()).min(self.max.into()))
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {

@@ -13,7 +13,7 @@
 //! rounded to the nearest whole number, within `min` and `max`. The norm is the root of the mean of `‖x‖²` over ranks. The
 //! constant is found at every step anew: it is the one with which the steps that remain, were their norms the geometric mean of
 //! those so far, would spend what remains of `bits·steps`. Without `steps`, what was spent above or below `bits` is made up for
-//! over as many steps as have been taken, and at least 100; the same holds where a run is longer than `steps`.
+//! over an eighth of the steps taken, and at least 100; the same holds where a run is longer than `steps`.
 //!
 //! With `error`, the dual: the fewest bits whose term of theorem 1, `(L·d·η²/12)·Σ α^(N−1−n)·‖g‖²/s²/ranks`, is at most
 //! `error`. Every step may add an equal share: `s = √(N·L·d·η²/(12·error·ranks))·α^((N−1−n)/2)·‖g‖`, and bits are rounded up.

@@ -31,7 +31,7 @@ impl Budget {
     /// How many steps remain from `step` on, counting it, and what they have each, where those before spent `mean` each.
     pub(super) fn remaining(&self, step: u64, mean: f64) -> (u64, f64) {
         let known = self.steps.and_then(|steps| steps.checked_sub(step)).filter(|remaining| *remaining > 0);
-        let remaining = known.unwrap_or(step.max(100));
+        let remaining = known.unwrap_or((step / 8).max(100));
         (remaining, self.mean + (self.mean - mean) * step as f64 / remaining as f64)
     }
 
