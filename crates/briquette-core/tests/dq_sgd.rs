@@ -131,7 +131,7 @@ fn theorem_1_is_tight_on_isotropic_quadratics() {
 fn noisy() -> Problem {
     let (alpha, ranks): (f64, usize) = (0.9, 2);
     let start = (1.0 - alpha.sqrt()) / ((1.0 - alpha) * ranks as f64).sqrt();
-    Problem { len: 16, ranks, steps: 40, alpha, noise: 1.0, start: start as f32, runs: 1500 }
+    Problem { len: 16, ranks, steps: 40, alpha, noise: 1.0, start: start as f32, runs: 1000 }
 }
 
 #[test]
@@ -184,4 +184,36 @@ fn the_dual_keeps_the_error_with_no_more_bits_than_that_takes() {
         assert!(added < error && added > 0.3 * error, "{added} of {error}");
     }
     assert!(bits.is_sorted() && bits[2] - bits[0] > 0.8 && bits[2] - bits[0] < 1.2, "{bits:?}");
+}
+
+/// Bits reach the quantizer as decided: the average, and the bytes, are those of a quantizer made with that many.
+#[test]
+fn the_knob_honours_every_number_of_bits_and_fixed_bits_are_qsgd() {
+    let (len, bucket) = (1000, 512);
+    let exchange = |reducer: &mut dyn Reducer, comm: &mut Session| {
+        let (layout, agreed_step, mut average) = (Layout::flat(len), AgreedStep::default(), vec![0.0; len]);
+        let input: Vec<f32> = (0..len).map(|i| ((i * 37 + comm.rank() * 11) as f32).sin()).collect();
+        let (key, slots, before) = (Key::new(3), layout.slots(), comm.traffic().sent);
+        let (agreed_step, out) = (&agreed_step, &mut average);
+        reducer.exchange(Round { key, slots, agreed_step, input: &input, average: out, sent: None }, comm)?;
+        Ok::<_, ReduceError>((average, comm.traffic().sent - before))
+    };
+    let quantizer = |bits| Gather::new(Qsgd::new(bits, bucket, Norm::Max).unwrap(), Mean);
+    for bits in 2..=8 {
+        let ranks = Local::run(2, |mut comm| {
+            let fixed = exchange(&mut quantizer(bits), &mut comm)?;
+            // From another number of bits, by a controller that sends these whatever the norm is.
+            let settings = DqSgd { min: bits, max: bits, ..DqSgd::default() };
+            let controlled = Adaptive::new(quantizer(10 - bits), settings.controller(2).unwrap());
+            let (average, sent) = exchange(&mut controlled.unwrap(), &mut comm)?;
+            Ok::<_, ReduceError>((fixed, average, sent))
+        });
+        for rank in ranks {
+            let ((fixed, bytes), average, sent) = rank.unwrap();
+            assert_eq!(average, fixed, "{bits} bits");
+            // A length, a header, two norms, and the codes; the norm agreed before is 8 bytes more.
+            let message = 4 + 17 + 4 * 2 + (len as u64 * u64::from(bits)).div_ceil(8);
+            assert_eq!((bytes, sent), (message, message + 8), "{bits} bits");
+        }
+    }
 }
