@@ -75,7 +75,7 @@ fn bits_do_not_depend_on_how_many_ranks_have_the_same_norm() {
 /// The constant found by trying all on a fine grid, from everything that was seen.
 #[test]
 fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
-    for (target, steps, contraction) in [(4.0, 30, 0.9_f64), (3.3, 25, 1.0), (5.5, 32, 0.97)] {
+    for (target, steps, contraction) in [(4.0, 30, 0.9_f64), (3.3, 25, 1.0), (5.5, 32, 0.97), (4.0, 32, 0.6)] {
         let settings = DqSgd { bits: Some(target), steps: Some(steps), contraction, ..DqSgd::default() };
         let mut controller = settings.controller(1).unwrap();
         let (mut norms, mut sent) = (Vec::new(), Vec::<f64>::new());
