@@ -240,5 +240,9 @@ fn texts_are_read_and_ratios_are_those_of_bits() {
     };
     assert_eq!(read("dqsgd:bits=4,steps=4000"), DqSgd { bits: Some(4.0), steps: Some(4000), ..DqSgd::default() });
     assert_eq!(read("dqsgd:4.5"), DqSgd { bits: Some(4.5), ..DqSgd::default() });
+    let dual = "dqsgd:steps=9,error=0.5,smoothness=2,rate=0.1";
+    for text in ["dqsgd", "dqsgd:4.5,steps=9,contraction=0.9", dual] {
+        assert_eq!(crate::config::ControllerConfig::from(read(text)).to_string(), text);
+    }
     assert_eq!(read("dqsgd:min=3,max=6").ratios(), [F(32.0 / 6.0), F(32.0 / 3.0)]);
 }
