@@ -131,7 +131,7 @@ impl WarmUp {
     /// For epochs of so many steps; one that goes nowhere is none.
     pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
         let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
-        ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps }.into()
+        ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps, stages: None }.into()
     }
 }
 

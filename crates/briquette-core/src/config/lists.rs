@@ -74,5 +74,7 @@ family! {
         Gravac(GraVacConfig),
         Adaqs(Adaqs),
         LGreco(LGreco),
+        Dqsgd(DqSgd),
+        Accordion(Accordion),
     }
 }

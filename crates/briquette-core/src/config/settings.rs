@@ -4,13 +4,13 @@
 use std::fmt;
 
 use super::{CompressorConfig, Described, Exchange, Feedback};
-use crate::Layout;
 use crate::aggregate::Aggregator;
 use crate::compress::ErrorBound;
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 use crate::sync::SyncStrategy;
+use crate::{CompressionFactor, Layout};
 
 /// Settings of a strategy.
 pub trait StrategySettings: fmt::Debug {
@@ -159,6 +159,11 @@ pub trait ControllerSettings: fmt::Debug {
     /// Whether it decides for each slot: the reducer must then compress each by itself.
     fn per_slot(&self) -> bool {
         false
+    }
+
+    /// The smallest and the largest ratio that it may decide; any, unless stated.
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [CompressionFactor::DENSE, CompressionFactor::constant(f64::MAX)]
     }
 }
 

@@ -18,6 +18,9 @@
 //! default 0.5; larger raises earlier. `every`, steps between two measurements, at least 1, default 10. `smoothing`, above 0 and at
 //! most 1, default 0.1.
 //!
+//! **Bad numbers.** Moments that are not finite, or whose squares are not, are not averaged and decide nothing; nor do values that do
+//! not scatter.
+//!
 //! **Deviations.** The paper's text was not at hand. Known from its abstract and from those who cite it: few bits first and more later, by the MSDR, estimated
 //! by moments. Ours: the threshold (a share of the highest ratio since the last change), one bit at a time, mean and deviation over
 //! the values of the whole vector and of all ranks (not of each layer, nor of each value over steps), measuring now and then.
@@ -91,6 +94,10 @@ impl ControllerSettings for Adaqs {
     fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [self.max, self.bits].map(CompressionFactor::of_bits)
+    }
 }
 
 impl Adaqs {
@@ -117,9 +124,12 @@ struct Raiser {
 }
 
 impl Raiser {
-    /// Mean over deviation with these moments; `None` where values do not scatter.
+    /// Mean over deviation with these moments; `None` where values do not scatter, or are no numbers.
     fn ratio(&mut self, Moments { mean, deviation }: Moments) -> Option<f64> {
         let news = [mean, mean * mean + deviation * deviation, 1.0];
+        if !news[1].is_finite() {
+            return None;
+        }
         self.averages.iter_mut().zip(news).for_each(|(old, new)| *old += self.settings.smoothing * (new - *old));
         let (mean, square) = (self.averages[0] / self.averages[2], self.averages[1] / self.averages[2]);
         let ratio = mean.abs() / (square - mean * mean).sqrt();
@@ -150,7 +160,7 @@ impl Controller for Raiser {
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.is_due = agreed_step.step >= self.next;
         if self.is_due {
-            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+            self.next = (agreed_step.step / self.settings.every + 1).saturating_mul(self.settings.every);
         }
     }
 
@@ -239,6 +249,17 @@ mod tests {
             assert_eq!(step(&mut controller, t, Moments { mean, deviation }).0, 2.0);
         }
         assert_eq!(step(&mut controller, 9, Moments { mean: 0.1, deviation: 1.0 }).0, 3.0);
+    }
+
+    #[test]
+    fn moments_that_are_not_finite_are_forgotten() {
+        let make = || Adaqs { every: 1, smoothing: 0.5, ..Adaqs::default() }.controller().unwrap();
+        let (mut with, mut without) = (make(), make());
+        for (t, bad, mean, bits) in [(0, f64::NAN, 1.0, 2.0), (2, f64::INFINITY, 0.9, 2.0), (4, 1e200, 0.1, 3.0)] {
+            drop(step(&mut with, t, Moments { mean: bad, deviation: 1.0 }));
+            let decide = |controller| step(controller, t + 1, Moments { mean, deviation: 1.0 }).0;
+            assert_eq!([&mut with, &mut without].map(decide), [bits; 2], "step {t}");
+        }
     }
 
     #[test]

@@ -61,6 +61,10 @@ impl ControllerSettings for ConstantConfig {
     fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(Constant(self.factor))))
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [self.factor; 2]
+    }
 }
 
 #[cfg(test)]

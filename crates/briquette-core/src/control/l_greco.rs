@@ -14,6 +14,8 @@
 //! **Knobs.** `factor`, default 100x: a ratio known to serve. `octaves`, 1 to 6, default 2: ratios from a fourth to four times
 //! `factor`, which must be at least `2^octaves`. `tolerance`, at least 1, default 1. `every`, at least 1 step, default 500.
 //!
+//! **Bad numbers.** Where an energy is not finite, all slots have `factor`. A kept energy above the slot's own loses nothing.
+//!
 //! **Deviations.** The paper measures gradients accumulated since the last decision; here it is the vector about to be sent, with
 //! its residual, of all ranks. Sizes are nominal; the paper's are those of messages.
 //!
@@ -96,6 +98,12 @@ impl ControllerSettings for LGreco {
     fn per_slot(&self) -> bool {
         true
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        let most = f64::from(1_u32 << self.octaves.min(6));
+        let times = |by: f64| CompressionFactor::new(self.factor.get() * by).unwrap_or(self.factor);
+        [1.0 / most, most].map(times)
+    }
 }
 
 impl LGreco {
@@ -138,13 +146,16 @@ fn choose(chooser: &Chooser, energies: &Energies, slots: &[Slot]) -> (Vec<usize>
     let Chooser { candidates, settings: LGreco { tolerance, .. }, .. } = chooser;
     let uniform = vec![candidates.len() / 2; slots.len()];
     let lost = |slot, index: usize| (energies.norm2(slot) - energies.kept(slot)[index]).max(0.0);
+    let is_finite = |slot| energies.kept(slot).iter().all(|kept| (energies.norm2(slot) - kept).is_finite());
     let bound = tolerance * uniform.iter().enumerate().map(|(slot, &i)| lost(slot, i)).sum::<f64>();
     let bins = |lost: f64| if lost > 0.0 { (lost / bound * 10_000.0).ceil() as usize } else { 0 };
     let choice = |slot: usize, index: usize| (bins(lost(slot, index)), candidates[index].keep(slots[slot].len()));
     let row = |slot| (0..candidates.len()).map(|index| choice(slot, index)).collect();
     let all: Vec<Vec<_>> = (0..slots.len()).map(row).collect();
     let size = |chosen: &[usize]| chosen.iter().zip(&all).map(|(index, choices)| choices[*index].1).sum();
-    let best = smallest(&all, 10_000).filter(|best| size(best) < size(&uniform)).unwrap_or_else(|| uniform.clone());
+    let known = bound.is_finite() && (0..slots.len()).all(is_finite);
+    let best = Some(()).filter(|()| known).and_then(|()| smallest(&all, 10_000));
+    let best = best.filter(|best| size(best) < size(&uniform)).unwrap_or_else(|| uniform.clone());
     let sizes = [size(&best), size(&uniform)];
     (best, sizes)
 }
@@ -196,7 +207,7 @@ impl Controller for Chooser {
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.is_due = self.chosen.is_empty() || agreed_step.step >= self.next;
         if self.is_due {
-            self.next = (agreed_step.step / self.settings.every + 1) * self.settings.every;
+            self.next = (agreed_step.step / self.settings.every + 1).saturating_mul(self.settings.every);
         }
     }
 
@@ -257,6 +268,22 @@ mod tests {
             let lost = |(slot, index): (usize, usize)| energies.norm2(slot) - energies.kept(slot)[index];
             let bound = tolerance * (0..slots.len()).map(|slot| lost((slot, 4))).sum::<f64>();
             prop_assert!(sent <= uniform && best.into_iter().enumerate().map(lost).sum::<f64>() <= bound * (1.0 + 1e-12));
+        }
+    }
+
+    /// NaN must not look as if nothing were lost.
+    #[test]
+    fn energies_that_are_not_finite_leave_all_slots_at_the_factor() {
+        let (layout, settings) = (Layout::new([("a", vec![64]), ("b", vec![640])]), LGreco::default());
+        let chooser = LGreco { octaves: 1, ..settings }.chooser().unwrap();
+        for (bad, chosen) in [(f64::NAN, [2, 2]), (f64::INFINITY, [2, 2]), (f64::NEG_INFINITY, [2, 2]), (0.5, [0, 4])] {
+            let mut energies = Energies::new();
+            energies.clear(5);
+            for (slot, kept) in [[0.9, 0.8, bad, 0.1, 0.0], [9e-4; 5]].into_iter().enumerate() {
+                energies.push([1.0, 1e-3][slot]);
+                energies.kept_mut(slot).copy_from_slice(&kept);
+            }
+            assert_eq!(choose(&chooser, &energies, layout.slots()).0, chosen, "{bad}");
         }
     }
 

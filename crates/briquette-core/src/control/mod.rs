@@ -3,15 +3,19 @@
 //! A [`Controller`] states what it [needs](Needs) and sees only agreed numbers ([`Agreed`]), so every rank's copy decides alike.
 //! It never communicates: [`Adaptive`](crate::wrapper::Adaptive) measures and agrees.
 
+pub mod accordion;
 pub mod adaqs;
 pub mod constant;
+pub mod dq_sgd;
 pub mod gravac;
 pub mod l_greco;
 pub mod no_controller;
 pub mod schedule;
 
+pub use accordion::Accordion;
 pub use adaqs::Adaqs;
 pub use constant::{Constant, ConstantConfig};
+pub use dq_sgd::DqSgd;
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use l_greco::LGreco;
 pub use no_controller::NoController;

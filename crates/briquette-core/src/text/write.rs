@@ -69,6 +69,12 @@ impl SerializeStruct for Collected {
         Ok(())
     }
 
+    /// Its place stays its own: what follows it is not the first.
+    fn skip_field(&mut self, key: &'static str) -> Result<(), Unwritable> {
+        self.0.push((key, None));
+        Ok(())
+    }
+
     fn end(self) -> Result<Vec<Field>, Unwritable> {
         Ok(self.0)
     }

@@ -150,6 +150,10 @@ impl ControllerSettings for GraVacConfig {
     fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(GraVacConfig::build(self, world)?)))
     }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [CompressionFactor::DENSE, self.max]
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,248 @@
+use super::plan::{Budget, Dual, bits_of, level_of};
+use super::*;
+use crate::Layout;
+use crate::config::{ControllerSettings, Described};
+use crate::reduce::AgreedStep;
+
+const F: fn(f64) -> CompressionFactor = CompressionFactor::constant;
+
+/// One decision at a norm: bits, and why.
+fn decide(controller: &mut impl Controller, step: u64, norm: f64) -> (f64, Option<String>) {
+    let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+    controller.observe(&agreed_step);
+    assert_eq!(controller.needs(), Needs { norm: true, ..Needs::default() });
+    let decision = controller.decide(&Agreed { norm2: norm * norm, ..Agreed::new(&agreed_step, &[]) });
+    (32.0 / decision.factor().unwrap().get(), decision.reason)
+}
+
+fn run(settings: DqSgd, norms: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut controller = settings.controller(1).unwrap();
+    (0..).zip(norms).map(|(step, norm)| decide(&mut controller, step, norm).0).collect()
+}
+
+fn mean(bits: &[f64]) -> f64 {
+    bits.iter().sum::<f64>() / bits.len() as f64
+}
+
+/// `log₂(10·1 + 1) + 1`, `log₂(10·.1 + 1) + 1`, `log₂(100·1 + 1) + 1`.
+#[test]
+fn golden_bits_of_the_formulas() {
+    for (constant, norm, bits) in [(10.0_f64, 1.0_f64, 4.459_432), (10.0, 0.1, 2.0), (100.0, 1.0, 7.658_211)] {
+        let got = bits_of(constant.log2() + norm.log2());
+        assert!((got - bits).abs() < 1e-6, "t = {constant}, norm {norm}: {got}");
+        assert!((level_of(got) - (constant * norm).log2()).abs() < 1e-12);
+    }
+    assert_eq!([f64::NEG_INFINITY, -2000.0, 2000.0].map(bits_of), [1.0, 1.0, 2001.0]);
+}
+
+/// Norms 1, 4, 1, ¼, 0, 2 with 3 bits (s = 3) in the mean over ten steps. `m` is the base-2 logarithm of the geometric mean norm.
+///
+/// | step | norm | m | bits so far | left a step | s = (2^(left − 1) − 1)·norm/2^m | log₂(s + 1) + 1 | bits |
+/// |---|---|---|---|---|---|---|---|
+/// | 0 | 1 | 0 | 0 | 30/10 = 3 | 3 | 3 | 3 |
+/// | 1 | 4 | 2/2 = 1 | 3 | 27/9 = 3 | 3·4/2 = 6 | 3.81 | 4 |
+/// | 2 | 1 | 2/3 | 7 | 23/8 = 2.875 | 2.668/1.587 = 1.68 | 2.42 | 2 |
+/// | 3 | ¼ | 0/4 | 9 | 21/7 = 3 | 3/4 | 1.81 | 2 |
+/// | 4 | 0 | 0/4 | 11 | | | | 2 |
+/// | 5 | 2 | 1/5 | 13 | 17/5 = 3.4 | 4.278·2/1.149 = 7.45 | 4.08 | 4 |
+#[test]
+fn golden_bits_follow_norm_and_budget() {
+    let settings = DqSgd { bits: Some(3.0), steps: Some(10), ..DqSgd::default() };
+    let (mut controller, norms) = (settings.controller(1).unwrap(), [1.0, 4.0, 1.0, 0.25, 0.0, 2.0]);
+    let seen = (0..).zip(norms).map(|(step, norm)| decide(&mut controller, step, norm));
+    let (bits, reasons): (Vec<_>, Vec<_>) = seen.unzip();
+    assert_eq!(bits, [3.0, 4.0, 2.0, 2.0, 2.0, 4.0]);
+    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+    let at = |norm, step, bits| format!("gradient norm {norm} at step {step}: {bits} bits a value");
+    assert_eq!(
+        reasons,
+        [at("1.00e0", 0, 3), at("4.00e0", 1, 4), at("1.00e0", 2, 2), at("2.00e0", 5, 4)],
+        "when bits change"
+    );
+}
+
+/// The mean square over ranks: four ranks of which each has norm 3 are as one rank of norm 3.
+#[test]
+fn bits_do_not_depend_on_how_many_ranks_have_the_same_norm() {
+    let settings = DqSgd { steps: Some(50), ..DqSgd::default() };
+    let (mut one, mut four) = (settings.controller(1).unwrap(), settings.controller(4).unwrap());
+    for step in 0..50 {
+        let norm = 3.0 + (step as f64).sin();
+        assert_eq!(decide(&mut one, step, norm), decide(&mut four, step, 2.0 * norm));
+    }
+}
+
+/// The constant found by trying all on a fine grid, from everything that was seen.
+#[test]
+fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
+    for (target, steps, contraction) in [(4.0, 30, 0.9_f64), (3.3, 25, 1.0), (5.5, 32, 0.97), (4.0, 32, 0.6)] {
+        let settings = DqSgd { bits: Some(target), steps: Some(steps), contraction, ..DqSgd::default() };
+        let mut controller = settings.controller(1).unwrap();
+        let (mut norms, mut sent) = (Vec::new(), Vec::<f64>::new());
+        let rule = |k: f64, step: u64, norm: f64| {
+            ((k * contraction.powf((steps - step) as f64 / 2.0) * norm + 1.0).log2() + 1.0).clamp(2.0, 8.0)
+        };
+        for step in 0..steps {
+            let norm = (0.3 * ((step * 7 % 11) as f64) - 1.0).exp();
+            norms.push(norm);
+            let typical = norms.iter().product::<f64>().powf(1.0 / norms.len() as f64);
+            let left = target * steps as f64 - sent.iter().sum::<f64>();
+            let spends = |k: f64| (step..steps).map(|later| rule(k, later, typical)).sum::<f64>();
+            let mut constants = (-8000..12_000).map(|i| (f64::from(i) / 400.0).exp2());
+            // More than there is to spend it on is spent as far as it can be.
+            let k = constants.find(|k| spends(*k) >= left).unwrap_or(f64::MAX);
+            let wanted = rule(k, step, norm);
+            let got = decide(&mut controller, step, norm).0;
+            assert!((got - wanted).abs() < 0.51, "step {step}: {got} bits, the twin has {wanted}");
+            sent.push(got);
+        }
+    }
+}
+
+#[test]
+fn mean_bits_meet_the_target() {
+    let wave = |n: u64| 1.0 + 0.9 * (n as f64 / 5.0).sin();
+    let falling = |n: u64| wave(n) * (1.0 + n as f64).powf(-0.5);
+    let rising = |n: u64| wave(n) * (1.0 + n as f64).sqrt();
+    for (name, norm) in [("wave", &wave as &dyn Fn(u64) -> f64), ("falling", &falling), ("rising", &rising)] {
+        for target in [3.0, 4.5, 6.25] {
+            for (steps, contraction) in [(Some(1000), 1.0), (Some(1000), 0.99), (None, 1.0)] {
+                let settings = DqSgd { bits: Some(target), steps, contraction, ..DqSgd::default() };
+                let got = mean(&run(settings, (0..1000).map(norm)));
+                let bound = if steps.is_some() { 0.02 } else { 0.15 };
+                assert!(
+                    (got - target).abs() < bound,
+                    "{name}: {got} bits instead of {target}, {steps:?}, {contraction}"
+                );
+            }
+        }
+    }
+}
+
+/// A run that goes on after `steps`, in which `bits` are still the mean.
+#[test]
+fn a_run_longer_than_its_steps_goes_on_at_the_mean() {
+    let settings = DqSgd { bits: Some(5.0), steps: Some(100), contraction: 0.95, ..DqSgd::default() };
+    let bits = run(settings, vec![1.0; 1000]);
+    assert!(mean(&bits[90..100]) > 6.0 && bits[..10].iter().all(|bits| *bits < 5.0), "{:?}", &bits[..100]);
+    assert!(bits[120..].iter().all(|bits| *bits == 5.0), "{:?}", &bits[100..]);
+}
+
+/// On flat norms rule (18) grows by `−log₂(α)/2` bits a step where levels are many.
+#[test]
+fn contraction_moves_bits_to_the_end_and_large_norms_get_more_without_it() {
+    let convex = DqSgd { bits: Some(5.0), steps: Some(40), contraction: 0.9, ..DqSgd::default() };
+    let bits = run(convex, vec![7.0; 40]);
+    assert!(bits.is_sorted() && bits[0] == 4.0 && bits[39] == 6.0, "{bits:?}");
+    let deep = DqSgd { contraction: 1.0, ..convex };
+    assert!(run(deep, vec![7.0; 40]).iter().all(|bits| *bits == 5.0));
+    // A norm that falls as fast as the steps contract leaves the convex rule nothing to move.
+    let falls = |n: u64| 0.9_f64.powf(n as f64 / 2.0);
+    let fixed = Budget { mean: 5.0, steps: Some(40), decay: 0.9_f64.log2() / 2.0 };
+    let levels = (0..40).map(|n| fixed.exponent(n) + falls(n).log2());
+    assert!(levels.clone().all(|level| (level - fixed.exponent(0)).abs() < 1e-9));
+}
+
+/// Theorem 1's term with `s_n` put in is `error` again: `(L·d·η²/12)·Σ α^(N−1−n)·‖g_n‖²/s_n²/ranks`.
+#[test]
+fn the_dual_spends_the_error_exactly() {
+    let (steps, smoothness, rate, error, alpha, ranks) = (40_u64, 3.0, 0.05, 0.02, 0.93_f64, 4.0);
+    for (len, d) in [(200, 200.0), (10_000, 512.0)] {
+        let squared = [steps as f64, smoothness, rate, rate].map(f64::log2).iter().sum::<f64>();
+        let constant = (squared - [12.0, error, ranks].map(f64::log2).iter().sum::<f64>()) / 2.0;
+        let dual = Dual { constant, steps, decay: alpha.log2() / 2.0, bucket: 512 };
+        let term = |n: u64| {
+            let norm = 1.0 + (n as f64).cos();
+            let levels = norm * dual.level(n, len).exp2();
+            alpha.powf((steps - 1 - n) as f64) * norm * norm / (levels * levels)
+        };
+        let added = smoothness * d * rate * rate / 12.0 * (0..steps).map(term).sum::<f64>() / ranks;
+        assert!((added / error - 1.0).abs() < 1e-9, "{added}");
+    }
+}
+
+/// By hand: `N = 4`, `L = 3`, `η = 1`, `d = 16`, `error = 1`: `√(4·3·16/12) = 4` levels at norm 1 and `α = 1`, so `log₂ 5 + 1 = 3.3`.
+#[test]
+fn golden_bits_of_an_error_are_rounded_up_and_a_shortage_is_stated() {
+    let numbers = (Some(1.0), Some(3.0), Some(1.0));
+    let settings =
+        DqSgd { error: numbers.0, smoothness: numbers.1, rate: numbers.2, steps: Some(4), ..DqSgd::default() };
+    let (mut controller, layout) = (settings.controller(1).unwrap(), Layout::flat(16));
+    let mut decide = |norm: f64| {
+        let agreed_step = AgreedStep::default();
+        let decision = controller.decide(&Agreed { norm2: norm * norm, ..Agreed::new(&agreed_step, layout.slots()) });
+        (32.0 / decision.factor().unwrap().get(), decision.reason.unwrap_or_default())
+    };
+    assert_eq!(decide(1.0), (4.0, "gradient norm 1.00e0 at step 0: 4 bits a value".into()));
+    assert_eq!(decide(0.7).0, 3.0); // log₂ 3.8 + 1 = 2.93
+    assert_eq!(decide(1e-9).0, 2.0);
+    let (bits, reason) = decide(100.0); // log₂ 401 + 1 = 9.65
+    assert_eq!(bits, 8.0);
+    assert_eq!(reason, "gradient norm 1.00e2 at step 0 needs 10 bits for this error: 8 bits a value");
+}
+
+#[test]
+fn norms_that_are_not_finite_get_the_most_bits_and_are_forgotten() {
+    let settings = DqSgd { bits: Some(4.0), steps: Some(1000), ..DqSgd::default() };
+    let mut controller = settings.controller(1).unwrap();
+    (0..20).for_each(|step| assert_eq!(decide(&mut controller, step, 1.0).0, 4.0));
+    let (bits, reason) = decide(&mut controller, 20, f64::NAN);
+    assert_eq!((bits, reason.as_deref()), (8.0, Some("the gradient's norm is not finite: 8 bits a value")));
+    assert_eq!(decide(&mut controller, 21, f64::INFINITY).0, 8.0);
+    assert_eq!(decide(&mut controller, 22, 0.0).0, 2.0);
+    (23..40).for_each(|step| assert_eq!(decide(&mut controller, step, 1.0).0, 4.0, "step {step}"));
+    // The largest that f32 gradients can have, and the smallest.
+    assert_eq!(decide(&mut controller, 40, 1e45).0, 8.0);
+    assert_eq!(decide(&mut controller, 41, 1e-60).0, 2.0);
+}
+
+#[test]
+fn impossible_settings_are_refused() {
+    let base = DqSgd { steps: Some(10), ..DqSgd::default() };
+    let (error, smoothness, rate) = (Some(1.0), Some(1.0), Some(0.1));
+    let dual = DqSgd { error, smoothness, rate, ..base };
+    assert!(base.check().is_ok() && dual.check().is_ok());
+    let bits = [1.9, 8.1, f64::NAN].map(|bits| DqSgd { bits: Some(bits), ..base });
+    let range = [(1, 8), (5, 4), (2, 9)].map(|(min, max)| DqSgd { min, max, ..base });
+    let contraction = [0.0, 1.1, f64::NAN].map(|contraction| DqSgd { contraction, ..base });
+    let error = [0.0, f64::INFINITY].map(|error| DqSgd { error: Some(error), ..dual });
+    let others = [
+        DqSgd { steps: Some(0), ..base },
+        DqSgd { steps: None, contraction: 0.5, ..base },
+        DqSgd { bucket: 0, ..base },
+        DqSgd { bits: Some(4.0), ..dual },
+        DqSgd { steps: None, ..dual },
+        DqSgd { smoothness: None, ..dual },
+        DqSgd { rate: Some(-1.0), ..dual },
+        DqSgd { error: None, ..dual },
+    ];
+    for wrong in bits.iter().chain(&range).chain(&contraction).chain(&error).chain(&others) {
+        assert!(wrong.controller(2).map(drop).unwrap_err().to_string().contains("dqsgd"), "{wrong:?}");
+    }
+    // The default lies within what is allowed, whatever that is.
+    assert_eq!(run(DqSgd { min: 6, ..DqSgd::default() }, [1.0; 3]), [6.0; 3]);
+}
+
+#[test]
+fn state_of_other_settings_is_refused() {
+    let (mut state, mut other) = (State::default(), DqSgd { max: 3, ..DqSgd::default() }.controller(1).unwrap());
+    let mut controller = DqSgd::default().controller(1).unwrap();
+    decide(&mut controller, 0, 1.0);
+    controller.save(&mut state);
+    assert!(other.load(&state).unwrap_err().to_string().contains("`last` is 4"));
+}
+
+#[test]
+fn texts_are_read_and_ratios_are_those_of_bits() {
+    let read = |text: &str| match text.parse() {
+        Ok(crate::config::ControllerConfig::Dqsgd(settings)) => settings,
+        other => panic!("{text}: {other:?}"),
+    };
+    assert_eq!(read("dqsgd:bits=4,steps=4000"), DqSgd { bits: Some(4.0), steps: Some(4000), ..DqSgd::default() });
+    assert_eq!(read("dqsgd:4.5"), DqSgd { bits: Some(4.5), ..DqSgd::default() });
+    let dual = "dqsgd:steps=9,error=0.5,smoothness=2,rate=0.1";
+    for text in ["dqsgd", "dqsgd:4.5,steps=9,contraction=0.9", dual] {
+        assert_eq!(crate::config::ControllerConfig::from(read(text)).to_string(), text);
+    }
+    assert_eq!(read("dqsgd:min=3,max=6").ratios(), [F(32.0 / 6.0), F(32.0 / 3.0)]);
+}

@@ -1,0 +1,160 @@
+//! Every controller of the list decides from what it observes alone, within what its settings allow, whatever numbers it is given: not
+//! finite, 0, huge, repeated, absent, clocks and steps that go back.
+
+use briquette_core::config::ControllerConfig;
+use briquette_core::control::{Agreed, Controller, Moments};
+use briquette_core::reduce::{AgreedStep, Energies, LastExchange, Levels};
+use briquette_core::state::{State, Stateful};
+use briquette_core::{CompressionFactor, Layout, Traffic};
+use proptest::prelude::*;
+
+/// What is observed at one step.
+#[derive(Debug, Clone)]
+struct Observed {
+    agreed_step: AgreedStep,
+    moments: Moments,
+    /// Every other number that a controller needs is one of these, by turns.
+    numbers: Vec<f64>,
+    /// The exchange fails and is tried again.
+    fails: bool,
+}
+
+/// Numbers as they should be, and as they should not.
+fn number() -> impl Strategy<Value = f64> {
+    let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, -0.0, 0.0, f64::MAX, f64::MIN, 1e300, 1e-300, 5e-324];
+    prop_oneof![3 => 0.0..1.0_f64, 1 => 0.0..1e4_f64, 2 => Just(1.0), 2 => prop::sample::select(bad.to_vec())]
+}
+
+fn step() -> impl Strategy<Value = Option<u64>> {
+    let leap = prop_oneof![Just(0), Just(u64::MAX), 0..200_u64, any::<u64>()];
+    prop_oneof![9 => Just(None), 1 => leap.prop_map(Some)]
+}
+
+fn previous() -> impl Strategy<Value = LastExchange> {
+    let bytes = prop_oneof![Just(0), Just(u64::MAX), 0..1_000_000_u64];
+    (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes).prop_map(
+        |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes)| {
+            let traffic = Traffic { sent: bytes, received: bytes };
+            LastExchange { samples, compute_seconds, compress_seconds, exchange_seconds, traffic }
+        },
+    )
+}
+
+fn observed() -> impl Strategy<Value = Observed> {
+    let maybe = || prop::option::of(number());
+    let step =
+        (maybe(), prop_oneof![Just(0), 1..1000_u64, any::<u64>()], maybe(), number(), prop::option::of(previous()));
+    let numbers = prop::collection::vec(number(), 1..8);
+    (step, (number(), number()), numbers, prop::bool::weighted(0.1)).prop_map(
+        |((loss, samples, learning_rate, compute_seconds, previous), (mean, deviation), numbers, fails)| {
+            let agreed_step = AgreedStep { step: 0, loss, samples, learning_rate, compute_seconds, previous };
+            Observed { agreed_step, moments: Moments { mean, deviation }, numbers, fails }
+        },
+    )
+}
+
+/// Steps one after the other, from time to time anywhere else.
+fn run() -> impl Strategy<Value = Vec<Observed>> {
+    prop::collection::vec((step(), observed()), 1..40).prop_map(|mut run| {
+        let mut next = 0_u64;
+        for (leap, observed) in &mut run {
+            observed.agreed_step.step = leap.unwrap_or(next);
+            next = observed.agreed_step.step.wrapping_add(1);
+        }
+        run.into_iter().map(|(_, observed)| observed).collect()
+    })
+}
+
+/// What was needed and decided.
+#[derive(Debug, Clone, PartialEq)]
+struct Decided {
+    needed: String,
+    factors: Option<Vec<CompressionFactor>>,
+    per_slot: bool,
+    reason: Option<String>,
+}
+
+fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout) -> Decided {
+    let Observed { agreed_step, moments, numbers, .. } = observed;
+    controller.observe(agreed_step);
+    let (needs, mut numbers) = (controller.needs(), numbers.iter().copied().cycle());
+    let (needed, factors, mut energies) = (format!("{needs:?}"), needs.gains.len(), Energies::new());
+    assert!(needs.gains.is_sorted(), "gains are needed from the smallest factor to the largest: {needed}");
+    energies.clear(factors);
+    let is_any = needs.norm || needs.moments || factors > 0;
+    let rows = if needs.slots { layout.slots().len() } else { usize::from(is_any) };
+    for row in 0..rows {
+        energies.push(numbers.next().unwrap());
+        energies.kept_mut(row).fill_with(|| numbers.next().unwrap());
+    }
+    let gains: Vec<f64> = (0..factors).map(|_| numbers.next().unwrap()).collect();
+    let norm2 = if rows > 0 { numbers.next().unwrap() } else { 0.0 };
+    let moments = if needs.moments { *moments } else { Moments::default() };
+    let slots = layout.slots();
+    let decision =
+        controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains: &gains, energies: &energies });
+    let (factors, per_slot) = match decision.levels {
+        Levels::Own => (None, false),
+        Levels::All(factor) => (Some(vec![factor]), false),
+        Levels::PerSlot(factors) => (Some(factors.to_vec()), true),
+    };
+    Decided { needed, factors, per_slot, reason: decision.reason }
+}
+
+/// As the exchange does: what was saved before a step that fails is loaded again.
+fn step_of(controller: &mut dyn Controller, observed: &Observed, layout: &Layout) -> Decided {
+    let mut before = State::default();
+    controller.save(&mut before);
+    let first = decide(controller, observed, layout);
+    if !observed.fails {
+        return first;
+    }
+    controller.load(&before).expect("a controller loads what it saved");
+    let again = decide(controller, observed, layout);
+    assert_eq!(first, again, "the same step after the exchange failed");
+    again
+}
+
+/// From settings alone, without their names.
+fn check_allowed(settings: &ControllerConfig, decided: &Decided, slots: usize) {
+    let [least, most] = settings.get().ratios();
+    let (allowed, text) = (least..=most, format!("{settings}: {decided:?}"));
+    assert!(decided.factors.iter().flatten().all(|factor| allowed.contains(factor)), "{text}, of {allowed:?}");
+    assert!(!decided.per_slot || settings.get().per_slot(), "a ratio for each slot is not declared: {text}");
+    assert!(!decided.per_slot || decided.factors.iter().all(|factors| factors.len() == slots), "{text}");
+    assert!(decided.reason.as_ref().is_none_or(|reason| !reason.is_empty()), "{text}");
+}
+
+fn layout(slots: usize) -> Layout {
+    Layout::new((0..slots).map(|slot| (slot.to_string(), vec![3 + 20 * slot])))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_same_observations_give_the_same_decisions_within_the_settings(
+        run in run(), world in 1..6_usize, slots in 1..4_usize, cut in 0..40_usize,
+    ) {
+        let layout = layout(slots);
+        for settings in ControllerConfig::all() {
+            let build = || settings.get().build(world).unwrap();
+            let (Some(mut one), Some(mut other), Some(mut resumed)) = (build(), build(), build()) else { continue };
+            prop_assert_eq!(one.per_slot(), settings.get().per_slot(), "{}", settings);
+            for (index, observed) in run.iter().enumerate() {
+                if index == cut % run.len() {
+                    let mut state = State::default();
+                    other.save(&mut state);
+                    resumed.load(&state).unwrap();
+                }
+                let decided = step_of(&mut one, observed, &layout);
+                check_allowed(&settings, &decided, slots);
+                prop_assert_eq!(&decided, &step_of(&mut other, observed, &layout), "{}, a second copy", settings);
+                if index >= cut % run.len() {
+                    let resumed = step_of(&mut resumed, observed, &layout);
+                    prop_assert_eq!(&decided, &resumed, "{}, resumed before {}", settings, cut % run.len());
+                }
+            }
+        }
+    }
+}
