@@ -74,5 +74,6 @@ family! {
         Gravac(GraVacConfig),
         Adaqs(Adaqs),
         LGreco(LGreco),
+        CostAware(CostAwareConfig),
     }
 }

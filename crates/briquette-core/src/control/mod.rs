@@ -5,6 +5,7 @@
 
 pub mod adaqs;
 pub mod constant;
+pub mod cost_aware;
 pub mod gravac;
 pub mod l_greco;
 pub mod no_controller;
@@ -12,6 +13,7 @@ pub mod schedule;
 
 pub use adaqs::Adaqs;
 pub use constant::{Constant, ConstantConfig};
+pub use cost_aware::{CostAware, CostAwareConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use l_greco::LGreco;
 pub use no_controller::NoController;

@@ -31,7 +31,7 @@ pub use unsent::{Kept, Unsent};
 
 use crate::error::ReduceError;
 use crate::math::all_finite;
-use crate::report::Report;
+use crate::report::{Report, Waiting};
 use crate::state::Stateful;
 use crate::{Key, Session, Slot, Traffic};
 
@@ -65,6 +65,8 @@ pub struct LastExchange {
     pub exchange_seconds: f64,
     /// Bytes, all ranks together.
     pub traffic: Traffic,
+    /// What entered the ranks' memories of what was not sent, and what waits in them, all ranks together; zeros without one.
+    pub waiting: Waiting,
 }
 
 /// One exchange.

@@ -4,10 +4,11 @@
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
-//! **On the wire.** `81 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
+//! **On the wire.** `97 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
 
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
+use crate::report::Waiting;
 use crate::{Session, Slot, Traffic};
 
 /// Requests to stop, which any rank may make and all ranks then follow.
@@ -90,7 +91,7 @@ pub struct Agreement {
     pub weight: f32,
 }
 
-const BYTES: usize = 81;
+const BYTES: usize = 97;
 /// Beside the requests in the last byte: there was an exchange before.
 const PREVIOUS: u8 = 0x80;
 
@@ -133,7 +134,7 @@ impl Header {
 
     fn to_bytes(self) -> [u8; BYTES] {
         let p = self.previous.unwrap_or_default();
-        let words: [u64; 10] = [
+        let words: [u64; 12] = [
             self.step,
             self.bad_slot.map_or(u64::MAX, u64::from),
             self.samples,
@@ -145,6 +146,8 @@ impl Header {
             p.traffic.received,
             // What is no number must not look like none.
             self.learning_rate.map_or(f64::NAN, |rate| if rate.is_nan() { f64::INFINITY } else { rate }).to_bits(),
+            p.waiting.entered.to_bits(),
+            p.waiting.left.to_bits(),
         ];
         let mut bytes = [0; BYTES];
         for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -163,6 +166,7 @@ impl Header {
             compress_seconds: float(5),
             exchange_seconds: float(6),
             traffic: Traffic { sent: word(7), received: word(8) },
+            waiting: Waiting { entered: float(10), left: float(11) },
             ..LastExchange::default()
         };
         Some(Header {
@@ -248,6 +252,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
         compress_seconds: mean(|p| p.compress_seconds),
         exchange_seconds: mean(|p| p.exchange_seconds),
         traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
+        waiting: Waiting { entered: world * mean(|p| p.waiting.entered), left: world * mean(|p| p.waiting.left) },
     });
     Agreement {
         ranks: all.iter().map(RankStep::from).collect(),
@@ -370,6 +375,7 @@ mod tests {
                 compress_seconds: 0.25,
                 exchange_seconds: 2.0,
                 traffic: Traffic { sent: 1, received: 2 },
+                waiting: Waiting { entered: 3.0, left: 0.5 },
                 ..LastExchange::default()
             }),
         };
