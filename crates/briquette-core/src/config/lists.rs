@@ -75,5 +75,6 @@ family! {
         Adaqs(Adaqs),
         LGreco(LGreco),
         CostAware(CostAwareConfig),
+        LossGuard(LossGuardConfig),
     }
 }

@@ -8,6 +8,7 @@ pub mod constant;
 pub mod cost_aware;
 pub mod gravac;
 pub mod l_greco;
+pub mod loss_guard;
 pub mod no_controller;
 pub mod schedule;
 
@@ -16,6 +17,7 @@ pub use constant::{Constant, ConstantConfig};
 pub use cost_aware::{CostAware, CostAwareConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use l_greco::LGreco;
+pub use loss_guard::{LossGuard, LossGuardConfig};
 pub use no_controller::NoController;
 pub use schedule::{Schedule, ScheduleConfig};
 
@@ -130,6 +132,9 @@ pub trait Controller: Stateful + Send {
 
     /// What to send now.
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_>;
+
+    /// A controller around this one sends `levels` instead of what was just decided, never more.
+    fn overruled(&mut self, _levels: Levels<'_>) {}
 }
 
 impl<C: Controller + ?Sized> Controller for Box<C> {
@@ -144,5 +149,8 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     }
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         (**self).decide(agreed)
+    }
+    fn overruled(&mut self, levels: Levels<'_>) {
+        (**self).overruled(levels);
     }
 }

@@ -42,6 +42,8 @@ pub struct AgreedStep {
     pub step: u64,
     /// The mean loss over ranks, weighted by samples, where the training loop records it.
     pub loss: Option<f64>,
+    /// The mean over ranks of the validation losses that they report with this step, where any does.
+    pub validation_loss: Option<f64>,
     /// Samples behind this step, all ranks together.
     pub samples: u64,
     /// The inner optimizer's learning rate at this step, where the training loop tells it.

@@ -79,7 +79,8 @@ impl Costs {
 
     /// A step at the present level is known. Seconds that are none are no measurement.
     pub(super) fn learn(&mut self, last: &LastExchange) {
-        let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } = *last;
+        let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } =
+            *last;
         if ![compute, compress, exchange].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
             return;
         }

@@ -293,7 +293,8 @@ impl<K: Controller> Stateful for CostAware<K> {
 impl Described for CostAwareConfig {
     const NAME: &'static str = "cost-aware";
     const SETTINGS: &'static str = "MAX[,tolerance=SHARE,samples=STEPS,look=STEPS,limit=(CONTROLLER)]";
-    const HELP: &'static str = "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)";
+    const HELP: &'static str =
+        "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)";
 
     fn check(&self) -> Result<(), ConfigError> {
         if !(0.0..=1.0).contains(&self.tolerance) {
