@@ -31,6 +31,7 @@ family! {
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
         Artemis(ArtemisConfig),
+        Ring(RingConfig),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::{Adaqs, GraVacConfig, LGreco};
 use crate::reduce::{
-    ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
-    TernaryAllReduceConfig,
+    ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, RingConfig, SharedRandomKConfig, Sketch,
+    SparseAllReduceConfig, TernaryAllReduceConfig,
 };
 use crate::wrapper::{DianaConfig, Momentum};
 
@@ -161,6 +161,13 @@ pub fn exchanges() -> Vec<Exchange> {
             bucket_values,
             ..Exchange::default()
         });
+    }
+    // The loss of a hop under memories, and rings of buckets that overlap.
+    for (ring, feedback) in
+        RingConfig::representatives().into_iter().zip([Feedback::Error, Feedback::Error, Feedback::Error, momentum])
+    {
+        let (reducer, bucket_values, overlap) = (ring.into(), Some(2000), ring.stochastic);
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
     }
     if cfg!(feature = "rayon") {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
