@@ -32,6 +32,7 @@ family! {
         TernaryAllReduce(TernaryAllReduceConfig),
         Artemis(ArtemisConfig),
         Ring(RingConfig),
+        Ladder(LadderConfig),
     }
 }
 

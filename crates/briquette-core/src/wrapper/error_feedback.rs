@@ -86,6 +86,12 @@ impl<R: Reducer> ErrorFeedback<R> {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
     }
 
+    /// What it is around.
+    #[cfg(test)]
+    pub(crate) fn inner(&mut self) -> &mut R {
+        &mut self.inner
+    }
+
     /// The learning rate that the memory is in; 1 outside.
     fn rate(&self, agreed_step: &AgreedStep) -> Result<f32, ReduceError> {
         match (self.inside, agreed_step.learning_rate) {
