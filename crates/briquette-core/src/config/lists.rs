@@ -78,5 +78,6 @@ family! {
         LGreco(LGreco),
         CostAware(CostAwareConfig),
         LossGuard(LossGuardConfig),
+        Auto(AutoConfig),
     }
 }

@@ -4,6 +4,7 @@
 //! It never communicates: [`Adaptive`](crate::wrapper::Adaptive) measures and agrees.
 
 pub mod adaqs;
+pub mod auto;
 pub mod constant;
 pub mod cost_aware;
 pub mod gravac;
@@ -13,6 +14,7 @@ pub mod no_controller;
 pub mod schedule;
 
 pub use adaqs::Adaqs;
+pub use auto::AutoConfig;
 pub use constant::{Constant, ConstantConfig};
 pub use cost_aware::{CostAware, CostAwareConfig};
 pub use gravac::{GraVac, GraVacConfig, Policy};
