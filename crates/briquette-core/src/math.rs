@@ -92,27 +92,51 @@ pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn add_scaled_segment(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> f64 {
-    let mut sums = [0.0_f64; LANES];
+fn add_scaled_segment(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f64; 2] {
+    let (mut sums, mut added) = ([0.0_f64; LANES], [0.0_f64; LANES]);
     let ((x, rest_x), (y, rest_y)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
     let (out, rest_out) = out.as_chunks_mut::<LANES>();
     let mut add = |lane: usize, x: f32, y: f32, out: &mut f32| {
         *out = x * weight + y;
         sums[lane] += f64::from(*out) * f64::from(*out);
+        added[lane] += f64::from(y) * f64::from(y);
     };
     for ((x, y), out) in x.iter().zip(y).zip(out) {
         (0..LANES).for_each(|i| add(i, x[i], y[i], &mut out[i]));
     }
     (0..rest_x.len()).for_each(|i| add(i, rest_x[i], rest_y[i], &mut rest_out[i]));
-    sums.iter().sum()
+    [sums.iter().sum(), added.iter().sum()]
 }
 
-/// `out = weight·x + y`, and `‖out‖²`: finite where all of `out` is, as no sum of squares of floats leaves the range of f64.
-pub(crate) fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> f64 {
+/// `out = weight·x + y`, and `‖out‖²` and `‖y‖²`: finite where all of the vector is, as no sum of squares of floats leaves the range
+/// of f64.
+pub(crate) fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f64; 2] {
     let segments = out.len().div_ceil(SEGMENT);
     let work = ((Part(x, SEGMENT), Part(y, SEGMENT)), Part(out, SEGMENT));
     type Pair<'a> = (Part<&'a [f32]>, Part<&'a [f32]>);
     let each = |_, ((x, y), out): (Pair<'_>, Part<&mut [f32]>)| add_scaled_segment(x.0, weight, y.0, out.0);
+    parallel::fold(0..segments, work, &each, &|a, b| [a[0] + b[0], a[1] + b[1]]).unwrap_or_default()
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn keep_unsent_segment(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    let ((fed, rest_fed), (sent, rest_sent)) = (fed.as_chunks_mut::<LANES>(), sent.as_chunks::<LANES>());
+    let mut keep = |lane: usize, fed: &mut f32, sent: f32| {
+        *fed = (*fed - sent) * rate;
+        sums[lane] += f64::from(*fed) * f64::from(*fed);
+    };
+    for (fed, sent) in fed.iter_mut().zip(sent) {
+        (0..LANES).for_each(|i| keep(i, &mut fed[i], sent[i]));
+    }
+    (0..rest_fed.len()).for_each(|i| keep(i, &mut rest_fed[i], rest_sent[i]));
+    sums.iter().sum()
+}
+
+/// `fed = (fed − sent)·rate`, and `‖fed‖²` of it: finite where all of it is.
+pub(crate) fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
+    let (segments, work) = (fed.len().div_ceil(SEGMENT), (Part(fed, SEGMENT), Part(sent, SEGMENT)));
+    let each = |_, (fed, sent): (Part<&mut [f32]>, Part<&[f32]>)| keep_unsent_segment(fed.0, sent.0, rate);
     parallel::fold(0..segments, work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 

@@ -14,11 +14,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod codes;
 mod decode;
 mod payload;
 mod take_off;
 mod write;
 
+pub(crate) use codes::{Codes, PREFIX};
 pub(crate) use payload::{Coding, Grid, Payload, Values, bucket_count, for_buckets, power_of_two};
 
 use crate::error::WireError;

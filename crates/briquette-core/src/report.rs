@@ -17,6 +17,31 @@ pub struct Report {
     pub seconds: Option<ExchangeSeconds>,
     /// Bytes that the exchange moved through this rank.
     pub traffic: Option<Traffic>,
+    /// What entered this rank's memory of what was not sent, and what waits in it, where there is one.
+    pub waiting: Option<Waiting>,
+}
+
+/// Energies (`‖x‖²`) around a memory of what was not sent, after an exchange. They add up over ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Waiting {
+    /// Of what this step added: the gradient, or under momentum correction the velocity.
+    pub entered: f64,
+    /// Of what stays behind: the residual.
+    pub left: f64,
+}
+
+impl Waiting {
+    /// The **effective delay** `‖residual‖ / ‖gradient‖`: how many steps' worth of gradient wait. 0 where all was sent; `None`
+    /// where nothing entered, or numbers are not finite.
+    ///
+    /// ```
+    /// use briquette_core::report::Waiting;
+    /// assert_eq!(Waiting { entered: 4.0, left: 36.0 }.delay(), Some(3.0));
+    /// assert_eq!(Waiting { entered: 0.0, left: 36.0 }.delay(), None);
+    /// ```
+    pub fn delay(&self) -> Option<f64> {
+        Some((self.left / self.entered).sqrt()).filter(|delay| delay.is_finite())
+    }
 }
 
 /// One slot's part of an exchange.

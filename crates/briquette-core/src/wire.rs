@@ -24,12 +24,15 @@ mod read;
 use crc32fast::Hasher;
 
 use crate::bits::{Elias, best_rice, packed_len, rice_encode, unpack};
-use crate::message::{BLOCK, Coding, Grid, HalfKind, Message, Payload, Q8_BLOCK, ValueKind, Values, bucket_count};
+use crate::error::WireError;
+use crate::message::{
+    BLOCK, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
+};
 
 const MAGIC: [u8; 2] = *b"BQ";
 const VERSION: u8 = 1;
 /// Magic, version, kind, length.
-const HEADER: usize = 8;
+pub(crate) const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
 /// Bytes copied at a time: the checksum takes them while they are in the first cache.
 const PIECE: usize = 1 << 14;
@@ -86,10 +89,66 @@ impl Message {
         out.extend_from_slice(&checksum.finalize().to_le_bytes());
     }
 
+    /// A frame of this message alone: its length in 4 bytes, and the wire form. Lent where its codes (of 16 bits, and of 8 between
+    /// ends) stand in a frame already, else written over `spare`.
+    ///
+    /// ```
+    /// use briquette_core::{Key, Message, compress::{Compressor, Half, HalfKind}};
+    /// let (mut message, mut read, mut frame) = (Message::default(), Message::default(), Vec::new());
+    /// Half::new(HalfKind::Bf16).compress_into(&[1.0, -2.0], Key::new(0), &mut message);
+    /// frame.extend_from_slice(message.to_frame(&mut Vec::new())?);
+    /// assert_eq!(frame.len(), 4 + message.encoded_len());
+    /// read.read_frame(&mut frame)?;
+    /// assert_eq!(read, message);
+    /// # Ok::<(), briquette_core::error::WireError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for a message of 4 GiB or more.
+    pub fn to_frame<'a>(&'a mut self, spare: &'a mut Vec<u8>) -> Result<&'a [u8], WireError> {
+        if matches!(self.payload, Payload::Half { .. } | Payload::Affine { .. }) {
+            return length(self.encoded_len()).map(|_| self.lend());
+        }
+        spare.clear();
+        self.append_frame(spare)?;
+        Ok(spare)
+    }
+
+    /// Appends its length in 4 bytes, and the wire form.
+    ///
+    /// # Errors
+    /// As for [`to_frame`](Message::to_frame).
+    pub(crate) fn append_frame(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        // The length, known only afterwards: finding it out beforehand is half of the work.
+        let start = out.len() + PREFIX;
+        out.extend_from_slice(&[0; PREFIX]);
+        self.encode_into(out);
+        let prefix = length(out.len() - start)?;
+        out[start - PREFIX..start].copy_from_slice(&prefix);
+        Ok(())
+    }
+
+    /// What stands before the codes, where they stand.
+    fn lend(&mut self) -> &[u8] {
+        let (kind, len) = (kind_byte(&self.payload), (self.len() as u32).to_le_bytes());
+        let header = [MAGIC[0], MAGIC[1], VERSION, kind, len[0], len[1], len[2], len[3]];
+        match &mut self.payload {
+            Payload::Half { bits, .. } => bits.frame(|fields| fields.copy_from_slice(&header)),
+            Payload::Affine { block, ranges, codes } => codes.frame(|fields| {
+                let (first, ends) = fields.split_at_mut(HEADER + 4);
+                first[..HEADER].copy_from_slice(&header);
+                first[HEADER..].copy_from_slice(&block.to_le_bytes());
+                let ranges = ranges.as_flattened().iter();
+                ends.as_chunks_mut().0.iter_mut().zip(ranges).for_each(|(end, v)| *end = v.to_le_bytes());
+            }),
+            _ => unreachable!("its codes stand in no frame"),
+        }
+    }
+
     fn put_body(&self, out: &mut Sink<'_>) {
         match &self.payload {
             Payload::Dense(values) => out.numbers(values, |v| v.to_le_bytes()),
-            Payload::Half { bits, .. } => out.numbers(bits, |v| v.to_le_bytes()),
+            Payload::Half { bits, .. } => out.bytes(bits),
             Payload::Sparse { indices, values } => put_sparse(indices, values, out),
             Payload::Quantized { grid, coding, bucket, scales, codes } => {
                 out.bytes(&[grid.levels()]);
@@ -111,10 +170,14 @@ impl Message {
                 out.numbers(scales, |v| v.to_le_bytes());
                 out.bytes(signs);
             }
-            Payload::TwoLevel { bucket, levels: pairs, bits: codes }
-            | Payload::Affine { block: bucket, ranges: pairs, codes } => {
+            Payload::TwoLevel { bucket, levels, bits } => {
                 out.bytes(&bucket.to_le_bytes());
-                out.numbers(pairs.as_flattened(), |v| v.to_le_bytes());
+                out.numbers(levels.as_flattened(), |v| v.to_le_bytes());
+                out.bytes(bits);
+            }
+            Payload::Affine { block, ranges, codes } => {
+                out.bytes(&block.to_le_bytes());
+                out.numbers(ranges.as_flattened(), |v| v.to_le_bytes());
                 out.bytes(codes);
             }
             Payload::Natural { exponents, signs } => {
@@ -123,6 +186,11 @@ impl Message {
             }
         }
     }
+}
+
+fn length(bytes: usize) -> Result<[u8; PREFIX], WireError> {
+    let wrong = WireError::Field { what: "bytes of a message", value: bytes as u64 };
+    u32::try_from(bytes).map(u32::to_le_bytes).map_err(|_| wrong)
 }
 
 /// Where a frame is written, and its checksum so far: of everything in `out` from the frame's first byte to `summed`.
@@ -233,7 +301,7 @@ mod tests {
     fn memory(message: &Message) -> usize {
         match &message.payload {
             Payload::Dense(values) => 4 * values.capacity(),
-            Payload::Half { bits, .. } => 2 * bits.capacity(),
+            Payload::Half { bits, .. } => bits.capacity(),
             Payload::Sparse { indices, values } => {
                 4 * indices.capacity()
                     + match values {
@@ -245,9 +313,8 @@ mod tests {
             }
             Payload::Quantized { scales, codes, .. } => 4 * scales.capacity() + codes.capacity(),
             Payload::Sign { scales, signs, .. } => 4 * scales.capacity() + signs.capacity(),
-            Payload::TwoLevel { levels: pairs, bits: codes, .. } | Payload::Affine { ranges: pairs, codes, .. } => {
-                8 * pairs.capacity() + codes.capacity()
-            }
+            Payload::TwoLevel { levels, bits, .. } => 8 * levels.capacity() + bits.capacity(),
+            Payload::Affine { ranges, codes, .. } => 8 * ranges.capacity() + codes.capacity(),
             Payload::Natural { exponents, signs } => exponents.capacity() + signs.capacity(),
         }
     }
@@ -289,6 +356,88 @@ mod tests {
         indices.extend(0..n as u32);
         *values = message;
         check(&sparse, 20, "coded");
+    }
+
+    /// One of every compressor's, of vectors with and without a whole block.
+    fn messages() -> Vec<Message> {
+        let lengths = [0, 1, 300, 3000];
+        let of = |config: crate::config::CompressorConfig| {
+            lengths.map(|len| {
+                let (x, mut message) =
+                    ((0..len).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>(), Message::default());
+                config.build().compress_into(&x, crate::Key::new(1), &mut message);
+                message
+            })
+        };
+        crate::config::CompressorConfig::defaults().into_iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn a_lent_frame_is_the_length_and_the_wire_form() {
+        let mut lent = 0;
+        for mut message in messages() {
+            let (mut written, mut spare) = (Vec::new(), Vec::new());
+            message.encode_into(&mut written);
+            let length = (written.len() as u32).to_le_bytes();
+            for _ in 0..2 {
+                assert_eq!(message.to_frame(&mut spare).unwrap(), [&length[..], &written].concat());
+            }
+            lent += usize::from(spare.is_empty());
+        }
+        // f16, bf16, and 8 bits between ends.
+        assert_eq!(lent, 3 * 4);
+    }
+
+    #[test]
+    fn a_message_keeps_the_frame_that_it_reads_and_gives_the_one_before() {
+        let mut read = Message::default();
+        for (turn, mut message) in messages().into_iter().enumerate() {
+            let mut frame = message.to_frame(&mut Vec::new()).unwrap().to_vec();
+            let (place, sent) = (frame.as_ptr(), frame.clone());
+            read.read_frame(&mut frame).unwrap();
+            assert_eq!(read, message, "{turn}");
+            let lends = matches!(message.payload, Payload::Half { .. } | Payload::Affine { .. });
+            assert_eq!(frame.is_empty(), lends);
+            assert!(frame.capacity() == 0 || !lends || frame.as_ptr() != place);
+            let (mut spare, mut copied) = (Vec::new(), Message::default());
+            let again = read.to_frame(&mut spare).unwrap();
+            assert!(again == sent && (again.as_ptr() == place) == lends);
+            // From a copy, and back into storage that was a frame's.
+            copied.decode_from(&sent[4..]).unwrap();
+            assert_eq!(copied, message);
+            copied.read_frame(&mut sent.clone()).unwrap();
+            copied.decode_from(&sent[4..]).unwrap();
+            assert_eq!(copied.to_frame(&mut spare).unwrap(), sent);
+        }
+    }
+
+    #[test]
+    fn a_damaged_frame_is_refused_alike_whether_it_is_kept_or_copied() {
+        for mut message in messages().into_iter().filter(|message| message.len() == 300) {
+            let frame = message.to_frame(&mut Vec::new()).unwrap().to_vec();
+            for at in (0..frame.len()).step_by(7) {
+                let mut damaged = frame.clone();
+                damaged[at] ^= 0x40;
+                let (mut kept, mut copied) = (Message::default(), Message::default());
+                let error = kept.read_frame(&mut damaged).unwrap_err();
+                assert_eq!(kept, Message::default());
+                if at >= 4 {
+                    assert_eq!(copied.decode_from(&damaged[4..]), Err(error));
+                }
+                assert!(Message::default().read_frame(&mut frame[..at].to_vec()).is_err());
+            }
+            // A checksum that fits, and a value that does not: all exponent bits of the first.
+            if let Payload::Half { .. } = message.payload {
+                let mut wrong = frame.clone();
+                wrong[12..14].copy_from_slice(&[0xff, 0x7f]);
+                let end = wrong.len() - CHECKSUM;
+                let checksum = crc32fast::hash(&wrong[4..end]);
+                wrong[end..].copy_from_slice(&checksum.to_le_bytes());
+                let expected = Err(WireError::Field { what: "value", value: 0x7fff });
+                assert_eq!(Message::default().decode_from(&wrong[4..]), expected);
+                assert_eq!(Message::default().read_frame(&mut wrong), expected);
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use briquette_core::config::ControllerConfig;
 use briquette_core::control::{Agreed, Controller, Moments};
 use briquette_core::reduce::{AgreedStep, Energies, LastExchange, Levels};
+use briquette_core::report::Waiting;
 use briquette_core::state::{State, Stateful};
 use briquette_core::{CompressionFactor, Layout, Traffic};
 use proptest::prelude::*;
@@ -32,22 +33,35 @@ fn step() -> impl Strategy<Value = Option<u64>> {
 
 fn previous() -> impl Strategy<Value = LastExchange> {
     let bytes = prop_oneof![Just(0), Just(u64::MAX), 0..1_000_000_u64];
-    (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes).prop_map(
-        |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes)| {
+    let waiting = (number(), number()).prop_map(|(entered, left)| Waiting { entered, left });
+    (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes, waiting).prop_map(
+        |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes, waiting)| {
             let traffic = Traffic { sent: bytes, received: bytes };
-            LastExchange { samples, compute_seconds, compress_seconds, exchange_seconds, traffic }
+            LastExchange { samples, compute_seconds, compress_seconds, exchange_seconds, traffic, waiting }
         },
     )
 }
 
 fn observed() -> impl Strategy<Value = Observed> {
     let maybe = || prop::option::of(number());
-    let step =
-        (maybe(), prop_oneof![Just(0), 1..1000_u64, any::<u64>()], maybe(), number(), prop::option::of(previous()));
+    let step = (
+        maybe(),
+        prop_oneof![Just(0), 1..1000_u64, any::<u64>()],
+        maybe(),
+        number(),
+        prop::option::of(previous()),
+        maybe(),
+    );
     let numbers = prop::collection::vec(number(), 1..8);
     (step, (number(), number()), numbers, prop::bool::weighted(0.1)).prop_map(
-        |((loss, samples, learning_rate, compute_seconds, previous), (mean, deviation), numbers, fails)| {
-            let agreed_step = AgreedStep { step: 0, loss, samples, learning_rate, compute_seconds, previous };
+        |(
+            (loss, samples, learning_rate, compute_seconds, previous, validation_loss),
+            (mean, deviation),
+            numbers,
+            fails,
+        )| {
+            let agreed_step =
+                AgreedStep { step: 0, loss, validation_loss, samples, learning_rate, compute_seconds, previous };
             Observed { agreed_step, moments: Moments { mean, deviation }, numbers, fails }
         },
     )

@@ -206,6 +206,11 @@ impl DistributedOptimizer {
         self.sync.record_loss(loss);
     }
 
+    /// A validation loss, for controllers; see [`Synchronizer::record_validation_loss`].
+    pub fn record_validation_loss(&mut self, loss: f64) {
+        self.sync.record_validation_loss(loss);
+    }
+
     /// Tells how many samples are behind the gradient; see [`Synchronizer::record_samples`].
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);

@@ -41,6 +41,7 @@ pub struct Synchronizer {
     rebroadcast: Option<u64>,
     gradients: Gradients,
     loss: WeightedMean,
+    validation_loss: Option<f64>,
     learning_rate: Option<f64>,
     stop_request: StopFlags,
     agreed_stop: StopFlags,
@@ -98,6 +99,7 @@ impl Synchronizer {
             rebroadcast: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
+            validation_loss: None,
             learning_rate: None,
             stop_request: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
@@ -246,6 +248,7 @@ impl Synchronizer {
             stop: self.stop_request,
             samples: self.loss.samples.unwrap_or(1),
             loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
+            validation_loss: if plan.agrees == Agrees::World { self.validation_loss.take() } else { None },
             learning_rate: self.learning_rate.filter(|_| plan.same_rate),
             compute_seconds: self.start.compute_seconds,
             previous: self.previous,
@@ -412,8 +415,10 @@ impl Synchronizer {
                 // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
                 let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
                 let (compress_seconds, exchange_seconds) = (compress, exchange);
-                self.previous =
-                    Some(LastExchange { compress_seconds, exchange_seconds, traffic, ..LastExchange::default() });
+                let waiting = self.report.exchange.waiting.unwrap_or_default();
+                let last =
+                    LastExchange { compress_seconds, exchange_seconds, traffic, waiting, ..LastExchange::default() };
+                self.previous = Some(last);
                 self.report.traffic = traffic;
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;

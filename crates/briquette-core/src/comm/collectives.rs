@@ -24,6 +24,7 @@
 
 use std::ops::Range;
 
+use super::ring::{Hop, Hops, chunk, ring};
 use super::{Frame, Scope, Session};
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -39,9 +40,6 @@ pub const SMALL_ALL_REDUCE: usize = 1024;
 /// Longest frame of the ring, in values: 256 KiB, which a processor's second-level cache holds while they are added, and
 /// which take 2 ms at 1 Gbit/s, so that [latencies](SMALL_ALL_REDUCE) are hidden behind the frames on their way.
 pub const RING_FRAME: usize = 1 << 16;
-
-/// Frames of the ring that a rank sends before it waits for the first.
-const RING_AHEAD: usize = 4;
 
 /// Exactly what [`all_reduce_sum`](Session::all_reduce_sum) of `len` values moves through `rank`.
 ///
@@ -92,8 +90,17 @@ impl Session {
         self.collective("all_reduce", |comm| match (comm.world(), x.len()) {
             (1, _) => Ok(()),
             (_, ..=SMALL_ALL_REDUCE) => sum_gathered(comm, x),
-            _ => ring(comm, x),
+            _ => ring(comm, x.len(), &mut Sum(x)),
         })
+    }
+
+    /// A ring of `len` values whose hops are the caller's own, alike on every rank: as [`all_reduce_sum`](Self::all_reduce_sum)
+    /// of a long vector.
+    ///
+    /// # Errors
+    /// As for [`all_reduce_sum`](Self::all_reduce_sum).
+    pub(crate) fn all_reduce_by(&mut self, len: usize, hops: &mut impl Hops) -> Result<(), CommError> {
+        self.collective("all_reduce", |comm| ring(comm, len, hops))
     }
 
     /// The sum of a few exact numbers in rank order, the same bits on every rank.
@@ -220,57 +227,32 @@ fn sum_gathered<N: Number>(comm: &mut Session, x: &mut [N]) -> Result<(), CommEr
     Ok(())
 }
 
-/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; it goes round
-/// twice, first collecting, then delivering. It travels in frames of at most [`RING_FRAME`] values, a few of which are
-/// always on their way, so that a frame is added while the next one travels.
-fn ring(comm: &mut Session, x: &mut [f32]) -> Result<(), CommError> {
-    let (rank, world, len) = (comm.rank(), comm.world(), x.len());
-    let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
-    let frames = len.div_ceil(world).div_ceil(RING_FRAME);
-    // Where the values of the frame with this number are that a rank sends.
-    let place = |sender: usize, number: usize| -> Range<usize> {
-        let chunk = chunk((sender + 2 * world - number / frames) % world, len, world);
-        let frame = self::chunk(number % frames, chunk.len(), frames);
-        chunk.start + frame.start..chunk.start + frame.end
-    };
-    let send = |comm: &mut Session, x: &[f32], number: usize| {
-        let values = &x[place(rank, number)];
-        let mut frame = comm.pool().take_for(4 * values.len());
-        f32::encode(values, &mut frame);
-        comm.send(next, frame)
-    };
-    let (total, ahead) = (2 * (world - 1) * frames, frames.min(RING_AHEAD));
-    (0..ahead).try_for_each(|number| send(comm, x, number))?;
-    for number in 0..total {
-        let frame = comm.recv(previous)?;
-        let values = &mut x[place(previous, number)];
-        expect_size(comm, previous, 4 * values.len(), &frame)?;
-        if number < total / 2 {
-            f32::add(&frame, values)
-        } else {
-            f32::decode(&frame, values)
-        }
-        comm.pool().put(frame);
-        if number + ahead < total {
-            send(comm, x, number + ahead)?;
-        }
-    }
-    Ok(())
-}
-
-/// The values of chunk `c` of `len` values cut into `world`: `[c·len/world, (c+1)·len/world)`.
-fn chunk(c: usize, len: usize, world: usize) -> Range<usize> {
-    c * len / world..(c + 1) * len / world
-}
-
 /// Stops every rank when a frame has another size than this rank's own vector implies.
-fn expect_size(comm: &mut Session, from: usize, expected: usize, frame: &[u8]) -> Result<(), CommError> {
+pub(crate) fn expect_size(comm: &mut Session, from: usize, expected: usize, frame: &[u8]) -> Result<(), CommError> {
     if frame.len() == expected {
         return Ok(());
     }
     let (rank, other) = (comm.number(comm.rank()), comm.number(from));
     comm.abort(&format!("got {} bytes from rank {other}, expected {expected}", frame.len()));
     Err(CommError::Size { rank, other, during: *comm.scope(), expected, got: frame.len() })
+}
+
+/// Sums of numbers, as they are.
+struct Sum<'a>(&'a mut [f32]);
+
+impl Hops for Sum<'_> {
+    fn bytes(&self, values: usize) -> usize {
+        4 * values
+    }
+    fn send(&mut self, place: Range<usize>, _: Hop, frame: &mut Frame) {
+        f32::encode(&self.0[place], frame);
+    }
+    fn collect(&mut self, place: Range<usize>, frame: &[u8]) {
+        f32::add(frame, &mut self.0[place]);
+    }
+    fn deliver(&mut self, place: Range<usize>, frame: &[u8]) {
+        f32::decode(frame, &mut self.0[place]);
+    }
 }
 
 /// A number that travels as little-endian bytes. All three walk arrays of its size, which compilers turn into vector
@@ -311,14 +293,6 @@ number!(f64);
 mod tests {
     use super::*;
     use crate::comm::Local;
-
-    #[test]
-    fn chunks_tile_the_vector() {
-        for (len, world) in [(0, 3), (2, 5), (10, 3), (5003, 5)] {
-            let ends: Vec<usize> = (0..world).flat_map(|c| chunk(c, len, world)).collect();
-            assert_eq!(ends, (0..len).collect::<Vec<_>>());
-        }
-    }
 
     #[test]
     fn pools_stay_as_they_are_after_warm_up() {

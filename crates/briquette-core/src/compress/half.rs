@@ -26,7 +26,8 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use crc32fast::Hasher;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{Compressor, ErrorBound, Knobs, Spec};
@@ -34,9 +35,12 @@ use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
 use crate::parallel::{self, Part, SEGMENT};
+use crate::wire::HEADER;
 use crate::{CompressionFactor, Key, Message};
 
 const BLOCK: usize = 1024;
+/// Values whose codes the checksum takes while they are in the first cache.
+const PIECE: usize = 4 * BLOCK;
 
 /// Rounds to 16 bits; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,12 +69,25 @@ impl Compressor for Half {
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        let bits = out.half(x.len(), self.kind).sized(x.len());
-        let work = (Part(x, SEGMENT), Part(bits, SEGMENT));
-        parallel::for_each(x.len(), work, |_, (x, bits)| match self.kind {
-            HalfKind::F16 => to_f16(x.0, bits.0),
-            HalfKind::Bf16 => to_bf16(x.0, bits.0),
-        });
+        let codes = out.half(x.len(), self.kind);
+        let work = (Part(x, SEGMENT), Part(codes.sized(HEADER, 2 * x.len()), 2 * SEGMENT));
+        let segment = |_, (x, bytes): (Part<&[f32]>, Part<&mut [u8]>)| {
+            let mut checksum = Hasher::new();
+            for (x, bytes) in x.0.chunks(PIECE).zip(bytes.0.chunks_mut(2 * PIECE)) {
+                match self.kind {
+                    HalfKind::F16 => to_f16(x, bytes.as_chunks_mut().0),
+                    HalfKind::Bf16 => to_bf16(x, bytes.as_chunks_mut().0),
+                }
+                checksum.update(bytes);
+            }
+            checksum
+        };
+        let join = |mut first: Hasher, rest: Hasher| {
+            first.combine(&rest);
+            first
+        };
+        let checksum = parallel::fold(0..x.len().div_ceil(SEGMENT), work, &segment, &join);
+        codes.summed(checksum);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
@@ -88,22 +105,23 @@ impl Compressor for Half {
 }
 
 /// With the processor's own conversion, where it has one.
-fn to_f16(x: &[f32], bits: &mut [u16]) {
-    let (limit, mut scratch) = (f16::MAX.to_f32(), [0.0; BLOCK]);
-    for (x, bits) in x.chunks(BLOCK).zip(bits.chunks_mut(BLOCK)) {
-        let scratch = &mut scratch[..x.len()];
+fn to_f16(x: &[f32], out: &mut [[u8; 2]]) {
+    let (limit, mut scratch, mut halves) = (f16::MAX.to_f32(), [0.0; BLOCK], [f16::ZERO; BLOCK]);
+    for (x, out) in x.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let (scratch, halves) = (&mut scratch[..x.len()], &mut halves[..x.len()]);
         scratch.iter_mut().zip(x).for_each(|(clamped, x)| *clamped = x.clamp(-limit, limit));
-        bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(scratch);
+        halves.convert_from_f32_slice(scratch);
+        out.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
     }
 }
 
 /// In integers: half of the last place is added, less a little where the last place is even.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn to_bf16(x: &[f32], bits: &mut [u16]) {
-    for (bits, x) in bits.iter_mut().zip(x) {
+fn to_bf16(x: &[f32], out: &mut [[u8; 2]]) {
+    for (bytes, x) in out.iter_mut().zip(x) {
         let magnitude = x.to_bits() & 0x7fff_ffff;
         let rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
-        *bits = (rounded.min(0x7f7f) | (x.to_bits() >> 31) << 15) as u16;
+        *bytes = ((rounded.min(0x7f7f) | (x.to_bits() >> 31) << 15) as u16).to_le_bytes();
     }
 }
 
@@ -170,7 +188,7 @@ mod tests {
             let mut message = Message::default();
             Half::new(kind).compress_into(&x, Key::new(0), &mut message);
             let Payload::Half { bits, .. } = message.payload else { unreachable!() };
-            bits
+            bits.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect::<Vec<_>>()
         };
         let (f16_max, bf16_max) = (f16::MAX.to_f32(), bf16::MAX.to_f32());
         let naive = |to: &dyn Fn(f32) -> u16| x.iter().map(|v| to(*v)).collect::<Vec<_>>();

@@ -30,6 +30,7 @@ use super::buckets::{self, Segment};
 use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
 use crate::error::ConfigError;
 use crate::message::bucket_count;
+use crate::wire::HEADER;
 use crate::{CompressionFactor, Key, Message};
 
 /// 8-bit codes in blocks; see the [module](self).
@@ -109,7 +110,7 @@ impl Compressor for MinMax {
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (ranges, codes) = out.affine(x.len(), self.block);
         let ranges = ranges.sized(bucket_count(x.len(), self.block));
-        let codes = codes.sized(x.len());
+        let codes = codes.sized(HEADER + 4 + 8 * ranges.len(), x.len());
         buckets::encode((x, self.block), (ranges, range), (codes, 8), |segment, codes| {
             encode(segment, self.block, codes);
         });

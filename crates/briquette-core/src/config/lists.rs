@@ -31,6 +31,8 @@ family! {
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
         Artemis(ArtemisConfig),
+        Ring(RingConfig),
+        Ladder(LadderConfig),
     }
 }
 
@@ -76,5 +78,8 @@ family! {
         LGreco(LGreco),
         Dqsgd(DqSgd),
         Accordion(Accordion),
+        CostAware(CostAwareConfig),
+        LossGuard(LossGuardConfig),
+        Auto(AutoConfig),
     }
 }

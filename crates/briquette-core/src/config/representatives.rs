@@ -6,10 +6,10 @@ use super::{
 };
 use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
-use crate::control::{Adaqs, GraVacConfig, LGreco};
+use crate::control::{Adaqs, CostAwareConfig, GraVacConfig, LGreco};
 use crate::reduce::{
-    ArtemisConfig, GatherConfig, MultiStepConfig, PowerSgdConfig, SharedRandomKConfig, Sketch, SparseAllReduceConfig,
-    TernaryAllReduceConfig,
+    ArtemisConfig, GatherConfig, LadderConfig, MultiStepConfig, PowerSgdConfig, RingConfig, SharedRandomKConfig,
+    Sketch, SparseAllReduceConfig, TernaryAllReduceConfig,
 };
 use crate::wrapper::{DianaConfig, Momentum};
 
@@ -130,6 +130,13 @@ pub fn exchanges() -> Vec<Exchange> {
         let (reducer, bucket_values) = (reducer_under(&controller, reducer), Some(32));
         add(Exchange { reducer, feedback, controller, bucket_values, dense_below: Some(0), ..Exchange::default() });
     }
+    // Rings, messages and dense by turns, through one memory.
+    for feedback in [Feedback::None, Feedback::Error, momentum] {
+        for controller in [ControllerConfig::from(representative::<CostAwareConfig>()), gravac(0.4).into()] {
+            let reducer = ReducerConfig::from(LadderConfig::default());
+            add(Exchange { reducer, feedback, controller, ..Exchange::default() });
+        }
+    }
     // Random coordinates keep less: about 1/4 of the energy at 4x.
     let gravac = ControllerConfig::from(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
     let shared = SharedRandomKConfig { factor: factor(8.0), scaled: false }.into();
@@ -161,6 +168,13 @@ pub fn exchanges() -> Vec<Exchange> {
             bucket_values,
             ..Exchange::default()
         });
+    }
+    // The loss of a hop under memories, and rings of buckets that overlap.
+    for (ring, feedback) in
+        RingConfig::representatives().into_iter().zip([Feedback::Error, Feedback::Error, Feedback::Error, momentum])
+    {
+        let (reducer, bucket_values, overlap) = (ring.into(), Some(2000), ring.stochastic);
+        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
     }
     if cfg!(feature = "rayon") {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);

@@ -194,8 +194,14 @@ impl CompressorConfig {
         }
     }
 
+    /// Whether a controller can set its ratio.
+    pub fn has_knob(&self) -> bool {
+        let mut kind = self.compressor;
+        kind.knob().is_some()
+    }
+
     /// The names of the compressors with a knob.
-    pub(super) fn tunable() -> Vec<String> {
+    pub(crate) fn tunable() -> Vec<String> {
         let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
         with.map(|kind| name_of(&kind)).collect()
     }

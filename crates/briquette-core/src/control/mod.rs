@@ -5,19 +5,25 @@
 
 pub mod accordion;
 pub mod adaqs;
+pub mod auto;
 pub mod constant;
+pub mod cost_aware;
 pub mod dq_sgd;
 pub mod gravac;
 pub mod l_greco;
+pub mod loss_guard;
 pub mod no_controller;
 pub mod schedule;
 
 pub use accordion::Accordion;
 pub use adaqs::Adaqs;
+pub use auto::AutoConfig;
 pub use constant::{Constant, ConstantConfig};
+pub use cost_aware::{CostAware, CostAwareConfig};
 pub use dq_sgd::DqSgd;
 pub use gravac::{GraVac, GraVacConfig, Policy};
 pub use l_greco::LGreco;
+pub use loss_guard::{LossGuard, LossGuardConfig};
 pub use no_controller::NoController;
 pub use schedule::{Schedule, ScheduleConfig};
 
@@ -132,6 +138,9 @@ pub trait Controller: Stateful + Send {
 
     /// What to send now.
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_>;
+
+    /// A controller around this one sends `levels` instead of what was just decided, never more.
+    fn overruled(&mut self, _levels: Levels<'_>) {}
 }
 
 impl<C: Controller + ?Sized> Controller for Box<C> {
@@ -146,5 +155,8 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     }
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         (**self).decide(agreed)
+    }
+    fn overruled(&mut self, levels: Levels<'_>) {
+        (**self).overruled(levels);
     }
 }

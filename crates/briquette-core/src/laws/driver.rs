@@ -321,7 +321,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let reported = report.traffic.unwrap_or_default();
         if let Some(agreement) = agreement {
             let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-            let previous = LastExchange { exchange_seconds: seconds, traffic: counted, ..LastExchange::default() };
+            let waiting = report.waiting.unwrap_or_default();
+            let previous =
+                LastExchange { exchange_seconds: seconds, traffic: counted, waiting, ..LastExchange::default() };
             self.last = Some((agreement.agreed_step, previous));
         }
         self.parameters.clone_from(&parameters);

@@ -2,7 +2,7 @@
 //! from the same loops, and an addition needs no vector of values in between. Given as a trait: closures are not inlined
 //! into functions that are compiled for wider vectors; and by value: what is behind a reference is read anew for each value.
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::slice::HalfFloatSliceExt;
 
 use super::payload::for_buckets;
 use super::{BLOCK, Grid, HalfKind, Message, Payload};
@@ -33,8 +33,8 @@ impl Message {
         let range = start..start + out.len();
         match &self.payload {
             Payload::Dense(values) => numbers(&values[range], out, put, Itself),
-            Payload::Half { kind: HalfKind::F16, bits } => f16s(&bits[range], out, put),
-            Payload::Half { kind: HalfKind::Bf16, bits } => numbers(&bits[range], out, put, Upper),
+            Payload::Half { kind: HalfKind::F16, bits } => f16s(&bits.as_chunks().0[range], out, put),
+            Payload::Half { kind: HalfKind::Bf16, bits } => numbers(&bits.as_chunks().0[range], out, put, Upper),
             Payload::Quantized { grid, bucket, scales, codes, .. } => {
                 let (bits, levels) = (grid.bits(), grid.levels());
                 let (codes, table) = ((&codes[..], bits), (*bucket, &scales[..]));
@@ -113,7 +113,7 @@ macro_rules! values {
 values! {
     Itself: () in (), v in f32 => v;
     /// The upper half of a float's bits.
-    Upper: () in (), bits in u16 => f32::from_bits(u32::from(bits) << 16);
+    Upper: () in (), bits in [u8; 2] => f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16);
     /// A scale, times 1 or −1.
     Sign: scale in f32, bit in u8 => f32::from_bits(scale.to_bits() | u32::from(bit) << 31);
     /// One of two values.
@@ -228,11 +228,12 @@ fn numbers<T: Copy, P: Put, V: Value<(), T>>(bits: &[T], out: &mut [f32], put: P
 }
 
 /// With the processor's own conversion, where it has one.
-fn f16s<P: Put>(bits: &[u16], out: &mut [f32], put: P) {
-    let mut scratch = [0.0; BLOCK];
-    for (bits, out) in bits.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-        let scratch = &mut scratch[..bits.len()];
-        bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(scratch);
+fn f16s<P: Put>(bytes: &[[u8; 2]], out: &mut [f32], put: P) {
+    let (mut halves, mut scratch) = ([half::f16::ZERO; BLOCK], [0.0; BLOCK]);
+    for (bytes, out) in bytes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let (halves, scratch) = (&mut halves[..out.len()], &mut scratch[..out.len()]);
+        halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = half::f16::from_le_bytes(*bytes));
+        halves.convert_to_f32_slice(scratch);
         numbers(scratch, out, put, Itself);
     }
 }

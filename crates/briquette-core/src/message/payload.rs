@@ -1,14 +1,14 @@
 //! The shapes that serve every compressor, and their storage.
 
-use super::{HalfKind, MAX_LEN, Message, Q8_BLOCK, ValueKind};
+use super::{Codes, HalfKind, MAX_LEN, Message, Q8_BLOCK, ValueKind};
 
 /// Invariant: lengths agree with `Message::len`, indices ascend below it, and every decoded value is finite.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Payload {
     /// Every value, exactly.
     Dense(Vec<f32>),
-    /// Every value in 16 bits.
-    Half { kind: HalfKind, bits: Vec<u16> },
+    /// Every value in 16 bits, two bytes.
+    Half { kind: HalfKind, bits: Codes },
     /// Some values; the rest is zero.
     Sparse { indices: Vec<u32>, values: Values },
     /// Sign-and-level codes of `grid.bits()` bits, bit-packed; one scale per bucket of `bucket` values.
@@ -20,7 +20,7 @@ pub(crate) enum Payload {
     /// A power of two each: the exponent field of an `f32`, and the signs bit-packed.
     Natural { exponents: Vec<u8>, signs: Vec<u8> },
     /// 8 bits each, between the smallest and the largest value of a block of `block` values.
-    Affine { block: u32, ranges: Vec<[f32; 2]>, codes: Vec<u8> },
+    Affine { block: u32, ranges: Vec<[f32; 2]>, codes: Codes },
 }
 
 /// The values of a sparse message.
@@ -210,9 +210,14 @@ impl Message {
         storage!(self, len, Payload::Dense(values), Payload::Dense(Vec::new()), (), values)
     }
 
-    pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> Storage<'_, u16> {
-        let fresh = Payload::Half { kind: want, bits: Vec::new() };
-        storage!(self, len, Payload::Half { kind, bits }, fresh, *kind = want, bits)
+    pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> &mut Codes {
+        self.start(len);
+        if !matches!(self.payload, Payload::Half { .. }) {
+            self.payload = Payload::Half { kind: want, bits: Codes::default() };
+        }
+        let Payload::Half { kind, bits } = &mut self.payload else { unreachable!("just made so") };
+        *kind = want;
+        bits
     }
 
     pub(crate) fn sparse(&mut self, len: usize, kind: ValueKind) -> (&mut Vec<u32>, &mut Values) {
@@ -281,8 +286,13 @@ impl Message {
         storage!(self, len, Payload::Natural { exponents, signs }, fresh, (), exponents, signs)
     }
 
-    pub(crate) fn affine(&mut self, len: usize, size: u32) -> (Storage<'_, [f32; 2]>, Storage<'_, u8>) {
-        let fresh = Payload::Affine { block: size, ranges: Vec::new(), codes: Vec::new() };
-        storage!(self, len, Payload::Affine { block, ranges, codes }, fresh, *block = size, ranges, codes)
+    pub(crate) fn affine(&mut self, len: usize, size: u32) -> (Storage<'_, [f32; 2]>, &mut Codes) {
+        self.start(len);
+        if !matches!(self.payload, Payload::Affine { .. }) {
+            self.payload = Payload::Affine { block: size, ranges: Vec::new(), codes: Codes::default() };
+        }
+        let Payload::Affine { block, ranges, codes } = &mut self.payload else { unreachable!("just made so") };
+        *block = size;
+        (Storage(ranges), codes)
     }
 }

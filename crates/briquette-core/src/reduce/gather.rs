@@ -143,22 +143,16 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self.setting.mean = mean.and_then(Result::ok);
     }
 
-    fn encode(&mut self, round: &Round<'_>, rank: usize) -> Result<(), ReduceError> {
-        self.compress_mine(round, rank);
-        self.bytes.clear();
-        for message in &self.mine {
-            // The length first, known only afterwards: finding it out beforehand is half of the work.
-            let start = self.bytes.len() + 4;
-            self.bytes.extend_from_slice(&[0; 4]);
-            message.encode_into(&mut self.bytes);
-            let len = self.bytes.len() - start;
-            let prefix = u32::try_from(len).map_err(|_| {
-                let source = WireError::Field { what: "bytes of a message", value: len as u64 };
-                AggregateError::Message { rank, source }
-            })?;
-            self.bytes[start - 4..start].copy_from_slice(&prefix.to_le_bytes());
+    /// Every message to every rank: a frame of one is lent by it, those of several are put together.
+    fn gather(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
+        let wrong = |source| AggregateError::Message { rank: comm.rank(), source };
+        if let [only] = &mut self.mine[..] {
+            let frame = only.to_frame(&mut self.bytes).map_err(wrong)?;
+            return Ok(comm.all_gather(frame, &mut self.frames)?);
         }
-        Ok(())
+        self.bytes.clear();
+        self.mine.iter().try_for_each(|message| message.append_frame(&mut self.bytes)).map_err(wrong)?;
+        Ok(comm.all_gather(&self.bytes, &mut self.frames)?)
     }
 
     /// Combines part by part, so that no rank holds more than one part of each, but where the aggregator rates whole
@@ -172,7 +166,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self.weights.clear();
         let ranges: Vec<Range<usize>> = (0..parts).map(|part| self.grain.part(part, average.len(), slots)).collect();
         let mut decode = |decoded: &mut [Vec<Message>], place: usize, part: usize| {
-            next_messages(&self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()))
+            next_messages(&mut self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()))
         };
         if held == parts {
             (0..parts).try_for_each(|part| decode(&mut self.decoded, part, part))?;
@@ -220,7 +214,7 @@ fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
 /// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no
 /// aggregator is given a message that is shorter or longer than the others.
 fn next_messages(
-    frames: &[Frame],
+    frames: &mut [Frame],
     rank: usize,
     cursors: &mut [usize],
     decoded: &mut [Vec<Message>],
@@ -228,7 +222,7 @@ fn next_messages(
 ) -> Result<(), AggregateError> {
     (0..frames.len()).filter(|from| *from != rank).try_for_each(|from| {
         let message = &mut decoded[from][place];
-        let read = next_message(&frames[from], &mut cursors[from], message);
+        let read = next_message(&mut frames[from], &mut cursors[from], message);
         let fits = read.and_then(|()| match message.len() {
             got if got == len => Ok(()),
             got => Err(WireError::Length { expected: len, got }),
@@ -272,13 +266,19 @@ fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
     }
 }
 
-/// Reads the length-prefixed message at `cursor`.
-fn next_message(frame: &[u8], cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
+/// Reads the length-prefixed message at `cursor`. One that fills the frame may keep it.
+fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
     let left = frame.len() - *cursor;
     let truncated = |what, needed| WireError::Truncated { what, needed, left };
     let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;
     let len = u32::from_le_bytes(*prefix) as usize;
     let start = *cursor + 4;
+    if *cursor == 0 && frame.len() == start.saturating_add(len) {
+        out.read_frame(frame)?;
+        // Nothing is left to be read, whether the message keeps the frame or not.
+        *cursor = frame.len();
+        return Ok(());
+    }
     let bytes = frame.get(start..start.saturating_add(len)).ok_or(truncated("message", len))?;
     *cursor = start + len;
     out.decode_from(bytes)
@@ -289,9 +289,9 @@ impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
-        self.encode(&round, rank)?;
+        self.compress_mine(&round, rank);
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
-        let exchanged = Exchanged::count(comm, selection, |comm| Ok(comm.all_gather(&self.bytes, &mut self.frames)?))?;
+        let exchanged = Exchanged::count(comm, selection, |comm| self.gather(comm))?;
         self.aggregate(round.slots, rank, round.average)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {

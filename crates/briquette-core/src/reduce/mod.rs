@@ -9,8 +9,10 @@ pub mod artemis;
 pub mod dense;
 pub mod gather;
 pub mod knob;
+pub mod ladder;
 pub mod multi_step;
 pub mod power_sgd;
+pub mod ring;
 pub mod shared_random_k;
 pub mod sketched_sgd;
 pub mod sparse_all_reduce;
@@ -21,8 +23,10 @@ pub use artemis::{Artemis, ArtemisConfig, Variant};
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
 pub use knob::{Energies, Knob, Levels, Probe, gain};
+pub use ladder::{Ladder, LadderConfig};
 pub use multi_step::{MultiStep, MultiStepConfig};
 pub use power_sgd::{PowerSgd, PowerSgdConfig};
+pub use ring::{Ring, RingConfig, Wire};
 pub use shared_random_k::{SharedRandomK, SharedRandomKConfig};
 pub use sketched_sgd::{Sketch, SketchedSgd};
 pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
@@ -31,7 +35,7 @@ pub use unsent::{Kept, Unsent};
 
 use crate::error::ReduceError;
 use crate::math::all_finite;
-use crate::report::Report;
+use crate::report::{Report, Waiting};
 use crate::state::Stateful;
 use crate::{Key, Session, Slot, Traffic};
 
@@ -42,6 +46,8 @@ pub struct AgreedStep {
     pub step: u64,
     /// The mean loss over ranks, weighted by samples, where the training loop records it.
     pub loss: Option<f64>,
+    /// The mean over ranks of the validation losses that they report with this step, where any does.
+    pub validation_loss: Option<f64>,
     /// Samples behind this step, all ranks together.
     pub samples: u64,
     /// The inner optimizer's learning rate at this step, where the training loop tells it.
@@ -65,6 +71,8 @@ pub struct LastExchange {
     pub exchange_seconds: f64,
     /// Bytes, all ranks together.
     pub traffic: Traffic,
+    /// What entered the ranks' memories of what was not sent, and what waits in them, all ranks together; zeros without one.
+    pub waiting: Waiting,
 }
 
 /// One exchange.

@@ -44,6 +44,10 @@ use std::ops::Range;
 
 use rand::Rng;
 
+mod matrix;
+
+use matrix::{columns_of, expand, project_left, project_right, rows_of};
+
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
@@ -93,17 +97,12 @@ impl Plan {
     }
 
     /// `P = M Q` for every matrix, then the dense slots.
-    fn project_left(&self, input: &[f32], q: &[f32], left: &mut Vec<f32>) {
+    fn project_left(&self, input: &[f32], q: &[f32], left: &mut Vec<f32>, columns: &mut Vec<f32>) {
         left.clear();
         left.resize(self.left_len, 0.0);
         for matrix in &self.matrices {
-            let q = &q[matrix.right.clone()];
-            let p = &mut left[matrix.left.clone()];
-            for (row, out) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact_mut(self.rank)) {
-                for (&x, q) in row.iter().zip(q.chunks_exact(self.rank)) {
-                    out.iter_mut().zip(q).for_each(|(o, q)| *o += x * q);
-                }
-            }
+            columns_of(&q[matrix.right.clone()], self.rank, columns);
+            project_left(&input[matrix.range.clone()], columns, &mut left[matrix.left.clone()], self.rank);
         }
         for range in &self.dense {
             left.extend_from_slice(&input[range.clone()]);
@@ -111,29 +110,19 @@ impl Plan {
     }
 
     /// `Q = Mᵀ P̂` for every matrix.
-    fn project_right(&self, input: &[f32], left: &[f32], right: &mut [f32]) {
-        right.fill(0.0);
+    fn project_right(&self, input: &[f32], left: &[f32], right: &mut [f32], columns: &mut Vec<f32>) {
         for matrix in &self.matrices {
-            let p = &left[matrix.left.clone()];
-            let q = &mut right[matrix.right.clone()];
-            for (row, p) in input[matrix.range.clone()].chunks_exact(matrix.cols).zip(p.chunks_exact(self.rank)) {
-                for (&x, out) in row.iter().zip(q.chunks_exact_mut(self.rank)) {
-                    out.iter_mut().zip(p).for_each(|(o, p)| *o += x * p);
-                }
-            }
+            columns.resize(matrix.right.len(), 0.0);
+            project_right(&input[matrix.range.clone()], &left[matrix.left.clone()], columns, self.rank);
+            rows_of(columns, self.rank, &mut right[matrix.right.clone()]);
         }
     }
 
     /// `P̂ Qᵀ`.
-    fn expand(&self, left: &[f32], right: &[f32], out: &mut [f32]) {
+    fn expand(&self, left: &[f32], right: &[f32], out: &mut [f32], columns: &mut Vec<f32>) {
         for matrix in &self.matrices {
-            let (p, q) = (&left[matrix.left.clone()], &right[matrix.right.clone()]);
-            let rows = out[matrix.range.clone()].chunks_exact_mut(matrix.cols);
-            for (row, p) in rows.zip(p.chunks_exact(self.rank)) {
-                for (o, q) in row.iter_mut().zip(q.chunks_exact(self.rank)) {
-                    *o = p.iter().zip(q).map(|(p, q)| p * q).sum();
-                }
-            }
+            columns_of(&right[matrix.right.clone()], self.rank, columns);
+            expand(&left[matrix.left.clone()], columns, &mut out[matrix.range.clone()], self.rank);
         }
     }
 }
@@ -146,6 +135,8 @@ pub struct PowerSgd {
     /// The warm start, `m × r` a matrix, row-major; the next one is the right factor.
     q: Staged<Vec<f32>>,
     left: Vec<f32>,
+    /// One matrix's factor, its columns side by side.
+    columns: Vec<f32>,
 }
 
 impl PowerSgd {
@@ -157,7 +148,7 @@ impl PowerSgd {
         if rank == 0 {
             return Err(ConfigError::range("PowerSGD rank", "at least 1", rank));
         }
-        Ok(PowerSgd { rank, plan: Plan::default(), q: Staged::default(), left: Vec::new() })
+        Ok(PowerSgd { rank, plan: Plan::default(), q: Staged::default(), left: Vec::new(), columns: Vec::new() })
     }
 
     fn prepare(&mut self, round: &Round<'_>) -> Result<(), ReduceError> {
@@ -231,24 +222,24 @@ impl Reducer for PowerSgd {
         self.prepare(&round)?;
         let weight = 1.0 / comm.world() as f32;
         let Round { slots, input, average, sent, .. } = round;
-        let (plan, left, right) = (&self.plan, &mut self.left, self.q.next_mut());
+        let (plan, left, right, columns) = (&self.plan, &mut self.left, self.q.next_mut(), &mut self.columns);
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            plan.project_left(input, right, left);
+            plan.project_left(input, right, left, columns);
             comm.all_reduce_sum(left)?;
             left.iter_mut().for_each(|v| *v *= weight);
             for matrix in &plan.matrices {
                 orthonormalize(&mut left[matrix.left.clone()], plan.rank);
             }
-            plan.project_right(input, left, right);
+            plan.project_right(input, left, right, columns);
             if let Some(sent) = sent {
-                sent.copy_from_slice(input);
-                plan.expand(left, right, sent);
+                plan.expand(left, right, sent, columns);
+                plan.dense.iter().for_each(|range| sent[range.clone()].copy_from_slice(&input[range.clone()]));
             }
             comm.all_reduce_sum(right)?;
             right.iter_mut().for_each(|v| *v *= weight);
             Ok(())
         })?;
-        plan.expand(left, right, average);
+        plan.expand(left, right, average, columns);
         let mut dense = &left[plan.left_len..];
         for range in &plan.dense {
             let (values, rest) = dense.split_at(range.len());

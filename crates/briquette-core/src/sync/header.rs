@@ -4,10 +4,11 @@
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
-//! **On the wire.** `81 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
+//! **On the wire.** `105 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
 
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
+use crate::report::Waiting;
 use crate::{Session, Slot, Traffic};
 
 /// Requests to stop, which any rank may make and all ranks then follow.
@@ -52,6 +53,8 @@ pub struct Header {
     pub samples: u64,
     /// The mean loss over those samples.
     pub loss: Option<f64>,
+    /// A validation loss, where one was measured since the last step.
+    pub validation_loss: Option<f64>,
     /// The inner optimizer's learning rate: the same on every rank.
     pub learning_rate: Option<f64>,
     /// Seconds of computing since its last exchange.
@@ -90,7 +93,7 @@ pub struct Agreement {
     pub weight: f32,
 }
 
-const BYTES: usize = 81;
+const BYTES: usize = 105;
 /// Beside the requests in the last byte: there was an exchange before.
 const PREVIOUS: u8 = 0x80;
 
@@ -120,8 +123,9 @@ impl Header {
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;
-        let Header { step, samples, loss, learning_rate, compute_seconds, .. } = *self;
-        let agreed_step = AgreedStep { step, loss, samples, learning_rate, compute_seconds, previous: None };
+        let Header { step, samples, loss, validation_loss, learning_rate, compute_seconds, .. } = *self;
+        let agreed_step =
+            AgreedStep { step, loss, validation_loss, samples, learning_rate, compute_seconds, previous: None };
         Ok(Agreement { agreed_step, ranks: Vec::new(), stop: StopFlags::NONE, weight: 1.0 })
     }
 
@@ -133,7 +137,7 @@ impl Header {
 
     fn to_bytes(self) -> [u8; BYTES] {
         let p = self.previous.unwrap_or_default();
-        let words: [u64; 10] = [
+        let words: [u64; 13] = [
             self.step,
             self.bad_slot.map_or(u64::MAX, u64::from),
             self.samples,
@@ -145,6 +149,9 @@ impl Header {
             p.traffic.received,
             // What is no number must not look like none.
             self.learning_rate.map_or(f64::NAN, |rate| if rate.is_nan() { f64::INFINITY } else { rate }).to_bits(),
+            p.waiting.entered.to_bits(),
+            p.waiting.left.to_bits(),
+            self.validation_loss.unwrap_or(f64::NAN).to_bits(),
         ];
         let mut bytes = [0; BYTES];
         for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -163,6 +170,7 @@ impl Header {
             compress_seconds: float(5),
             exchange_seconds: float(6),
             traffic: Traffic { sent: word(7), received: word(8) },
+            waiting: Waiting { entered: float(10), left: float(11) },
             ..LastExchange::default()
         };
         Some(Header {
@@ -171,6 +179,7 @@ impl Header {
             stop: StopFlags(last & !PREVIOUS),
             samples: word(2),
             loss: Some(float(3)).filter(|l| !l.is_nan()),
+            validation_loss: Some(float(12)).filter(|l| !l.is_nan()),
             learning_rate: Some(float(9)).filter(|rate| !rate.is_nan()),
             compute_seconds: float(4),
             previous: (last & PREVIOUS != 0).then_some(previous),
@@ -241,6 +250,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
     let heard = |h: &&Header| h.samples > 0 && h.loss.is_some();
     let loss_samples = all.iter().filter(heard).map(|h| h.samples).fold(0, add);
     let loss_sum: f64 = all.iter().filter(heard).map(|h| h.loss.unwrap_or(0.0) * h.samples as f64).sum();
+    let validation: Vec<f64> = all.iter().filter_map(|h| h.validation_loss).collect();
     let mean = |f: fn(&LastExchange) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
     let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| LastExchange {
         samples: before.samples,
@@ -248,12 +258,14 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
         compress_seconds: mean(|p| p.compress_seconds),
         exchange_seconds: mean(|p| p.exchange_seconds),
         traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
+        waiting: Waiting { entered: world * mean(|p| p.waiting.entered), left: world * mean(|p| p.waiting.left) },
     });
     Agreement {
         ranks: all.iter().map(RankStep::from).collect(),
         agreed_step: AgreedStep {
             step: mine.step,
             loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
+            validation_loss: (!validation.is_empty()).then(|| validation.iter().sum::<f64>() / validation.len() as f64),
             samples,
             learning_rate: mine.learning_rate,
             compute_seconds: all.iter().map(|h| h.compute_seconds).fold(0.0, f64::max),
@@ -364,12 +376,14 @@ mod tests {
             stop: StopFlags::EARLY,
             samples: 7,
             loss: Some(0.5),
+            validation_loss: Some(0.75),
             learning_rate: Some(0.1),
             compute_seconds: 1.5,
             previous: Some(LastExchange {
                 compress_seconds: 0.25,
                 exchange_seconds: 2.0,
                 traffic: Traffic { sent: 1, received: 2 },
+                waiting: Waiting { entered: 3.0, left: 0.5 },
                 ..LastExchange::default()
             }),
         };

@@ -1,11 +1,15 @@
 //! From bytes to a message, nothing believed.
 
+use std::ops::Range;
+
 use crc32fast::Hasher;
 
 use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, PIECE, VERSION, values_len};
 use crate::bits::{MAX_RICE, elias_decode, pack, packed_len, padding, rice_decode, unpack};
 use crate::error::WireError;
-use crate::message::{BLOCK, Coding, Grid, HalfKind, Message, Q8_BLOCK, ValueKind, Values, bucket_count};
+use crate::message::{
+    BLOCK, Codes, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
+};
 
 impl Message {
     /// Reads a wire form that fills `bytes` exactly, into the storage of this message.
@@ -13,22 +17,47 @@ impl Message {
     /// # Errors
     /// [`WireError`] names what is wrong; this is then the empty message.
     pub fn decode_from(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let decoded = self.read(bytes);
-        if decoded.is_err() {
-            *self = Message::default();
-        }
-        decoded
+        self.read(bytes, false).map(drop).inspect_err(|_| *self = Message::default())
     }
 
-    /// The checksum comes last, but its error first: what was read of a damaged frame says nothing.
-    fn read(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+    /// Reads a [frame](Message::to_frame) that holds one message. Codes that can stay where they are do: the frame is then this
+    /// message's, which gives the one before in its place, emptied.
+    ///
+    /// # Errors
+    /// As for [`decode_from`](Message::decode_from), and for another length than the frame's.
+    pub fn read_frame(&mut self, frame: &mut Vec<u8>) -> Result<(), WireError> {
+        let left = frame.len();
+        let short = WireError::Truncated { what: "length of a message", needed: PREFIX, left };
+        let (prefix, bytes) = frame.split_first_chunk::<PREFIX>().ok_or(short)?;
+        let len = u32::from_le_bytes(*prefix) as usize;
+        if len != bytes.len() {
+            *self = Message::default();
+            return Err(match bytes.len().checked_sub(len) {
+                Some(extra) => WireError::Trailing { extra },
+                None => WireError::Truncated { what: "message", needed: len, left: bytes.len() },
+            });
+        }
+        let kept = self.read(bytes, true).inspect_err(|_| *self = Message::default())?;
+        if let (Some(place), Payload::Half { bits: codes, .. } | Payload::Affine { codes, .. }) =
+            (kept, &mut self.payload)
+        {
+            codes.keep(frame, place.start + PREFIX..place.end + PREFIX);
+        }
+        Ok(())
+    }
+
+    /// The checksum comes last, but its error first: what was read of a damaged frame says nothing. Where codes were left in `bytes`,
+    /// they are at the place that is returned.
+    fn read(&mut self, bytes: &[u8], keeps: bool) -> Result<Option<Range<usize>>, WireError> {
         let (mut reader, expected) = open(bytes)?;
+        reader.keeps = keeps;
         let read = self.read_message(&mut reader);
+        let kept = reader.kept.take();
         let got = reader.checksum();
         if expected != got {
             return Err(WireError::Checksum { expected, got });
         }
-        read
+        read.map(|()| kept)
     }
 
     fn read_message(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
@@ -41,8 +70,14 @@ impl Message {
     fn read_body(&mut self, reader: &mut Reader<'_>, kind: u8, n: usize) -> Result<(), WireError> {
         match kind {
             0 => reader.f32s("values", n, self.dense(n).empty()),
-            1 => reader.u16s(["values", "value"], n, self.half(n, HalfKind::F16).empty(), |b| b & 0x7c00 != 0x7c00),
-            2 => reader.u16s(["values", "value"], n, self.half(n, HalfKind::Bf16).empty(), |b| b & 0x7f80 != 0x7f80),
+            1 => {
+                let codes = (HEADER, self.half(n, HalfKind::F16));
+                reader.codes(["values", "value"], n, codes, |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00)
+            }
+            2 => {
+                let codes = (HEADER, self.half(n, HalfKind::Bf16));
+                reader.codes(["values", "value"], n, codes, |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80)
+            }
             3 => self.read_sparse(reader, n, ValueKind::F32),
             4 => self.read_sparse(reader, n, ValueKind::F16),
             5 => self.read_sparse(reader, n, ValueKind::Q8),
@@ -70,7 +105,7 @@ impl Message {
                 let ranges = ranges.empty();
                 reader.pairs("ranges", bucket_count(n, block), ranges)?;
                 check_ranges(ranges, |[low, high]| low <= high)?;
-                reader.bytes(["codes", "code"], n, codes.empty(), |_| true)
+                reader.codes(["codes", "code"], n, (HEADER + 4 + 8 * ranges.len(), codes), |[_]: [u8; 1]| true)
             }
             11 => self.read_quantized(reader, n, true, Coding::Fixed),
             12 => self.read_quantized(reader, n, false, Coding::Elias),
@@ -151,6 +186,7 @@ impl Message {
         let (indices, values) = self.coded(n);
         indices.reserve(k);
         rice_decode(stream, (r, k, n as u32), indices)?;
+        reader.keeps = false;
         values.read_body(reader, kind, k)
     }
 }
@@ -204,7 +240,8 @@ fn open(bytes: &[u8]) -> Result<(Reader<'_>, u32), WireError> {
     let Some((content, checksum)) = bytes.split_last_chunk::<CHECKSUM>().filter(|_| left >= needed) else {
         return Err(short);
     };
-    Ok((Reader { content, at: 3, summed: 0, checksum: Hasher::new() }, u32::from_le_bytes(*checksum)))
+    let reader = Reader { content, at: 3, summed: 0, checksum: Hasher::new(), keeps: false, kept: None };
+    Ok((reader, u32::from_le_bytes(*checksum)))
 }
 
 /// A frame, up to where it was read, and its checksum so far: of everything before `summed`.
@@ -213,6 +250,9 @@ struct Reader<'a> {
     at: usize,
     summed: usize,
     checksum: Hasher,
+    /// Whether codes stay where they are, and where that is.
+    keeps: bool,
+    kept: Option<Range<usize>>,
 }
 
 impl<'a> Reader<'a> {
@@ -275,6 +315,37 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Checks `count` codes of `N` bytes, and leaves or copies them, a piece at a time. In a frame of their own they stand after `fields`
+    /// bytes of the message.
+    fn codes<const N: usize>(
+        &mut self,
+        [what, one]: [&'static str; 2],
+        count: usize,
+        (fields, codes): (usize, &mut Codes),
+        valid: impl Fn([u8; N]) -> bool,
+    ) -> Result<(), WireError> {
+        let bytes = self.take(what, N as u64 * count as u64)?;
+        let mut end = self.at - bytes.len();
+        self.kept = self.keeps.then_some(end..self.at);
+        let mut out = if self.keeps { &mut [] } else { codes.sized(fields, bytes.len()) };
+        for piece in bytes.chunks(PIECE) {
+            if !self.keeps {
+                let (copy, rest) = out.split_at_mut(piece.len());
+                copy.copy_from_slice(piece);
+                out = rest;
+            }
+            end += piece.len();
+            self.checksum.update(&self.content[self.summed..end]);
+            self.summed = end;
+            let piece = piece.as_chunks::<N>().0;
+            if !piece.iter().fold(true, |all, code| all & valid(*code)) {
+                let wrong = piece.iter().find(|code| !valid(**code)).into_iter().flatten().rev();
+                return check(one, wrong.fold(0, |value, byte| value << 8 | u64::from(*byte)), false);
+            }
+        }
+        Ok(())
     }
 
     fn bytes(

@@ -54,7 +54,7 @@ use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::add_scaled;
 use crate::reduce::{AgreedStep, Exchanged, Kept, Reducer, Round, Unsent};
-use crate::report::Report;
+use crate::report::{Report, Waiting};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
 
@@ -70,19 +70,26 @@ pub struct ErrorFeedback<R> {
     /// Of each slot of the fed vector: `‖x‖²`, and what was sent.
     energies: Vec<f64>,
     kept: Vec<Kept>,
+    waiting: Waiting,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Around any reducer that reports what it sent.
     pub fn new(inner: R) -> Self {
         let (residual, sent, energies, kept) = (Staged::default(), Vec::new(), Vec::new(), Vec::new());
-        ErrorFeedback { inner, inside: false, residual, sent, energies, kept }
+        ErrorFeedback { inner, inside: false, residual, sent, energies, kept, waiting: Waiting::default() }
     }
 
     /// With the memory inside the learning rate. Rounds must then tell the rate, see
     /// [`AgreedStep::learning_rate`](crate::reduce::AgreedStep::learning_rate).
     pub fn inside_learning_rate(inner: R) -> Self {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
+    }
+
+    /// What it is around.
+    #[cfg(test)]
+    pub(crate) fn inner(&mut self) -> &mut R {
+        &mut self.inner
     }
 
     /// The learning rate that the memory is in; 1 outside.
@@ -101,12 +108,17 @@ impl<R: Reducer> ErrorFeedback<R> {
         let (residual, fed) = self.residual.both();
         // A rate of 0 applies nothing: what waits goes on waiting.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
+        let mut entered = 0.0;
         let energy = |slot: &Slot| {
             let place = slot.range();
-            add_scaled(&residual[place.clone()], weight, &round.input[place.clone()], &mut fed[place])
+            let input = &round.input[place.clone()];
+            let [fed, input] = add_scaled(&residual[place.clone()], weight, input, &mut fed[place]);
+            entered += input;
+            fed
         };
         self.energies.clear();
         self.energies.extend(round.slots.iter().map(energy));
+        self.waiting.entered = entered;
         // Any of it may stay behind, times the rate.
         if rate > 1.0 || self.energies.iter().any(|energy| !energy.is_finite()) {
             check_finite(fed, rate.max(1.0), round.slots, rank)?;
@@ -120,6 +132,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         kept.clear();
         kept.resize(slots.len(), Kept::default());
         let finite = self.inner.take_off(&mut Unsent { slots, vector, energies, kept });
+        self.waiting.left = energies.iter().zip(kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)).sum();
         if rate == 0.0 || (rate == 1.0 && finite) {
             return Ok(());
         }
@@ -173,7 +186,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         if by_messages {
             self.take_off(slots, rate, rank)?;
         } else if rate != 0.0 {
-            keep_unsent(fed, &self.sent, rate, slots, rank)?;
+            self.waiting.left = keep_unsent(fed, &self.sent, rate, slots, rank)? / f64::from(rate).powi(2);
         }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
@@ -185,6 +198,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
     }
 
     fn report(&self, report: &mut Report) {
+        report.waiting = Some(self.waiting);
         self.inner.report(report);
     }
 }

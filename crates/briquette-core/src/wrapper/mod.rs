@@ -28,16 +28,17 @@ pub use threaded::Threaded;
 
 use crate::Slot;
 use crate::error::ReduceError;
+use crate::math;
 use crate::reduce::not_finite;
 
-/// What stays behind of `fed`, times `rate`: the difference to what was sent. A compressor may send more than it was given, so
-/// that this leaves the range of numbers.
-fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-    let bad = fed.iter_mut().zip(sent).fold(false, |bad, (fed, sent)| {
-        *fed = (*fed - sent) * rate;
-        bad | !fed.is_finite()
-    });
-    if bad { check_finite(fed, 1.0, slots, rank) } else { Ok(()) }
+/// What stays behind of `fed`, times `rate`: the difference to what was sent; its energy. A compressor may send more than it was
+/// given, so that this leaves the range of numbers.
+fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<f64, ReduceError> {
+    let energy = math::keep_unsent(fed, sent, rate);
+    if !energy.is_finite() {
+        check_finite(fed, 1.0, slots, rank)?;
+    }
+    Ok(energy)
 }
 
 /// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have

@@ -60,8 +60,9 @@ use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::norm2;
+use crate::parallel::SEGMENT;
 use crate::reduce::{Exchanged, Reducer, Round};
-use crate::report::Report;
+use crate::report::{Report, Waiting};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session};
 
@@ -94,6 +95,7 @@ pub struct MomentumCorrection<R> {
     velocity: Staged<Vec<f32>>,
     pending: Staged<Vec<f32>>,
     sent: Vec<f32>,
+    waiting: Waiting,
 }
 
 impl<R: Reducer> MomentumCorrection<R> {
@@ -104,7 +106,7 @@ impl<R: Reducer> MomentumCorrection<R> {
     pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
         settings.check()?;
         let (velocity, pending) = (Staged::default(), Staged::default());
-        Ok(MomentumCorrection { inner, settings, velocity, pending, sent: Vec::new() })
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent: Vec::new(), waiting: Waiting::default() })
     }
 
     /// What this rank wanted to send and did not (the paper's `v`); empty before the first exchange.
@@ -117,7 +119,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.velocity.now()
     }
 
-    /// Writes the next velocity and what is to be sent.
+    /// Writes the next velocity, whose energy enters, and what is to be sent.
     fn accumulate(&mut self, input: &[f32], world: usize) {
         let scale = self.settings.clip.map_or(1.0, |clip| {
             let (norm, limit) = (norm2(input).sqrt(), clip * (world as f64).sqrt());
@@ -126,17 +128,27 @@ impl<R: Reducer> MomentumCorrection<R> {
         let m = self.settings.momentum;
         let nesterov = self.settings.nesterov;
         let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
-        let (old, new) = (velocity.iter().zip(pending), next_velocity.iter_mut().zip(next_pending));
-        for ((&g, (&u, &v)), (next_u, next_v)) in input.iter().zip(old).zip(new) {
-            let g = g * scale;
-            if nesterov {
-                *next_u = m * (u + g);
-                *next_v = v + (*next_u + g);
-            } else {
-                *next_u = m * u + g;
-                *next_v = v + *next_u;
+        let step = |input: &[f32], (u, v): (&[f32], &[f32]), next_u: &mut [f32], next_v: &mut [f32]| {
+            for (((&g, (&u, &v)), next_u), next_v) in input.iter().zip(u.iter().zip(v)).zip(next_u).zip(next_v) {
+                let g = g * scale;
+                if nesterov {
+                    *next_u = m * (u + g);
+                    *next_v = v + (*next_u + g);
+                } else {
+                    *next_u = m * u + g;
+                    *next_v = v + *next_u;
+                }
             }
-        }
+        };
+        let old = velocity.chunks(SEGMENT).zip(pending.chunks(SEGMENT));
+        let new = next_velocity.chunks_mut(SEGMENT).zip(next_pending.chunks_mut(SEGMENT));
+        let parts = input.chunks(SEGMENT).zip(old).zip(new);
+        // A segment is near when it is read again.
+        let energies = parts.map(|((input, old), (next_u, next_v))| {
+            step(input, old, next_u, next_v);
+            norm2(next_u)
+        });
+        self.waiting.entered = energies.sum();
     }
 }
 
@@ -182,7 +194,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         check_finite(pending, 1.0, slots, comm.rank())?;
         let inner = Round { key, slots, agreed_step, input: pending, average, sent: Some(&mut self.sent) };
         let exchanged = self.inner.reduce(inner, comm)?;
-        keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
+        self.waiting.left = keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
@@ -199,6 +211,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
     }
 
     fn report(&self, report: &mut Report) {
+        report.waiting = Some(self.waiting);
         self.inner.report(report);
     }
 }

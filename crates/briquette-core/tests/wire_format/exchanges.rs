@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use briquette_core::comm::{Call, Frame, Scope, Session, Transport};
 use briquette_core::error::CommError;
 use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round, SparseAllReduce};
+use briquette_core::report::Waiting;
 use briquette_core::sync::{Agreement, Header, StopFlags, agree};
 use briquette_core::{CompressionFactor, Key, Layout, Traffic};
 
@@ -87,6 +88,7 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         compress_seconds: numbers.float(),
         exchange_seconds: numbers.float(),
         traffic: Traffic { sent: numbers.word(), received: numbers.word() },
+        waiting: Waiting { entered: numbers.float(), left: numbers.float() },
         ..LastExchange::default()
     };
     Header {

@@ -3,6 +3,7 @@
 use briquette_core::Traffic;
 use briquette_core::error::StateError;
 use briquette_core::reduce::{AgreedStep, LastExchange};
+use briquette_core::report::Waiting;
 use briquette_core::state::State;
 
 use crate::synchronizer::Synchronizer;
@@ -32,6 +33,8 @@ impl StepTiming {
             state.put("agreed_step/samples", agreed_step.samples);
             state.put("agreed_step/compute_seconds", agreed_step.compute_seconds);
             state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
+            let Waiting { entered, left } = previous.waiting;
+            state.put("previous/waiting", vec![entered, left]);
             state.put("previous/sent", previous.traffic.sent);
             state.put("previous/received", previous.traffic.received);
         }
@@ -45,10 +48,14 @@ impl StepTiming {
                 compute_seconds: state.f64("agreed_step/compute_seconds")?,
                 ..AgreedStep::default()
             };
+            // Not in files of older versions.
+            let waiting = if state.contains("previous/waiting") { state.f64s("previous/waiting")? } else { &[] };
+            let energy = |at: usize| waiting.get(at).copied().unwrap_or_default();
             let previous = LastExchange {
                 compress_seconds: seconds.first().copied().unwrap_or_default(),
                 exchange_seconds: seconds.get(1).copied().unwrap_or_default(),
                 traffic: Traffic { sent: state.u64("previous/sent")?, received: state.u64("previous/received")? },
+                waiting: Waiting { entered: energy(0), left: energy(1) },
                 ..LastExchange::default()
             };
             Ok((agreed_step, previous))

@@ -13,6 +13,12 @@ impl Synchronizer {
         self.loss.weight += 1.0;
     }
 
+    /// A validation loss measured since the last step, for controllers: it is agreed with the next step's header, as the mean over the
+    /// ranks that report one. A value that is not finite is as good as none.
+    pub fn record_validation_loss(&mut self, loss: f64) {
+        self.validation_loss = Some(loss);
+    }
+
     /// How many samples are behind this rank's gradient; calls before one step add up. Ranks are weighted by it: a rank
     /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same. More than
     /// [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES) are an error of the step, on every rank.

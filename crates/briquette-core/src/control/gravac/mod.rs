@@ -115,7 +115,7 @@ pub use policy::Policy;
 
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
-use crate::reduce::AgreedStep;
+use crate::reduce::{AgreedStep, Levels};
 use average::Gain;
 use event::Event;
 use search::Search;
@@ -267,5 +267,10 @@ impl Controller for GraVac {
         }
         self.list_probes();
         Decision::all(sent.factor, reason)
+    }
+
+    /// The seconds of what is sent instead say nothing of what was decided.
+    fn overruled(&mut self, _levels: Levels<'_>) {
+        self.search.sent = None;
     }
 }

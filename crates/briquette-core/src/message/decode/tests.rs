@@ -33,8 +33,12 @@ fn naive(message: &Message, i: usize) -> f32 {
     let negated = |v: f32, negative: bool| if negative { -v } else { v };
     match &message.payload {
         Payload::Dense(values) => values[i],
-        Payload::Half { kind: HalfKind::F16, bits } => half::f16::from_bits(bits[i]).to_f32(),
-        Payload::Half { kind: HalfKind::Bf16, bits } => half::bf16::from_bits(bits[i]).to_f32(),
+        Payload::Half { kind: HalfKind::F16, bits } => {
+            half::f16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]).to_f32()
+        }
+        Payload::Half { kind: HalfKind::Bf16, bits } => {
+            half::bf16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]).to_f32()
+        }
         Payload::Quantized { grid, bucket, scales, codes, .. } => {
             let bits = usize::from(grid.bits());
             let code = code(codes, bits);

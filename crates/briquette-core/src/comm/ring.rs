@@ -1,0 +1,98 @@
+//! The ring of an all-reduce, whatever travels in its frames.
+
+use std::ops::Range;
+
+use super::collectives::expect_size;
+use super::{Frame, RING_FRAME, Session};
+use crate::error::CommError;
+
+/// Frames of the ring that a rank sends before it waits for the first.
+const RING_AHEAD: usize = 4;
+
+/// Where a frame of the ring stands that a rank sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// This rank's own values start their way.
+    Start,
+    /// The sum of the ranks before, which was [collected](Hops::collect), and of this one.
+    Sum,
+    /// The same, and with this rank it is the sum of all.
+    Whole,
+    /// The sum of all, which was [delivered](Hops::deliver).
+    Onward,
+}
+
+/// What a rank does with the values of one vector as they go round. Each value is sent by each rank once before it is delivered:
+/// with `Start`, `Sum` or `Whole`.
+pub(crate) trait Hops {
+    /// Bytes of a frame of so many values.
+    fn bytes(&self, values: usize) -> usize;
+    /// Replaces what is in `frame`, which has room for [`bytes`](Self::bytes).
+    fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame);
+    /// The sum of the ranks before this one, in a frame of the right size.
+    fn collect(&mut self, place: Range<usize>, frame: &[u8]);
+    /// The sum of all ranks, in a frame of the right size.
+    fn deliver(&mut self, place: Range<usize>, frame: &[u8]);
+}
+
+/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; it goes round
+/// twice, first collecting, then delivering. It travels in frames of at most [`RING_FRAME`] values, a few of which are
+/// always on their way, so that a frame is added while the next one travels.
+pub(super) fn ring(comm: &mut Session, len: usize, hops: &mut impl Hops) -> Result<(), CommError> {
+    let (rank, world) = (comm.rank(), comm.world());
+    let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
+    let frames = len.div_ceil(world).div_ceil(RING_FRAME).max(1);
+    // Where the values of the frame with this number are that a rank sends.
+    let place = |sender: usize, number: usize| -> Range<usize> {
+        let chunk = chunk((sender + 2 * world - number / frames) % world, len, world);
+        let frame = self::chunk(number % frames, chunk.len(), frames);
+        chunk.start + frame.start..chunk.start + frame.end
+    };
+    let hop = |number: usize| match number / frames {
+        hop if hop >= world => Hop::Onward,
+        hop if hop + 1 == world => Hop::Whole,
+        0 => Hop::Start,
+        _ => Hop::Sum,
+    };
+    let send = |comm: &mut Session, hops: &mut _, number: usize| {
+        let values = place(rank, number);
+        let mut frame = comm.pool().take_for(Hops::bytes(hops, values.len()));
+        Hops::send(hops, values, hop(number), &mut frame);
+        comm.send(next, frame)
+    };
+    let (total, ahead) = (2 * (world - 1) * frames, frames.min(RING_AHEAD));
+    (0..ahead.min(total)).try_for_each(|number| send(comm, hops, number))?;
+    for number in 0..total {
+        let frame = comm.recv(previous)?;
+        let values = place(previous, number);
+        expect_size(comm, previous, hops.bytes(values.len()), &frame)?;
+        if number < total / 2 {
+            hops.collect(values, &frame);
+        } else {
+            hops.deliver(values, &frame);
+        }
+        comm.pool().put(frame);
+        if number + ahead < total {
+            send(comm, hops, number + ahead)?;
+        }
+    }
+    Ok(())
+}
+
+/// The values of chunk `c` of `len` values cut into `world`: `[c·len/world, (c+1)·len/world)`.
+pub(super) fn chunk(c: usize, len: usize, world: usize) -> Range<usize> {
+    c * len / world..(c + 1) * len / world
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_tile_the_vector() {
+        for (len, world) in [(0, 3), (2, 5), (10, 3), (5003, 5)] {
+            let ends: Vec<usize> = (0..world).flat_map(|c| chunk(c, len, world)).collect();
+            assert_eq!(ends, (0..len).collect::<Vec<_>>());
+        }
+    }
+}

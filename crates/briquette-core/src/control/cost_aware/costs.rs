@@ -1,0 +1,195 @@
+//! What the levels of a [`CostAware`](super::CostAware) take: measured where they were sent, predicted where not.
+
+use crate::CompressionFactor;
+use crate::error::StateError;
+use crate::reduce::LastExchange;
+use crate::state::State;
+
+/// Numbers of which the median counts.
+const RECENT: usize = 5;
+
+/// What a level takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Cost {
+    /// Bytes of an exchange, all ranks together.
+    bytes: f64,
+    /// Seconds to compress and decompress.
+    compress: f64,
+    /// Seconds of the exchange, as last measured.
+    exchange: f64,
+    /// The same when the level was last timed and believed.
+    expected: Option<f64>,
+}
+
+/// One measured step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Sample {
+    compute: f64,
+    compress: f64,
+    exchange: f64,
+    bytes: f64,
+}
+
+/// The costs of all levels.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Costs {
+    factors: Vec<f64>,
+    world: usize,
+    /// Bytes of a dense exchange, all ranks together.
+    dense_bytes: f64,
+    levels: Vec<Option<Cost>>,
+    /// The link: seconds, and seconds a byte.
+    latency: f64,
+    per_byte: f64,
+    compute: f64,
+    /// The last steps at the present level, oldest first.
+    recent: Vec<Sample>,
+    at: usize,
+}
+
+impl Costs {
+    pub(super) fn new(levels: &[CompressionFactor], world: usize) -> Self {
+        let factors: Vec<f64> = levels.iter().map(|level| level.get()).collect();
+        let (levels, recent, zero) = (vec![None; factors.len()], Vec::new(), 0.0);
+        Costs { factors, world, dense_bytes: zero, levels, latency: zero, per_byte: zero, compute: zero, recent, at: 0 }
+    }
+
+    /// From how long the vector is: a ring moves it `2·(W − 1)` times.
+    pub(super) fn set_values(&mut self, values: usize) {
+        self.dense_bytes = 8.0 * self.world.saturating_sub(1) as f64 * values as f64;
+    }
+
+    /// From the next step on this level is sent.
+    pub(super) fn begin(&mut self, level: usize) {
+        self.at = level;
+        self.recent.clear();
+    }
+
+    /// Steps measured at the present level, at most five.
+    pub(super) fn samples(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// The lower median of a number of the recent steps; 0 without any.
+    fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        let mut numbers: Vec<f64> = self.recent.iter().map(of).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+    }
+
+    /// A step at the present level is known. Seconds that are none are no measurement.
+    pub(super) fn learn(&mut self, last: &LastExchange) {
+        let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } =
+            *last;
+        if ![compute, compress, exchange].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+            return;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(Sample { compute, compress, exchange, bytes: last.traffic.sent as f64 });
+        self.compute = self.median(|sample| sample.compute);
+        let (compress, exchange) = (self.median(|s| s.compress), self.median(|s| s.exchange));
+        let (bytes, expected) = (self.median(|s| s.bytes), self.levels[self.at].and_then(|cost| cost.expected));
+        self.levels[self.at] = Some(Cost { bytes, compress, exchange, expected });
+    }
+
+    fn line(&self, bytes: f64) -> f64 {
+        self.latency + self.per_byte * bytes
+    }
+
+    /// Predicted seconds of the exchange at `level`: as last measured. One never sent has as few bytes as it can have.
+    fn exchange(&self, level: usize) -> f64 {
+        match &self.levels[level] {
+            Some(cost) => cost.exchange,
+            None => self.line(self.dense_bytes / self.factors[level]),
+        }
+    }
+
+    /// Predicted seconds of a step at `level`.
+    pub(super) fn step(&self, level: usize) -> f64 {
+        let known = |at: usize| self.levels[at].map(|cost| cost.compress);
+        // One never sent compresses as the nearest one does; dense not at all.
+        let nearest = || (level..self.levels.len()).chain((0..level).rev()).find_map(known).unwrap_or_default();
+        let compress = known(level).unwrap_or_else(|| if self.factors[level] == 1.0 { 0.0 } else { nearest() });
+        self.compute + compress + self.exchange(level)
+    }
+
+    /// Whether a level never sent is predicted to take more than `most` times as long as the best that was.
+    pub(super) fn is_hopeless(&self, level: usize, most: f64) -> bool {
+        let timed: Vec<f64> =
+            (0..self.levels.len()).filter(|at| self.levels[*at].is_some()).map(|at| self.step(at)).collect();
+        let best = timed.iter().copied().fold(f64::INFINITY, f64::min);
+        timed.len() > 1 && self.levels[level].is_none() && self.step(level) > most * best
+    }
+
+    /// Draws the line of the link through the smallest and the largest exchange that was timed.
+    pub(super) fn draw_line(&mut self) {
+        let points = || self.levels.iter().flatten().map(|cost| (cost.bytes, cost.exchange));
+        let by_bytes = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
+        let (Some(few), Some(many)) = (points().min_by(by_bytes), points().max_by(by_bytes)) else { return };
+        // Times that do not grow with the bytes are latency alone, and none is negative.
+        let slope = if many.0 > few.0 { ((many.1 - few.1) / (many.0 - few.0)).max(0.0) } else { 0.0 };
+        (self.latency, self.per_byte) = ((few.1 - slope * few.0).max(0.0), slope);
+    }
+
+    /// Whether nothing is expected yet of the level that is sent.
+    pub(super) fn is_new(&self) -> bool {
+        self.levels[self.at].is_some_and(|cost| cost.expected.is_none())
+    }
+
+    /// What was measured at `level` is what is expected from now on.
+    pub(super) fn believe(&mut self, level: usize) {
+        self.levels[level].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
+    }
+
+    /// Everything but the present level's own recent steps, for timing anew.
+    pub(super) fn forget(&mut self) {
+        self.levels.fill(None);
+    }
+
+    /// Whether the exchange at the present level was expected to take something else: more than `most` times as long or as short,
+    /// and by more than a hundredth of the step.
+    pub(super) fn surprise(&self, most: f64) -> bool {
+        let Some(cost) = self.levels[self.at] else { return false };
+        let Some(expected) = cost.expected else { return false };
+        let matters = (cost.exchange - expected).abs() > 0.01 * self.step(self.at);
+        matters && (cost.exchange > most * expected || cost.exchange * most < expected)
+    }
+
+    pub(super) fn save(&self, state: &mut State) {
+        let cost = |cost: Cost| [1.0, cost.bytes, cost.compress, cost.exchange, cost.expected.unwrap_or(f64::NAN)];
+        let costs: Vec<f64> = self.levels.iter().flat_map(|level| level.map_or([0.0; 5], cost)).collect();
+        let recent = self.recent.iter().flat_map(|s| [s.compute, s.compress, s.exchange, s.bytes]);
+        state.put("costs", costs);
+        state.put("recent", recent.collect::<Vec<f64>>());
+        state.put("link", vec![self.latency, self.per_byte, self.compute, self.dense_bytes]);
+        state.put("at", self.at as u64);
+    }
+
+    pub(super) fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let (costs, recent, link) = (state.f64s("costs")?, state.f64s("recent")?, state.f64s("link")?);
+        let wrong = |name: &str, expected: String, got: usize| Err(StateError::mismatch(name, &expected, got));
+        let (costs, rest) = costs.as_chunks::<5>();
+        if costs.len() != self.levels.len() || !rest.is_empty() {
+            return wrong("costs", format!("5 numbers for each of {} levels", self.levels.len()), 5 * costs.len());
+        }
+        let &[latency, per_byte, compute, dense_bytes] = link else {
+            return wrong("link", "4 numbers".into(), link.len());
+        };
+        let at = usize::try_from(state.u64("at")?).unwrap_or(usize::MAX);
+        if at >= self.levels.len() {
+            return wrong("at", format!("below {} levels", self.levels.len()), at);
+        }
+        let cost = |[known, bytes, compress, exchange, expected]: &[f64; 5]| {
+            let expected = Some(*expected).filter(|expected| !expected.is_nan());
+            (*known != 0.0).then_some(Cost { bytes: *bytes, compress: *compress, exchange: *exchange, expected })
+        };
+        self.levels = costs.iter().map(cost).collect();
+        let sample = |&[compute, compress, exchange, bytes]: &[f64; 4]| Sample { compute, compress, exchange, bytes };
+        self.recent = recent.as_chunks::<4>().0.iter().map(sample).collect();
+        (self.latency, self.per_byte, self.compute, self.dense_bytes, self.at) =
+            (latency, per_byte, compute, dense_bytes, at);
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! Chooses the least compression whose step is predicted to take hardly longer than the fastest one.
+//!
+//! **Why.** Whether compression saves time depends on the link, the model and the machine: on a fast link encoding costs more than
+//! it saves, on a slow one more compression stops paying where the exchange is short beside the computation. Beyond that *knee* more
+//! compression risks accuracy and saves nothing. This controller measures what each level costs here and now, dense included.
+//! **Why not.** It knows seconds only: what a ratio costs in accuracy is for the controller inside it, which sets the limit
+//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense.
+//!
+//! **Method.** With `b` the bytes of an exchange, a step at level `l` takes
+//!
+//! ```text
+//! step(l) = compute + compress(l) + exchange(l),   exchange(l) ≈ α + β·b(l)
+//! ```
+//!
+//! all of them as the [last exchanges](crate::reduce::LastExchange) took them, which all ranks agree on; each number is the median of
+//! the last five steps at the level. First every level is timed for `samples` steps, the most compressed first. `α` and `β`, the
+//! link's latency and the seconds a byte takes, follow from the smallest and the largest exchange so far; a level that they predict to
+//! take more than twice the best is left out. Then:
+//!
+//! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`;
+//! - every `look` steps the next lower level is timed for `samples` steps. When the exchange there, or of the level sent, takes a
+//!   quarter more or less than it did, the link has changed, and all levels are timed anew.
+//!
+//! | symbol | here |
+//! |---|---|
+//! | levels | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
+//! | the knee | [`CostAwareConfig::tolerance`] |
+//!
+//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` is the reaction time to a link that became *faster*;
+//! one look costs `samples` steps at the next lower level. The most it can take of a run is bounded: looks come at most as often as
+//! that their predicted cost stays below 1 % of the time between them.
+//!
+//! **Not numbers.** Seconds that are negative or not finite (a clock that went backwards) are no measurement: the level is timed once
+//! more. A step that took 0 s is one.
+//!
+//! **Source.** The cost model is the usual one of latency and bandwidth (R. Hockney, *The communication challenge for MPP*, Parallel
+//! Computing 20, 1994); the rule of the knee is this project's.
+//!
+//! ```
+//! use briquette_core::control::{Agreed, Constant, Controller, CostAware, CostAwareConfig};
+//! use briquette_core::reduce::{AgreedStep, LastExchange};
+//! use briquette_core::{CompressionFactor, Traffic};
+//! let max = CompressionFactor::new(100.0)?;
+//! let mut controller = CostAware::new(CostAwareConfig { max, ..Default::default() }, Constant(max), 4)?;
+//! let (mut factor, mut previous) = (1.0, None);
+//! for step in 0..40 {
+//!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+//!     controller.observe(&agreed_step);
+//!     factor = controller.decide(&Agreed::new(&agreed_step, &[])).factor().expect("one for all").get();
+//!     // 50 ms to compute; dense is 1 MB, and a megabyte takes 80 ms.
+//!     let sent = (1e6 / factor) as u64;
+//!     let (compute_seconds, exchange_seconds) = (0.050, 80e-9 * sent as f64);
+//!     let traffic = Traffic { sent, received: sent };
+//!     previous = Some(LastExchange { compute_seconds, exchange_seconds, traffic, ..LastExchange::default() });
+//! }
+//! assert_eq!(factor, 50.0); // 51.6 ms, and 50.8 ms at 100x: within 3 %; 20x would take 54 ms
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+mod costs;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Agreed, Controller, Decision, Needs};
+use crate::CompressionFactor;
+use crate::config::{ControllerConfig, ControllerSettings, Described};
+use crate::error::{ConfigError, StateError};
+use crate::reduce::AgreedStep;
+use crate::state::{State, Stateful};
+use costs::Costs;
+
+/// Settings of [`CostAware`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CostAwareConfig {
+    /// The highest ratio.
+    pub max: CompressionFactor,
+    /// By how much a step may be slower than the fastest reachable one, as a share of it; in [0, 1].
+    pub tolerance: f64,
+    /// Steps for which a level is timed, 1 to 5.
+    pub samples: usize,
+    /// Steps from one look at a neighbouring level to the next, at least 1.
+    pub look: u64,
+    /// What sets the limit below `max`; [`NoController`](super::NoController) for none.
+    pub limit: Box<ControllerConfig>,
+}
+
+impl Default for CostAwareConfig {
+    fn default() -> Self {
+        let max = CompressionFactor::constant(100.0);
+        CostAwareConfig { max, tolerance: 0.03, samples: 2, look: 25, limit: Box::new(ControllerConfig::None) }
+    }
+}
+
+/// Levels that are tried, as far as they are below the highest ratio.
+const LEVELS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+/// A level that is predicted to take longer than the best by more than this is not timed at the start.
+const HOPELESS: f64 = 2.0;
+/// The share of the time that looks may take.
+const LOOKING: f64 = 0.01;
+/// From when on the exchange is not what was predicted.
+const SURPRISE: f64 = 1.25;
+
+/// Chooses the knee of the step time, at most what `K` decides; see the [module](self).
+#[derive(Debug)]
+pub struct CostAware<K> {
+    settings: CostAwareConfig,
+    limit: K,
+    levels: Vec<CompressionFactor>,
+    costs: Costs,
+    /// The level that is sent apart from timing others.
+    chosen: usize,
+    /// The level of the last decision.
+    sent: Option<usize>,
+    /// Levels that are still to be timed, the next one last.
+    to_time: Vec<usize>,
+    /// Steps until a neighbour is looked at.
+    until_look: u64,
+    /// Whether all levels have been through the timing at the start.
+    has_started: bool,
+}
+
+impl<K: Controller> CostAware<K> {
+    /// With `limit` inside, in a world of this many ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for settings out of range, and for a `limit` that decides for each slot.
+    pub fn new(settings: CostAwareConfig, limit: K, world: usize) -> Result<Self, ConfigError> {
+        settings.check()?;
+        if limit.per_slot() {
+            let why = "cost-aware chooses one ratio for the whole vector: its limit must not decide for each slot";
+            return Err(ConfigError::Conflict(why.into()));
+        }
+        let below = LEVELS.into_iter().map(CompressionFactor::constant).filter(|level| *level < settings.max);
+        let levels: Vec<_> = below.chain([settings.max]).collect();
+        let costs = Costs::new(&levels, world);
+        let to_time = (0..levels.len()).collect();
+        let (chosen, until_look) = (levels.len() - 1, settings.look);
+        Ok(CostAware { settings, limit, levels, costs, chosen, sent: None, to_time, until_look, has_started: false })
+    }
+
+    /// How many levels may be sent.
+    fn allowed(&self, limit: Option<CompressionFactor>) -> usize {
+        let within = |level: &&CompressionFactor| limit.is_none_or(|limit| **level <= limit);
+        self.levels.iter().filter(within).count().max(1)
+    }
+
+    /// Goes on with timing: the level to be sent next, if one is still to be timed.
+    fn next_to_time(&mut self, allowed: usize) -> Option<usize> {
+        while let Some(level) = self.to_time.last().copied() {
+            let is_timed = self.sent == Some(level) && self.costs.samples() >= self.settings.samples;
+            let is_hopeless = !self.has_started && self.costs.is_hopeless(level, HOPELESS);
+            if level < allowed && !is_timed && !is_hopeless {
+                return Some(level);
+            }
+            self.to_time.pop();
+            if !self.has_started {
+                self.costs.draw_line();
+                self.costs.believe(level);
+            } else if is_timed && self.costs.surprise(SURPRISE) {
+                self.time_all();
+            }
+        }
+        self.has_started = true;
+        None
+    }
+
+    /// The link is no longer what it was.
+    fn time_all(&mut self) {
+        self.costs.forget();
+        // The most compressed is popped first.
+        self.to_time = (0..self.levels.len()).collect();
+        (self.has_started, self.until_look) = (false, self.settings.look);
+    }
+
+    /// The knee among the allowed levels.
+    fn knee(&self, allowed: usize) -> usize {
+        let fastest = (0..allowed).map(|level| self.costs.step(level)).fold(f64::INFINITY, f64::min);
+        let within = |level: usize, tolerance: f64| self.costs.step(level) <= (1.0 + tolerance) * fastest;
+        let tolerance = self.settings.tolerance;
+        let least = |tolerance| (0..allowed).find(|level| within(*level, tolerance)).unwrap_or(0);
+        // Not to and fro between two levels that take the same time: to a lower ratio only where it is well within.
+        match self.chosen {
+            chosen if chosen < allowed && within(chosen, tolerance) => least(tolerance / 2.0).min(chosen),
+            _ => least(tolerance),
+        }
+    }
+
+    /// Has levels timed where that is due: all where the present one is not what it was, else now and then the next lower one.
+    fn look(&mut self) {
+        let is_known = self.costs.samples() >= self.settings.samples.max(3);
+        if self.costs.is_new() && is_known {
+            self.costs.believe(self.chosen);
+        }
+        self.until_look = self.until_look.saturating_sub(1);
+        if is_known && self.costs.surprise(SURPRISE) {
+            return self.time_all();
+        }
+        if let Some(below) = self.chosen.checked_sub(1).filter(|_| self.until_look == 0) {
+            let more = self.costs.step(below) / self.costs.step(self.chosen) - 1.0;
+            let pause = self.settings.samples as f64 * more / LOOKING;
+            self.until_look = self.settings.look.max(if pause.is_finite() { pause as u64 } else { 0 });
+            self.to_time.push(below);
+        }
+    }
+
+    fn reason(&self, from: Option<usize>, limit: Option<CompressionFactor>) -> Option<String> {
+        let to = self.chosen;
+        if from == Some(to) {
+            return None;
+        }
+        let milliseconds = |level: usize| 1e3 * self.costs.step(level);
+        let other = from.filter(|from| *from != to).unwrap_or(0);
+        let (sent, before) = (self.levels[to], self.levels[other]);
+        let is_limited = limit.is_some_and(|limit| self.levels.get(to + 1).is_some_and(|next| *next > limit));
+        let limited = if is_limited { ", the limit" } else { "" };
+        let (here, there) = (milliseconds(to), milliseconds(other));
+        Some(format!("predicted step {here:.1} ms at {sent}, {there:.1} ms at {before}: sending {sent}{limited}"))
+    }
+}
+
+impl<K: Controller> Controller for CostAware<K> {
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        self.limit.observe(agreed_step);
+        if let (Some(_), Some(last)) = (self.sent, &agreed_step.previous) {
+            self.costs.learn(last);
+        }
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        self.limit.needs()
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        let limited = self.limit.decide(agreed);
+        let (limit, why) = (limited.factor(), limited.reason);
+        self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
+        let allowed = self.allowed(limit);
+        let before = self.has_started.then_some(self.chosen);
+        let mut timing = self.next_to_time(allowed);
+        if timing.is_none() && self.sent == Some(self.chosen) {
+            // A line that no longer holds must not choose.
+            self.look();
+            timing = self.next_to_time(allowed);
+        }
+        if timing.is_none() && (self.sent != Some(self.chosen) || self.costs.samples() >= self.settings.samples) {
+            self.chosen = self.knee(allowed);
+        }
+        let level = timing.unwrap_or(self.chosen);
+        if self.sent != Some(level) {
+            self.costs.begin(level);
+        }
+        self.sent = Some(level);
+        let own = if self.has_started { self.reason(before, limit) } else { None };
+        let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
+        Decision::all(self.levels[level], reason)
+    }
+}
+
+impl<K: Controller> Stateful for CostAware<K> {
+    fn save(&self, state: &mut State) {
+        self.costs.save(state);
+        state.put("chosen", self.chosen as u64);
+        state.put("until_look", self.until_look);
+        state.put("has_started", u64::from(self.has_started));
+        // Counted from 1: 0 is none.
+        state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
+        state.put("to_time", self.to_time.iter().map(|level| *level as f64).collect::<Vec<f64>>());
+        state.put_part("limit", &self.limit);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let levels = self.levels.len();
+        let valid = |name: &str, level: u64| match usize::try_from(level) {
+            Ok(level) if level < levels => Ok(level),
+            _ => Err(StateError::mismatch(name, &format!("below {levels} levels"), level)),
+        };
+        let chosen = valid("chosen", state.u64("chosen")?)?;
+        let sent = state.u64("sent")?.checked_sub(1).map(|sent| valid("sent", sent)).transpose()?;
+        let to_time = state.f64s("to_time")?.iter().map(|level| valid("to_time", *level as u64));
+        let to_time = to_time.collect::<Result<_, _>>()?;
+        let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
+        self.costs.load(state)?;
+        state.load_part("limit", &mut self.limit)?;
+        (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
+        (self.until_look, self.has_started) = (until_look, has_started);
+        Ok(())
+    }
+}
+
+impl Described for CostAwareConfig {
+    const NAME: &'static str = "cost-aware";
+    const SETTINGS: &'static str = "MAX[,tolerance=SHARE,samples=STEPS,look=STEPS,limit=(CONTROLLER)]";
+    const HELP: &'static str =
+        "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(0.0..=1.0).contains(&self.tolerance) {
+            return Err(ConfigError::range("tolerance of cost-aware", "in [0, 1]", self.tolerance));
+        }
+        if !(1..=5).contains(&self.samples) {
+            return Err(ConfigError::range("samples of cost-aware", "1 to 5 steps", self.samples));
+        }
+        match self.look {
+            0 => Err(ConfigError::range("look of cost-aware", "at least 1 step", 0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        let max = CompressionFactor::constant(8.0);
+        vec![CostAwareConfig { max, samples: 1, look: 2, ..CostAwareConfig::default() }]
+    }
+}
+
+impl ControllerSettings for CostAwareConfig {
+    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        let limit = self.limit.get().build(world)?;
+        let limit = limit.unwrap_or_else(|| Box::new(super::Constant(self.max)));
+        Ok(Some(Box::new(CostAware::new(self.clone(), limit, world)?)))
+    }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [CompressionFactor::DENSE, self.max]
+    }
+}

@@ -1,0 +1,328 @@
+//! Reads loss progress: where it falls behind what its own trend promised, less is compressed for a while.
+//!
+//! **Why.** Every controller that looks at gradients can be wrong about the loss, which is what counts: at a large learning rate and
+//! 1000x training diverges while all gains are as they should be. This one is a safety net around any other. **Why not.** The training
+//! loss is noisy; harm below its noise is not seen. It costs nothing: the step header agrees on the loss anyway.
+//!
+//! **Method.** A point is the median of the agreed training loss over `window` steps. Through the last `points` of them goes a line
+//! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected of the next point is the line's end, less
+//! `trust` of its progress a point. When the controller inside raises the ratio, the line from before is kept as a promise for as many
+//! points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
+//! than `noises` times the noise above either is an *alarm*:
+//!
+//! | what | then |
+//! |---|---|
+//! | alarm | the limit is the ratio last sent, divided by `back`; below 2x it is dense. The trend starts anew |
+//! | the loss is not a finite number | the limit is dense |
+//! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
+//! | an alarm after that | `hold` doubles, up to 64 times |
+//! | the limit reaches what the controller inside decides | there is no limit any more |
+//!
+//! A validation loss that the training loop reports is a second trend, with a point a report. Steps without a loss change nothing; with
+//! none at all this controller has no effect, and neither has it while points are as expected. The controller inside learns what was
+//! sent instead ([`Controller::overruled`]).
+//!
+//! **Knobs.** [`LossGuardConfig`].
+//!
+//! **Source.** This project's. The line: P. K. Sen, *Estimates of the Regression Coefficient Based on Kendall's Tau*, JASA 63, 1968.
+//!
+//! ```
+//! use briquette_core::CompressionFactor;
+//! use briquette_core::control::{Agreed, Constant, Controller, LossGuard, LossGuardConfig};
+//! use briquette_core::reduce::AgreedStep;
+//! let mut guard = LossGuard::new(LossGuardConfig::default(), Constant(CompressionFactor::new(100.0)?))?;
+//! let mut reasons = vec![];
+//! for step in 0..120 {
+//!     // It falls for 80 steps, then rises.
+//!     let loss = Some(2.0 - 0.01 * if step < 80 { step as f64 } else { 160.0 - step as f64 });
+//!     let agreed_step = AgreedStep { step, loss, ..AgreedStep::default() };
+//!     guard.observe(&agreed_step);
+//!     let decision = guard.decide(&Agreed::new(&agreed_step, &[]));
+//!     reasons.extend(decision.reason.map(|reason| (step, reason)));
+//! }
+//! assert_eq!(reasons, [(90, "training loss 1.25, 1.10 expected: at most 25x".into())]);
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+#[cfg(test)]
+mod tests;
+mod trend;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Agreed, ConstantConfig, Controller, Decision, Needs};
+use crate::CompressionFactor;
+use crate::config::{ControllerConfig, ControllerSettings, Described};
+use crate::error::{ConfigError, StateError};
+use crate::reduce::{AgreedStep, Levels};
+use crate::state::{State, Stateful};
+use trend::{Reading, Trend};
+
+/// Settings of [`LossGuard`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LossGuardConfig {
+    /// What is guarded.
+    pub inner: Box<ControllerConfig>,
+    /// Steps of a point, at least 1.
+    pub window: u64,
+    /// Points of a trend, at least 4.
+    pub points: usize,
+    /// What of a point's progress is expected of the next one, in [0, 1).
+    pub trust: f64,
+    /// Noises that a point may lie above what is expected, positive.
+    pub noises: f64,
+    /// What a ratio is divided by after an alarm, and multiplied by for a new try; above 1.
+    pub back: f64,
+    /// Points from an alarm to the first new try, at least 1.
+    pub hold: u64,
+}
+
+impl Default for LossGuardConfig {
+    fn default() -> Self {
+        let inner = Box::new(ConstantConfig::default().into());
+        LossGuardConfig { inner, window: 10, points: 8, trust: 0.5, noises: 5.0, back: 4.0, hold: 8 }
+    }
+}
+
+/// How often the time to a new try doubles.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// Limits what the controller inside decides; see the [module](self).
+#[derive(Debug)]
+pub struct LossGuard<K> {
+    settings: LossGuardConfig,
+    inner: K,
+    /// The losses since the last point.
+    losses: Vec<f64>,
+    training: Trend,
+    validation: Trend,
+    limit: Option<CompressionFactor>,
+    /// Points until a new try.
+    hold: u64,
+    alarms: u32,
+    /// The highest ratio of the last step.
+    sent: f64,
+    /// Why the limit changed, until it is reported.
+    why: Option<String>,
+    /// Of slots, where these are limited.
+    limited: Vec<CompressionFactor>,
+}
+
+impl<K: Controller> LossGuard<K> {
+    /// Around `inner`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] for settings out of range.
+    pub fn new(settings: LossGuardConfig, inner: K) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let (training, validation) = Default::default();
+        let (losses, limit, hold, alarms, why, limited) = Default::default();
+        Ok(LossGuard { settings, inner, losses, training, validation, limit, hold, alarms, sent: 1.0, why, limited })
+    }
+
+    /// The highest ratio that may be sent; `None` where the controller inside decides.
+    pub fn limit(&self) -> Option<CompressionFactor> {
+        self.limit
+    }
+
+    fn lower(&mut self, to: f64, why: String) {
+        let to = if to < 2.0 { 1.0 } else { to };
+        let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
+        self.limit = Some(limit);
+        self.hold = self.settings.hold << self.alarms.min(MOST_DOUBLINGS);
+        self.alarms += 1;
+        self.why = Some(format!("{why}: at most {limit}"));
+        self.losses.clear();
+        self.training.restart();
+        self.validation.restart();
+    }
+
+    /// A point of one of the two trends; none of them is not finite.
+    fn point(&mut self, of: &str, loss: f64) {
+        let LossGuardConfig { points, trust, noises, back, .. } = self.settings;
+        let trend = if of == "training" { &mut self.training } else { &mut self.validation };
+        // Where nothing is compressed, no compression is at fault.
+        if let Some((loss, expected)) = trend.push(loss, Reading { points, trust, noises })
+            && self.sent > 1.0
+        {
+            self.lower(self.sent / back, format!("{of} loss {loss:.2}, {expected:.2} expected"));
+        }
+    }
+
+    /// A step of training is known.
+    fn learn(&mut self, loss: f64) {
+        if !loss.is_finite() {
+            if self.limit != Some(CompressionFactor::DENSE) {
+                self.lower(1.0, "the training loss is not finite".into());
+            }
+            return;
+        }
+        self.losses.push(loss);
+        if (self.losses.len() as u64) < self.settings.window {
+            return;
+        }
+        let mut losses = std::mem::take(&mut self.losses);
+        losses.sort_by(f64::total_cmp);
+        let (alarms, middle) = (self.alarms, losses[losses.len() / 2]);
+        self.point("training", middle);
+        if let Some(limit) = self.limit.filter(|_| alarms == self.alarms) {
+            self.hold = self.hold.saturating_sub(1);
+            if self.hold == 0 {
+                let next = CompressionFactor::new(limit.get() * self.settings.back).unwrap_or(limit);
+                (self.limit, self.hold) = (Some(next), self.settings.hold);
+                self.why = Some(format!("{} points as expected: at most {next}", self.settings.hold));
+                self.training.promise();
+            }
+        }
+    }
+
+    /// What of `decided` may be sent.
+    fn apply(&mut self, highest: f64) -> bool {
+        let limit = self.limit.filter(|limit| highest > limit.get());
+        if limit.is_none() {
+            self.limit = None;
+        }
+        let now = limit.map_or(highest, |limit| limit.get());
+        if now >= 2.0 * self.sent {
+            self.training.promise();
+            self.validation.promise();
+        }
+        self.sent = now;
+        limit.is_some()
+    }
+}
+
+fn highest(levels: Levels<'_>) -> f64 {
+    match levels {
+        Levels::Own => 1.0,
+        Levels::All(factor) => factor.get(),
+        Levels::PerSlot(factors) => factors.iter().map(|factor| factor.get()).fold(1.0, f64::max),
+    }
+}
+
+impl<K: Controller> Controller for LossGuard<K> {
+    fn per_slot(&self) -> bool {
+        self.inner.per_slot()
+    }
+
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        self.inner.observe(agreed_step);
+        agreed_step.loss.into_iter().for_each(|loss| self.learn(loss));
+        let reported = agreed_step.validation_loss.filter(|loss| loss.is_finite());
+        reported.into_iter().for_each(|loss| self.point("validation", loss));
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        self.inner.needs()
+    }
+
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        let Decision { levels, reason } = self.inner.decide(agreed);
+        let (all, highest) = (matches!(levels, Levels::All(_)), highest(levels));
+        self.limited.clear();
+        if let Levels::PerSlot(factors) = levels {
+            self.limited.extend_from_slice(factors);
+        }
+        let is_limited = self.apply(highest);
+        let reason = [self.why.take(), reason].into_iter().flatten().reduce(|own, inner| format!("{own}; {inner}"));
+        let levels = match (all, self.limit.filter(|_| is_limited)) {
+            (true, Some(limit)) => Levels::All(limit),
+            (true, None) => Levels::All(CompressionFactor::new(highest).unwrap_or(CompressionFactor::DENSE)),
+            (false, limit) => {
+                let limit = limit.map_or(f64::INFINITY, |limit| limit.get());
+                self.limited.iter_mut().filter(|factor| factor.get() > limit).for_each(|factor| {
+                    *factor = CompressionFactor::new(limit).unwrap_or(CompressionFactor::DENSE);
+                });
+                if self.limited.is_empty() { Levels::Own } else { Levels::PerSlot(&self.limited) }
+            }
+        };
+        if is_limited {
+            self.inner.overruled(levels);
+        }
+        Decision { levels, reason }
+    }
+
+    fn overruled(&mut self, levels: Levels<'_>) {
+        self.sent = highest(levels);
+        self.inner.overruled(levels);
+    }
+}
+
+impl<K: Controller> Stateful for LossGuard<K> {
+    fn save(&self, state: &mut State) {
+        self.training.save("training", state);
+        self.validation.save("validation", state);
+        state.put("losses", self.losses.clone());
+        state.put("hold", self.hold);
+        state.put("alarms", u64::from(self.alarms));
+        // 0 is no limit.
+        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent]);
+        state.put_part("inner", &self.inner);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let &[limit, sent] = state.f64s("ratios")? else {
+            return Err(StateError::mismatch("ratios", "2 numbers", state.f64s("ratios")?.len()));
+        };
+        let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
+        let (losses, hold) = (state.f64s("losses")?.to_vec(), state.u64("hold")?);
+        let alarms = u32::try_from(state.u64("alarms")?).unwrap_or(u32::MAX);
+        state.load_part("inner", &mut self.inner)?;
+        (self.training, self.validation, self.losses) = (training, validation, losses);
+        (self.hold, self.alarms, self.sent, self.why) = (hold, alarms, sent, None);
+        self.limit = CompressionFactor::new(limit).ok();
+        Ok(())
+    }
+}
+
+impl Described for LossGuardConfig {
+    const NAME: &'static str = "loss-guard";
+    const SETTINGS: &'static str =
+        "(CONTROLLER)[,window=STEPS,points=POINTS,trust=SHARE,noises=TIMES,back=TIMES,hold=POINTS]";
+    const HELP: &'static str =
+        "lowers the ratio of another controller where the loss falls behind its trend (constant)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let positive = |name: &'static str, value: u64| match value {
+            0 => Err(ConfigError::range(name, "at least 1", 0)),
+            _ => Ok(()),
+        };
+        positive("window of loss-guard", self.window)?;
+        positive("hold of loss-guard", self.hold)?;
+        if self.points < 4 {
+            return Err(ConfigError::range("points of loss-guard", "at least 4", self.points));
+        }
+        if !(0.0..1.0).contains(&self.trust) {
+            return Err(ConfigError::range("trust of loss-guard", "in [0, 1)", self.trust));
+        }
+        if !(self.noises > 0.0 && self.noises.is_finite()) {
+            return Err(ConfigError::range("noises of loss-guard", "a positive number", self.noises));
+        }
+        if !(self.back > 1.0 && self.back.is_finite()) {
+            return Err(ConfigError::range("back of loss-guard", "a number above 1", self.back));
+        }
+        Ok(())
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![LossGuardConfig { window: 1, points: 4, hold: 1, ..LossGuardConfig::default() }]
+    }
+}
+
+impl ControllerSettings for LossGuardConfig {
+    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        let why = "loss-guard limits another controller, and got none: use loss-guard:gravac";
+        let inner = self.inner.get().build(world)?.ok_or_else(|| ConfigError::Conflict(why.into()))?;
+        Ok(Some(Box::new(LossGuard::new(self.clone(), inner)?)))
+    }
+
+    fn per_slot(&self) -> bool {
+        self.inner.get().per_slot()
+    }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        let [_, most] = self.inner.get().ratios();
+        [CompressionFactor::DENSE, most]
+    }
+}

@@ -1,0 +1,136 @@
+use super::*;
+use crate::control::Constant;
+
+fn factor(factor: f64) -> CompressionFactor {
+    CompressionFactor::new(factor).unwrap()
+}
+
+fn guard(settings: LossGuardConfig) -> LossGuard<Constant> {
+    LossGuard::new(settings, Constant(factor(100.0))).unwrap()
+}
+
+fn step<K: Controller>(
+    guard: &mut LossGuard<K>,
+    loss: Option<f64>,
+    validation_loss: Option<f64>,
+) -> (f64, Option<String>) {
+    let agreed_step = AgreedStep { loss, validation_loss, ..AgreedStep::default() };
+    guard.observe(&agreed_step);
+    let decision = guard.decide(&Agreed::new(&agreed_step, &[]));
+    (decision.factor().unwrap().get(), decision.reason)
+}
+
+/// Points of one step: 8, 7, 6, 5 lie on a line of slope −1 without noise, which is then taken to be 2 % of its end, and twice that as
+/// the points are four. Of the next point 5 − ½ + 5·2·.1 = 5.5 is expected at most. 5.6 is above: 100x/4 = 25x. Two points later
+/// the limit is lifted.
+#[test]
+fn golden_a_point_above_the_trend_lowers_the_ratio_for_a_while() {
+    let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
+    let losses = [8.0, 7.0, 6.0, 5.0, 5.6, 5.5, 5.4, 5.3];
+    let seen: Vec<_> = losses.iter().map(|loss| step(&mut guard, Some(*loss), None)).collect();
+    let (factors, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(factors, [100.0, 100.0, 100.0, 100.0, 25.0, 25.0, 100.0, 100.0]);
+    assert_eq!(reasons[4].as_deref(), Some("training loss 5.60, 5.50 expected: at most 25x"));
+    assert_eq!(reasons[6].as_deref(), Some("2 points as expected: at most 100x"));
+    assert_eq!(reasons.iter().flatten().count(), 2);
+}
+
+#[test]
+fn a_loss_that_falls_as_losses_do_has_no_effect() {
+    use rand::Rng;
+    for seed in 0..20 {
+        let (mut guard, mut rng) = (guard(LossGuardConfig::default()), crate::Key::new(seed).block(0));
+        for t in 0..3000 {
+            let noise: f64 = (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * 0.3;
+            let loss = 0.5 + 1.8 / (1.0 + 0.01 * f64::from(t)) + noise;
+            let (factor, reason) = step(&mut guard, Some(loss), None);
+            assert_eq!((factor, reason), (100.0, None), "seed {seed}, step {t}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_compressing_and_alarms_hold_longer_each_time() {
+    let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
+    let mut held = Vec::new();
+    for alarm in 0..4 {
+        for loss in [f64::NAN, f64::INFINITY] {
+            assert_eq!(step(&mut guard, Some(loss), None).0, 1.0, "alarm {alarm}");
+        }
+        let steps = (1..1000).find(|_| step(&mut guard, Some(1.0), None).0 > 1.0);
+        held.push(steps.unwrap());
+        // Until there is no limit.
+        (0..20).for_each(|_| drop(step(&mut guard, Some(1.0), None)));
+        assert_eq!(guard.limit(), None);
+    }
+    assert_eq!(held, [2, 4, 8, 16]);
+}
+
+#[test]
+fn where_nothing_is_compressed_no_alarm_is_raised() {
+    let settings = LossGuardConfig { window: 1, points: 4, ..LossGuardConfig::default() };
+    let mut guard = LossGuard::new(settings, Constant(factor(1.0))).unwrap();
+    for t in 0..50 {
+        assert_eq!(step(&mut guard, Some(1.5_f64.powi(t)), None), (1.0, None));
+    }
+}
+
+#[test]
+fn a_reported_validation_loss_is_a_trend_of_its_own() {
+    let mut guard = guard(LossGuardConfig::default());
+    for (t, loss) in [2.0, 1.8, 1.6, 1.4].into_iter().enumerate() {
+        assert_eq!(step(&mut guard, None, Some(loss)).0, 100.0, "report {t}");
+        assert_eq!(step(&mut guard, None, None).0, 100.0);
+    }
+    let (factor, reason) = step(&mut guard, None, Some(1.6));
+    assert_eq!((factor, reason.as_deref()), (25.0, Some("validation loss 1.60, 1.58 expected: at most 25x")));
+}
+
+/// Plain gradient descent on a quadratic, where what is sent of the gradient is fed back late: 1000x diverges, guarded it does not.
+#[test]
+fn training_that_diverges_under_compression_is_caught() {
+    let train = |guarded: bool| {
+        let settings = LossGuardConfig { window: 5, points: 6, hold: 20, ..LossGuardConfig::default() };
+        let mut guard = LossGuard::new(settings, Constant(factor(1000.0))).unwrap();
+        let (mut x, mut residual, mut worst) = ([1.0_f64; 64], [0.0_f64; 64], 0.0_f64);
+        let mut last = 0.0;
+        for t in 0..600_usize {
+            let loss: f64 = x.iter().map(|x| x * x).sum::<f64>() / 64.0;
+            let sent = if guarded { step(&mut guard, Some(loss), None).0 } else { 1000.0 };
+            let keep = ((64.0 / sent).round() as usize).max(1);
+            for i in 0..64 {
+                residual[i] += 2.0 * x[i];
+            }
+            // In turns, so that each waits as long.
+            for i in (0..keep).map(|k| (t * keep + k) % 64) {
+                x[i] -= 0.3 * residual[i];
+                residual[i] = 0.0;
+            }
+            (worst, last) = (worst.max(loss), loss);
+        }
+        (last, worst)
+    };
+    let (bare, guarded) = (train(false), train(true));
+    assert!(!(bare.0 < 1e6), "{bare:?}");
+    assert!(guarded.0 < 1.0, "{guarded:?}");
+}
+
+#[test]
+fn impossible_settings_are_refused() {
+    let base = LossGuardConfig::default();
+    for wrong in [
+        LossGuardConfig { window: 0, ..base.clone() },
+        LossGuardConfig { hold: 0, ..base.clone() },
+        LossGuardConfig { points: 3, ..base.clone() },
+        LossGuardConfig { trust: 1.0, ..base.clone() },
+        LossGuardConfig { noises: f64::NAN, ..base.clone() },
+        LossGuardConfig { back: 1.0, ..base.clone() },
+    ] {
+        assert!(wrong.check().unwrap_err().to_string().contains("of loss-guard"), "{wrong:?}");
+    }
+    let none: ControllerConfig = "loss-guard:none".parse().unwrap();
+    let error = none.get().build(4).map(drop).unwrap_err().to_string();
+    assert!(error.contains("use loss-guard:gravac"), "{error}");
+    let nested: ControllerConfig = "loss-guard:(cost-aware:50x,look=10),hold=4".parse().unwrap();
+    assert_eq!(nested.to_string().parse(), Ok(nested));
+}

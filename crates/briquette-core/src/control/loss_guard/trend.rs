@@ -1,0 +1,129 @@
+//! What a loss promises, and whether it keeps it.
+
+use crate::error::StateError;
+use crate::state::State;
+
+/// Points of a promise before it is one.
+const FEWEST: usize = 4;
+/// The standard deviation of normal noise over its median absolute deviation.
+const NORMAL: f64 = 1.4826;
+/// The same over its mean absolute deviation, and how fast that is averaged.
+const ABSOLUTE: f64 = 1.2533;
+const SMOOTHING: f64 = 0.1;
+/// Over the number of points: how much wider the noise is taken at the beginning.
+const FEW: f64 = 4.0;
+/// Below this share of the loss, noise is taken to be it.
+const LEAST_NOISE: f64 = 0.02;
+
+/// How a trend is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Reading {
+    /// Points of a trend.
+    pub(super) points: usize,
+    /// What of a point's progress is expected of the next one.
+    pub(super) trust: f64,
+    /// Noises that a point may lie above what was expected.
+    pub(super) noises: f64,
+}
+
+/// A line through points by medians: at most a quarter of them can move it far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Line {
+    last: f64,
+    slope: f64,
+    noise: f64,
+}
+
+/// The last points, and what they were to become when compression was raised.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Trend {
+    points: Vec<f64>,
+    promise: Option<(Line, f64)>,
+    /// How far points were from what the line before them foretold, on average.
+    spread: f64,
+    /// How many that were.
+    foretold: f64,
+}
+
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let (low, high) = (numbers[(numbers.len() - 1) / 2], numbers[numbers.len() / 2]);
+    low + (high - low) / 2.0
+}
+
+impl Trend {
+    /// P. K. Sen's line: the median of the slopes between all pairs of points, then the median of what is left.
+    fn line(&self) -> Option<Line> {
+        let points = &self.points;
+        if points.len() < FEWEST {
+            return None;
+        }
+        let places = 0..points.len();
+        let pairs = places.clone().flat_map(|a| (a + 1..points.len()).map(move |b| (a, b)));
+        let slope = median(&mut pairs.map(|(a, b)| (points[b] - points[a]) / (b - a) as f64).collect::<Vec<_>>());
+        let rest = |at: usize| points[at] - slope * at as f64;
+        let start = median(&mut places.clone().map(rest).collect::<Vec<_>>());
+        let off = median(&mut places.map(|at| (rest(at) - start).abs()).collect::<Vec<_>>());
+        let last = start + slope * (points.len() - 1) as f64;
+        let noise = (NORMAL * off).max(self.spread).max(LEAST_NOISE * last.abs());
+        Some(Line { last, slope: slope.min(0.0), noise })
+    }
+
+    /// More is compressed from now on: what was promised before is what counts.
+    pub(super) fn promise(&mut self) {
+        self.promise = self.promise.or_else(|| self.line().map(|line| (line, 0.0)));
+    }
+
+    /// From here on another way of training: the points before promise nothing.
+    pub(super) fn restart(&mut self) {
+        *self = Trend { spread: self.spread, foretold: self.foretold, ..Trend::default() };
+    }
+
+    /// A new point. Where it lies above what was expected of it by more than the noise: it, and what was expected.
+    pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<(f64, f64)> {
+        let Reading { points, trust, noises } = reading;
+        let line = self.line();
+        // Of few points the noise is hardly known.
+        let few = if self.foretold < points as f64 { FEW / self.points.len() as f64 } else { 0.0 };
+        let noises = noises * (1.0 + few);
+        let next = line.map(|line| line.last + trust * line.slope + noises * line.noise);
+        if let Some(line) = line {
+            // One point far away is no wider spread.
+            let off = (point - line.last - line.slope).abs().min(noises * line.noise);
+            self.foretold += 1.0;
+            self.spread += SMOOTHING.max(1.0 / self.foretold) * (ABSOLUTE * off - self.spread);
+        }
+        let promised = self.promise.map(|(line, since)| {
+            // Progress grows slower: of every point's, a share is expected of the next.
+            let steps = trust * (1.0 - trust.powf(since + 1.0)) / (1.0 - trust);
+            line.last + line.slope * steps + noises * line.noise
+        });
+        self.promise =
+            self.promise.map(|(line, since)| (line, since + 1.0)).filter(|(_, since)| *since < points as f64);
+        if self.points.len() == points {
+            self.points.remove(0);
+        }
+        self.points.push(point);
+        let limit = [next, promised].into_iter().flatten().fold(f64::INFINITY, f64::min);
+        (point > limit).then_some((point, limit))
+    }
+
+    pub(super) fn save(&self, name: &str, state: &mut State) {
+        let promise = self.promise.map_or(vec![], |(line, since)| vec![line.last, line.slope, line.noise, since]);
+        state.put(&format!("{name}/points"), self.points.clone());
+        state.put(&format!("{name}/spread"), vec![self.spread, self.foretold]);
+        state.put(&format!("{name}/promise"), promise);
+    }
+
+    pub(super) fn load(name: &str, state: &State) -> Result<Trend, StateError> {
+        let points = state.f64s(&format!("{name}/points"))?.to_vec();
+        let promise = match state.f64s(&format!("{name}/promise"))? {
+            &[last, slope, noise, since] => Some((Line { last, slope, noise }, since)),
+            _ => None,
+        };
+        let &[spread, foretold] = state.f64s(&format!("{name}/spread"))? else {
+            return Err(StateError::mismatch("spread", "2 numbers", 0));
+        };
+        Ok(Trend { points, promise, spread, foretold })
+    }
+}

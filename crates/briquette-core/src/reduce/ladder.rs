@@ -1,0 +1,210 @@
+//! One reducer with all levels between dense and very sparse, for a controller to choose among.
+//!
+//! **Why.** A sparsifier's messages are no smaller than dense ones below about `W`x, where most networks of a data centre are; there a
+//! ring in 16 or 8 bits is the level that pays. A controller that has one knob for all of it need not know what they are made of.
+//! **Why not.** Without a controller only one of the levels is used: name that one.
+//!
+//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, any other by
+//! [`Gather`](super::Gather) with the compressor; 1x by [`Adaptive`](crate::wrapper::Adaptive)'s dense ring. What every level leaves
+//! behind goes through the same memory, so that the level may change at any step.
+//!
+//! | ratio | what travels | bytes into each of `W` ranks, `d` values |
+//! |---|---|---|
+//! | 1x | [`Dense`](super::Dense) | `2·(W−1)/W · 4d` |
+//! | 2x | bf16 sums | `2·(W−1)/W · 2d` |
+//! | 4x | int8 sums | `2·(W−1)/W · 1.016d` |
+//! | above | messages | `(W−1)` messages |
+//!
+//! **State.** The compressor's. A ring keeps what it sent, one vector, where that is taken off a memory.
+//!
+//! **Probing.** A ring's gain is taken to be 1: it errs by less than 2⁻¹³ of the energy.
+//!
+//! **Source.** This project's; its levels are those of [`ring`](super::ring) and [`gather`](super::gather).
+//!
+//! ```
+//! use briquette_core::config::Exchange;
+//! use briquette_core::{Layout, reduce::Levels, CompressionFactor, report::Report};
+//! let exchange = Exchange { reducer: "ladder:topk:100x:q8".parse()?, feedback: "error".parse()?, ..Exchange::default() };
+//! exchange.build_reducer(&Layout::flat(1000), 4)?;
+//! let error = "ladder:sign".parse::<briquette_core::config::ReducerConfig>().unwrap_err().to_string();
+//! assert!(error.contains("needs a compressor with a ratio"), "{error}");
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Energies, Exchanged, GatherConfig, Kept, Knob, Levels, Probe, Reducer, Ring, Round, Unsent, Wire};
+use crate::compress::ErrorBound;
+use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::math::{keep_unsent, norm2};
+use crate::report::Report;
+use crate::state::{State, Stateful};
+use crate::{CompressionFactor, Layout, Session};
+
+/// Below these ratios the rings are used, in order.
+const RINGS: [(f64, Wire); 2] = [(3.0, Wire::Bf16), (6.0, Wire::Int8)];
+
+/// Rings and a sparse reducer; see the [module](self).
+#[derive(Debug)]
+pub struct Ladder<R> {
+    rings: [Ring; 2],
+    sparse: R,
+    /// The ring that is used; the sparse reducer where there is none.
+    ring: Option<usize>,
+    /// What a ring sent, to be taken off.
+    sent: Vec<f32>,
+}
+
+impl<R: Reducer> Ladder<R> {
+    /// With `sparse` for the high ratios.
+    pub fn new(sparse: R) -> Self {
+        Ladder { rings: RINGS.map(|(_, wire)| Ring::new(wire)), sparse, ring: None, sent: Vec::new() }
+    }
+}
+
+/// The ring for a ratio.
+fn ring(factor: CompressionFactor) -> Option<usize> {
+    RINGS.iter().position(|(below, _)| factor.get() < *below)
+}
+
+impl<R: Reducer> Stateful for Ladder<R> {
+    fn save(&self, state: &mut State) {
+        self.sparse.save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.sparse.load(state)
+    }
+    fn commit(&mut self) {
+        self.sparse.commit();
+    }
+    fn discard(&mut self) {
+        self.sparse.discard();
+    }
+}
+
+impl<R: Reducer> Reducer for Ladder<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let Some(ring) = self.ring else { return self.sparse.reduce(round, comm) };
+        let Round { key, slots, agreed_step, input, average, sent } = round;
+        let takes_off = sent.is_none();
+        self.sent.resize(if takes_off { input.len() } else { 0 }, 0.0);
+        let sent = sent.or(takes_off.then_some(&mut self.sent[..]));
+        self.rings[ring].reduce(Round { key, slots, agreed_step, input, average, sent }, comm)
+    }
+
+    fn can_take_off(&self) -> bool {
+        self.sparse.can_take_off()
+    }
+
+    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        if self.ring.is_none() {
+            return self.sparse.take_off(unsent);
+        }
+        let mut is_finite = true;
+        for ((slot, kept), energy) in unsent.slots.iter().zip(&mut *unsent.kept).zip(unsent.energies) {
+            let sent = &self.sent[slot.range()];
+            let left = keep_unsent(&mut unsent.vector[slot.range()], sent, 1.0);
+            is_finite &= left.is_finite();
+            *kept = Kept { energy: energy - left, values: sent.iter().filter(|sent| **sent != 0.0).count() };
+        }
+        is_finite
+    }
+
+    fn report(&self, report: &mut Report) {
+        match self.ring {
+            Some(ring) => self.rings[ring].report(report),
+            None => self.sparse.report(report),
+        }
+    }
+
+    fn knob(&mut self) -> Option<&mut dyn Knob> {
+        self.sparse.knob()?;
+        Some(self)
+    }
+}
+
+impl<R: Reducer> Knob for Ladder<R> {
+    fn per_slot(&self) -> bool {
+        false
+    }
+
+    fn set(&mut self, levels: Levels<'_>) {
+        self.ring = match levels {
+            Levels::All(factor) => ring(factor),
+            Levels::Own | Levels::PerSlot(_) => None,
+        };
+        if self.ring.is_none() {
+            self.sparse.knob().into_iter().for_each(|knob| knob.set(levels));
+        }
+    }
+
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+        let in_rings = probe.factors.iter().take_while(|factor| ring(**factor).is_some()).count();
+        let (mut sparse, factors) = (Energies::new(), &probe.factors[in_rings..]);
+        sparse.clear(factors.len());
+        match self.sparse.knob().filter(|_| !factors.is_empty()) {
+            Some(knob) => knob.probe(&Probe { factors, ..*probe }, &mut sparse),
+            None => sparse.push(norm2(probe.input)),
+        }
+        for row in 0..sparse.rows() {
+            out.push(sparse.norm2(row));
+            let place = out.rows() - 1;
+            let kept = out.kept_mut(place);
+            kept[..in_rings].fill(sparse.norm2(row));
+            kept[in_rings..].copy_from_slice(sparse.kept(row));
+        }
+    }
+}
+
+/// Settings of [`Ladder`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LadderConfig {
+    /// What is used for ratios of 6x and more. Its own ratio is what is sent without a controller.
+    pub compressor: CompressorConfig,
+}
+
+impl Default for LadderConfig {
+    fn default() -> Self {
+        LadderConfig { compressor: GatherConfig::default().compressor }
+    }
+}
+
+impl LadderConfig {
+    fn sparse(self) -> GatherConfig {
+        GatherConfig { compressor: self.compressor, per_slot: false }
+    }
+}
+
+impl Described for LadderConfig {
+    const NAME: &'static str = "ladder";
+    const SETTINGS: &'static str = "COMPRESSOR";
+    const HELP: &'static str = "under a controller: rings in 16 and 8 bits below 6x, then messages (topk:20x:q8)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.compressor.has_knob() {
+            return Ok(());
+        }
+        let (compressor, valid) = (self.compressor, CompressorConfig::tunable().join(", "));
+        Err(ConfigError::Conflict(format!(
+            "reducer ladder needs a compressor with a ratio that can be set, got {compressor}; use one of {valid}"
+        )))
+    }
+}
+
+impl ReducerSettings for LadderConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits { aggregates: false, ..self.sparse().traits() }
+    }
+
+    /// What a ring loses is of a sum that other ranks' values are in.
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

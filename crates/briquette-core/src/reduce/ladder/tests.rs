@@ -1,0 +1,96 @@
+use super::*;
+use crate::comm::Local;
+use crate::reduce::AgreedStep;
+use crate::wrapper::ErrorFeedback;
+use crate::{Key, comm::run_ranks};
+
+fn ladder() -> Ladder<Box<dyn Reducer>> {
+    let exchange = Exchange::default();
+    Ladder::new(LadderConfig::default().sparse().build(&exchange, &Layout::flat(1)).unwrap())
+}
+
+fn level(factor: f64) -> Levels<'static> {
+    Levels::All(CompressionFactor::new(factor).unwrap())
+}
+
+fn input(rank: usize) -> Vec<f32> {
+    (0..3000).map(|i| ((i * 37 + rank * 11) % 101) as f32 - 50.3).collect()
+}
+
+/// Bytes that a rank of four sends at each ratio, and the ratio that it reports. Of 3000 values on the ring: 2·3/4·2·3000 = 9000 in
+/// 16 bits; in 8 bits 6 frames of 750 values in 3 blocks.
+#[test]
+fn golden_a_ratio_chooses_what_travels() {
+    let mut seen = Vec::new();
+    for factor in [2.0, 2.9, 4.0, 5.0, 10.0] {
+        let ranks = run_ranks(Local::world(4), |mut comm| {
+            let (mut ladder, layout, mut average) = (ladder(), Layout::flat(3000), vec![0.0; 3000]);
+            ladder.knob().unwrap().set(level(factor));
+            let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
+            let round = Round {
+                key: Key::new(1),
+                slots: layout.slots(),
+                agreed_step: &agreed_step,
+                input: &input,
+                average: &mut average,
+                sent: None,
+            };
+            let exchanged = ladder.exchange(round, &mut comm)?;
+            let mut report = Report::default();
+            ladder.report(&mut report);
+            Ok::<_, ReduceError>((exchanged.traffic.sent, report.factor.unwrap().get()))
+        });
+        seen.push(ranks[0].clone().unwrap());
+    }
+    assert_eq!(seen[0], (9000, 2.0));
+    assert_eq!(seen[1], seen[0]);
+    assert_eq!(seen[2], (6 * (750 + 3 * 4), 4.0));
+    assert_eq!(seen[3], seen[2]);
+    assert!(seen[4].0 < 1800 && seen[4].1 == 10.0, "{seen:?}");
+}
+
+/// With the memory a step's input and the residual before are what was sent and the residual after, whatever the level.
+#[test]
+fn a_residual_goes_through_all_levels() {
+    run_ranks(Local::world(4), |mut comm| {
+        let (layout, mut average) = (Layout::flat(3000), vec![0.0; 3000]);
+        let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
+        let mut feedback = ErrorFeedback::new(ladder());
+        let (mut totals, mut sum) = ([0.0_f64; 3000], [0.0_f64; 3000]);
+        for (step, factor) in [20.0, 2.0, 4.0, 10.0, 4.0, 2.0].into_iter().enumerate() {
+            feedback.inner().knob().unwrap().set(level(factor));
+            let (slots, key) = (layout.slots(), Key::new(1).step(step as u64));
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
+            feedback.exchange(round, &mut comm)?;
+            let left: Vec<f64> = feedback.residual().iter().map(|v| f64::from(*v)).collect();
+            let mut sums: Vec<f64> = left;
+            comm.all_reduce_sum_f64(&mut sums)?;
+            let mut fed: Vec<f64> = input.iter().map(|v| f64::from(*v)).collect();
+            comm.all_reduce_sum_f64(&mut fed)?;
+            for i in 0..3000 {
+                totals[i] += f64::from(average[i]) * 4.0;
+                sum[i] += fed[i];
+                assert!((totals[i] + sums[i] - sum[i]).abs() < 1e-3 * (1.0 + sum[i].abs()), "{factor}x, value {i}");
+            }
+        }
+        Ok::<_, ReduceError>(())
+    })
+    .into_iter()
+    .for_each(Result::unwrap);
+}
+
+#[test]
+fn rings_gains_are_one_and_messages_their_own() {
+    let (mut ladder, layout, input) = (ladder(), Layout::flat(3000), input(0));
+    let factors = [2.0, 4.0, 10.0, 100.0].map(|factor| CompressionFactor::new(factor).unwrap());
+    let mut energies = Energies::new();
+    energies.clear(4);
+    let probe =
+        Probe { input: &input, slots: layout.slots(), key: Key::new(0), rank: 0, factors: &factors, per_slot: false };
+    ladder.knob().unwrap().probe(&probe, &mut energies);
+    let (total, kept) = (energies.norm2(0), energies.kept(0));
+    assert!((total - norm2(&input)).abs() < 1e-6 * total);
+    assert_eq!(kept[..2], [total; 2]);
+    assert!(kept[2] < 0.5 * total && kept[3] < kept[2] && kept[3] > 0.0, "{kept:?} of {total}");
+}

@@ -1,0 +1,259 @@
+//! A ring whose partial sums travel in 16 or 8 bits.
+//!
+//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training
+//! needs no feedback: the level between dense and sparse. The same formats [gathered](super::Gather) move `W/2` times as much. Each
+//! rank adds a rounding, so the error grows with the world; sparse messages save far more where the network is slow.
+//!
+//! **Method.** Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`. With `d` the sum that a rank received (0
+//! at the first), `x` its own values and `Q` the rounding of the format:
+//!
+//! | step | here |
+//! |---|---|
+//! | every rank but the last: sum and forward | `s = d + x` in f32; `Q(s)` travels |
+//! | the last rank | `Q(s)` is what *all* ranks take, this one included: the same bits everywhere |
+//! | `sent` | `Q(s) − d`: what this rank changed |
+//!
+//! Each rank rounds each value once, and the changes of all telescope to the sum that ranks take. So the mean of `sent` is the
+//! average whatever was lost, and `x − sent = s − Q(s)` is the loss of this rank's own rounding: what error feedback keeps is exact.
+//!
+//! Up to [`SMALL_ALL_REDUCE`] values each rank's `Q(x)` goes to every rank and is summed in f32, in rank order; `sent` is `Q(x)`.
+//!
+//! | format | `Q` |
+//! |---|---|
+//! | `bf16`, `f16` | to nearest, ties to even |
+//! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
+//!
+//! *Random bits.* `key.purpose("ring").rank(rank)` at the value's place: a rank draws once for a place.
+//!
+//! **On the wire.** On the ring `2·(W−1)/W·2d` bytes each way in 16 bits, exactly half of the dense ring's; in 8 bits
+//! `2·(W−1)/W·d·(1 + 4/256)`, and at most 4 bytes a frame. Gathered, [`Wire::bytes`] of the vector to each other rank.
+//!
+//! **Properties.** A hop errs by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on) a value, or half a step of the block's
+//! `max|s|/127` (int8, the largest value exact). That depends on other ranks' values: no class of this rank's vector alone holds,
+//! so EF21 and DIANA are refused. `stochastic` is unbiased.
+//!
+//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 alone), default off: its error is twice as large in energy,
+//! without a mean.
+//!
+//! **Deviations.** PyTorch's hooks divide by `W` before they round, which keeps f16 from overflowing and flushes more small values;
+//! they add in 16 bits where the collective does. Here sums travel, and one beyond 65504 is an
+//! [error](ReduceError::BeyondFormat) on every rank.
+//!
+//! **Reference.** `bf16_compress_hook` and `fp16_compress_hook` of PyTorch's `torch.distributed.algorithms.ddp_comm_hooks`; Horovod's
+//! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the account by rank is this crate's.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, Reducer, Ring, Round, Wire}};
+//! let mut comm = Local::world(1).remove(0);
+//! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
+//! Ring::new(Wire::Bf16).reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
+//!     input: &[1.0, 0.1], average: &mut average, sent: None }, &mut comm)?;
+//! assert_eq!(average, [1.0, 0.100_097_656]); // 0.1 ≈ 205 · 2⁻¹¹
+//! # Ok::<(), briquette_core::error::ReduceError>(())
+//! ```
+
+use std::ops::Range;
+
+use super::{Exchanged, Reducer, Round, Selection, not_finite};
+use crate::comm::{Hop, Hops, SMALL_ALL_REDUCE, expect_size};
+use crate::compress::ErrorBound;
+use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::error::{CommError, ConfigError, ReduceError};
+use crate::report::Report;
+use crate::state::Stateful;
+use crate::{CompressionFactor, Frame, Key, Layout, Session};
+
+mod wire;
+
+use wire::BLOCK;
+pub use wire::Wire;
+
+/// A ring of narrow sums; see the [module](self).
+#[derive(Debug)]
+pub struct Ring {
+    wire: Wire,
+    stochastic: bool,
+    own: Frame,
+    frames: Vec<Frame>,
+}
+
+/// One vector on its way.
+struct Vectors<'a> {
+    wire: Wire,
+    /// Where rounding is random.
+    key: Option<Key>,
+    input: &'a [f32],
+    /// What was received: the sum before this rank, then the sum of all.
+    average: &'a mut [f32],
+    sent: Option<&'a mut [f32]>,
+}
+
+impl Hops for Vectors<'_> {
+    fn bytes(&self, values: usize) -> usize {
+        self.wire.bytes(values)
+    }
+
+    fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame) {
+        frame.clear();
+        frame.resize(self.wire.bytes(place.len()), 0);
+        let (mut sums, mut rest) = ([0.0; BLOCK], &mut frame[..]);
+        for start in place.clone().step_by(BLOCK) {
+            let part = start..place.end.min(start + BLOCK);
+            let (bytes, later) = rest.split_at_mut(self.wire.bytes(part.len()));
+            self.send_block(part, hop, &mut sums, bytes);
+            rest = later;
+        }
+    }
+
+    fn collect(&mut self, place: Range<usize>, frame: &[u8]) {
+        self.wire.decode(frame, &mut self.average[place]);
+    }
+
+    fn deliver(&mut self, place: Range<usize>, frame: &[u8]) {
+        self.wire.decode(frame, &mut self.average[place]);
+    }
+}
+
+impl Vectors<'_> {
+    fn send_block(&mut self, place: Range<usize>, hop: Hop, sums: &mut [f32; BLOCK], bytes: &mut [u8]) {
+        let (sums, before) = (&mut sums[..place.len()], &mut self.average[place.clone()]);
+        if hop == Hop::Onward {
+            return self.wire.encode(before, None, bytes);
+        }
+        if hop == Hop::Start {
+            before.fill(0.0);
+        }
+        let terms = before.iter().zip(&self.input[place.clone()]);
+        sums.iter_mut().zip(terms).for_each(|(sum, (before, own))| *sum = before + own);
+        self.wire.encode(sums, self.key.map(|key| (key, place.start)), bytes);
+        if self.sent.is_none() && hop != Hop::Whole {
+            return;
+        }
+        self.wire.decode(bytes, sums);
+        if let Some(sent) = &mut self.sent {
+            let change = sums.iter().zip(&*before).map(|(after, before)| after - before);
+            sent[place].iter_mut().zip(change).for_each(|(sent, change)| *sent = change);
+        }
+        if hop == Hop::Whole {
+            before.copy_from_slice(sums);
+        }
+    }
+}
+
+impl Ring {
+    /// Rounds to nearest.
+    pub fn new(wire: Wire) -> Self {
+        Ring { wire, stochastic: false, own: Frame::new(), frames: Vec::new() }
+    }
+
+    /// In 8 bits, rounds at random: unbiased.
+    pub fn stochastic() -> Self {
+        Ring { stochastic: true, ..Ring::new(Wire::Int8) }
+    }
+
+    /// All ranks' values to every rank: one latency, for short vectors. With one rank, however long.
+    fn gather(&mut self, mut vectors: Vectors<'_>, comm: &mut Session) -> Result<(), CommError> {
+        let (rank, len) = (comm.rank(), vectors.input.len());
+        vectors.send(0..len, Hop::Start, &mut self.own);
+        comm.all_gather(&self.own, &mut self.frames)?;
+        let mut values = [0.0; BLOCK];
+        for (from, frame) in self.frames.iter().enumerate() {
+            // The session leaves this rank's own place empty.
+            let frame = if from == rank { &self.own } else { frame };
+            expect_size(comm, from, self.wire.bytes(len), frame)?;
+            for (frame, sums) in frame.chunks(self.wire.bytes(BLOCK)).zip(vectors.average.chunks_mut(BLOCK)) {
+                self.wire.decode(frame, &mut values[..sums.len()]);
+                sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stateful for Ring {}
+
+impl Reducer for Ring {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let Round { slots, input, average, sent, .. } = round;
+        let (rank, world) = (comm.rank(), comm.world());
+        let key = self.stochastic.then(|| round.key.purpose("ring").rank(rank));
+        let mut vectors = Vectors { wire: self.wire, key, input, average: &mut *average, sent };
+        let exchanged = Exchanged::count(comm, Selection::All, |comm| {
+            Ok(match world == 1 || input.len() <= SMALL_ALL_REDUCE {
+                true => self.gather(vectors, comm)?,
+                false => comm.all_reduce_by(input.len(), &mut vectors)?,
+            })
+        })?;
+        let weight = 1.0 / world as f32;
+        if weight != 1.0 {
+            average.iter_mut().for_each(|v| *v *= weight);
+        }
+        // The same bits, and so the same error, on every rank.
+        match (not_finite(average, slots), self.wire) {
+            (None, _) => Ok(exchanged),
+            (Some(slot), Wire::F16) => Err(ReduceError::BeyondFormat { slot, format: "f16", largest: 65_504.0 }),
+            (Some(slot), Wire::Bf16 | Wire::Int8) => Err(ReduceError::Overflow { slot }),
+        }
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.factor = Some(CompressionFactor::of_bits(self.wire.bits()));
+    }
+}
+
+/// Settings of [`Ring`].
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RingConfig {
+    /// How sums travel.
+    pub format: Wire,
+    /// Round at random.
+    pub stochastic: bool,
+}
+
+impl Described for RingConfig {
+    const NAME: &'static str = "ring";
+    const SETTINGS: &'static str = "bf16|f16|int8[,stochastic=true]";
+    const HELP: &'static str = "an all-reduce of sums in 16 or 8 bits; int8 rounds to nearest, or at random (bf16)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.stochastic && self.format != Wire::Int8 {
+            return Err(ConfigError::Conflict(
+                "reducer ring rounds at random in 8 bits alone: use format int8, or omit stochastic".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn representatives() -> Vec<Self> {
+        let nearest = [Wire::Bf16, Wire::F16, Wire::Int8].map(|format| RingConfig { format, stochastic: false });
+        [&nearest[..], &[RingConfig { format: Wire::Int8, stochastic: true }]].concat()
+    }
+}
+
+impl ReducerSettings for RingConfig {
+    fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
+        Ok(Box::new(Ring { stochastic: self.stochastic, ..Ring::new(self.format) }))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: false,
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// What a rank loses is of a sum that other ranks' values are in.
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! How partial sums are written for the next rank: 16 bits a value, or 8 bits with a scale a block.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::Key;
+
+/// Values encoded at a time, in the first-level cache; a whole number of blocks.
+pub(super) const BLOCK: usize = 1024;
+
+/// Values that share a scale in 8 bits.
+pub(super) const SCALED: usize = 256;
+
+/// A number format of the [`Ring`](super::Ring)'s frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// bfloat16: 8 significant bits, the range of `f32`.
+    #[default]
+    Bf16,
+    /// IEEE binary16: 11 significant bits, up to 65504 and in steps of 6e-8 below 6e-5.
+    F16,
+    /// 255 evenly spaced numbers between plus and minus the largest magnitude of 256 values, which is exact.
+    Int8,
+}
+
+impl Wire {
+    /// Bytes of so many values that lie in one frame.
+    ///
+    /// ```
+    /// use briquette_core::reduce::Wire;
+    /// assert_eq!([Wire::Bf16, Wire::F16, Wire::Int8].map(|wire| wire.bytes(1000)), [2000, 2000, 1000 + 4 * 4]);
+    /// ```
+    pub fn bytes(self, values: usize) -> usize {
+        match self {
+            Wire::Bf16 | Wire::F16 => 2 * values,
+            Wire::Int8 => values + 4 * values.div_ceil(SCALED),
+        }
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        if self == Wire::Int8 { 8 } else { 16 }
+    }
+
+    /// Writes up to [`BLOCK`] values into as many [`bytes`](Self::bytes); in 8 bits rounded at random where a key names the place.
+    /// To nearest, what is decoded of them gives the same bytes again.
+    pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
+        match self {
+            Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
+            Wire::F16 => {
+                let mut halves = [f16::ZERO; BLOCK];
+                let halves = &mut halves[..values.len()];
+                halves.convert_from_f32_slice(values);
+                bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
+            }
+            Wire::Int8 => {
+                let mut noise = [HALF; BLOCK];
+                if let Some((key, place)) = random {
+                    draw(key, place, &mut noise[..values.len()]);
+                }
+                to_int8(values, &noise[..values.len()], bytes);
+            }
+        }
+    }
+
+    /// Writes the values of a frame.
+    pub(super) fn decode(self, frame: &[u8], out: &mut [f32]) {
+        match self {
+            Wire::Bf16 => from_bf16(frame.as_chunks().0, out),
+            Wire::F16 => {
+                let mut halves = [f16::ZERO; BLOCK];
+                for (bytes, out) in frame.as_chunks().0.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    let halves = &mut halves[..out.len()];
+                    halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = f16::from_le_bytes(*bytes));
+                    halves.convert_to_f32_slice(out);
+                }
+            }
+            Wire::Int8 => from_int8(frame, out),
+        }
+    }
+}
+
+/// To nearest, ties to even: half of the last place is added, less a little where the last place is even. Beyond the largest
+/// number is infinity; what is no number stays none.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn to_bf16(values: &[f32], out: &mut [[u8; 2]]) {
+    for (bytes, value) in out.iter_mut().zip(values) {
+        let magnitude = (value.to_bits() & 0x7fff_ffff).min(0x7fc0_0000);
+        let rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
+        *bytes = ((rounded | (value.to_bits() >> 31) << 15) as u16).to_le_bytes();
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn from_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
+    for (value, bytes) in out.iter_mut().zip(bytes) {
+        *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    }
+}
+
+/// What is added to a number of steps before it is rounded down, in place of a draw: to nearest.
+const HALF: f32 = 0.5;
+
+/// Uniform in the middles of 65 536 parts of a step. A place is drawn for once in an exchange, by one rank.
+fn draw(key: Key, place: usize, noise: &mut [f32]) {
+    let mut bits = [0_u16; BLOCK];
+    let bits = &mut bits[..noise.len()];
+    key.lanes(place).halves(bits);
+    noise.iter_mut().zip(bits).for_each(|(noise, bits)| *noise = (f32::from(*bits) + 0.5) / 65_536.0);
+}
+
+/// A block's scale is its largest magnitude, as bits: of those, unlike floats, what is no number is the largest.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn to_int8(values: &[f32], noise: &[f32], out: &mut [u8]) {
+    for ((values, noise), out) in values.chunks(SCALED).zip(noise.chunks(SCALED)).zip(out.chunks_mut(4 + SCALED)) {
+        let largest = f32::from_bits(values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff)));
+        let per_step = LEVELS / largest;
+        // A block so small that its steps have no inverse is rounded to zeros.
+        let (scale, per_step) = if per_step == f32::INFINITY { (0.0, 0.0) } else { (largest, per_step) };
+        let (bytes, codes) = out.split_at_mut(4);
+        bytes.copy_from_slice(&scale.to_le_bytes());
+        for ((code, value), noise) in codes.iter_mut().zip(values).zip(noise) {
+            // Between −127.5 and 128: less a half, adding 1.5·2²³ leaves the nearest integer in the lowest bits.
+            let steps = (value * per_step + (noise - HALF)).clamp(-LEVELS, LEVELS);
+            *code = (steps + 12_582_912.0).to_bits() as u8;
+        }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn from_int8(bytes: &[u8], out: &mut [f32]) {
+    for (bytes, out) in bytes.chunks(4 + SCALED).zip(out.chunks_mut(SCALED)) {
+        let (scale, codes) = bytes.split_at(4);
+        let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
+        for (value, code) in out.iter_mut().zip(codes) {
+            *value = f32::from(*code as i8) * (1.0 / LEVELS) * scale;
+        }
+    }
+}
+
+/// Steps on either side of 0.
+const LEVELS: f32 = 127.0;
+
+// So that the largest magnitude of a block is exact, and none is larger.
+const _: () = assert!(LEVELS * (1.0 / LEVELS) == 1.0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn coded(wire: Wire, values: &[f32], random: Option<(Key, usize)>) -> (Vec<u8>, Vec<f32>) {
+        let (mut bytes, mut out) = (vec![0; wire.bytes(values.len())], vec![0.0; values.len()]);
+        wire.encode(values, random, &mut bytes);
+        wire.decode(&bytes, &mut out);
+        (bytes, out)
+    }
+
+    #[test]
+    fn values_by_hand() {
+        // 1 + 2⁻⁸ lies halfway between 1 and 1 + 2⁻⁷: ties to even. bfloat16 has 7 bits after the point.
+        let x = [1.0 + 2_f32.powi(-8), 1.0 + 3.0 * 2_f32.powi(-8), -2.0, f32::MAX];
+        assert_eq!(coded(Wire::Bf16, &x, None).1, [1.0, 1.0 + 2_f32.powi(-6), -2.0, f32::INFINITY]);
+        assert_eq!(coded(Wire::F16, &[65_519.0, -65_520.0], None).1, [65_504.0, f32::NEG_INFINITY]);
+        // The largest is 254: steps of 2. 3/2 and 5/2 tie to 2, −1/2 to 0, and −130/2 is −65 steps.
+        let (bytes, out) = coded(Wire::Int8, &[3.0, 5.0, -1.0, -130.0, 254.0], None);
+        assert_eq!(bytes, [&254_f32.to_le_bytes()[..], &[2, 2, 0, -65_i8 as u8, 127]].concat());
+        let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
+        assert!(out.iter().zip([4.0, 4.0, 0.0, -130.0, 254.0]).all(|(a, b)| near(*a, b)), "{out:?}");
+    }
+
+    /// The bits of every magnitude, twins, blocks that are too small, and what is no number.
+    fn vectors() -> Vec<Vec<f32>> {
+        let all: Vec<f32> = (0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))).collect();
+        let finite = |limit: f32| all.iter().copied().filter(|v| v.abs() < limit).take(1024).collect::<Vec<f32>>();
+        let mut vectors: Vec<_> = [f32::MAX, 1.0, 1e-30, 1e-36, 1e-37, 1e-40].map(finite).into();
+        vectors.push((0..1000).map(|i| (i as f32 * 0.37).sin() * 3e-3).collect());
+        vectors.push(vec![f32::MAX, -f32::MAX, 1.0]);
+        vectors
+    }
+
+    #[test]
+    fn what_is_decoded_encodes_to_the_same_bytes() {
+        for wire in [Wire::Bf16, Wire::F16, Wire::Int8] {
+            for random in [None, Some((Key::new(1), 3))] {
+                for x in vectors() {
+                    let (bytes, out) = coded(wire, &x, random);
+                    assert_eq!(coded(wire, &out, None).0, bytes, "{wire:?}, {random:?}, {:?}", &x[..3]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sixteen_bits_are_those_of_the_scalar_conversions() {
+        for x in vectors() {
+            let twin: Vec<u8> = x.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+            assert_eq!(coded(Wire::Bf16, &x, None).0, twin);
+            let twin: Vec<u8> = x.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+            assert_eq!(coded(Wire::F16, &x, None).0, twin);
+        }
+    }
+
+    #[test]
+    fn eight_bits_err_by_half_a_step_and_at_random_by_less_than_a_step() {
+        for x in vectors() {
+            for random in [None, Some((Key::new(1), 3))] {
+                let (_, out) = coded(Wire::Int8, &x, random);
+                for (x, out) in x.chunks(SCALED).zip(out.chunks(SCALED)) {
+                    let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                    let parts = if random.is_some() { 127.0 } else { 254.0 };
+                    let bound = (f64::from(largest) / parts * 1.001).max(3.8e-37);
+                    assert!(x.iter().zip(out).all(|(a, b)| (f64::from(*a) - f64::from(*b)).abs() <= bound));
+                    assert!(out.iter().all(|v| v.abs() <= largest));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_makes_its_block_none_whatever_the_format() {
+        for wire in [Wire::Bf16, Wire::F16, Wire::Int8] {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7fff_ffff)] {
+                let (bytes, out) = coded(wire, &[1.0, bad, 2.0], None);
+                assert!(!out[1].is_finite(), "{wire:?} {bad}: {out:?}");
+                assert!(wire == Wire::Int8 || coded(wire, &out, None).0 == bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_at_random_has_no_mean_error() {
+        let x: Vec<f32> = (0..300).map(|i| (i as f32 * 0.7).sin()).collect();
+        let (draws, mut sums) = (4000, vec![0.0; 300]);
+        for draw in 0..draws {
+            let (_, out) = coded(Wire::Int8, &x, Some((Key::new(7).step(draw), 0)));
+            sums.iter_mut().zip(out).for_each(|(sum, v)| *sum += f64::from(v));
+        }
+        // A step is 1/127: its draws deviate by at most half of it; five standard deviations of the mean.
+        let bound = 5.0 * 0.5 / 127.0 / (draws as f64).sqrt();
+        let off = x.iter().zip(&sums).map(|(x, sum)| (sum / draws as f64 - f64::from(*x)).abs()).fold(0.0, f64::max);
+        assert!(off < bound, "{off} {bound}");
+        // To nearest, some of them are off by more.
+        let (_, out) = coded(Wire::Int8, &x, None);
+        assert!(x.iter().zip(out).any(|(x, v)| f64::from((x - v).abs()) > bound));
+    }
+}
