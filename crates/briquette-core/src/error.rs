@@ -1,18 +1,24 @@
 //! Errors that say who, what and where: rank, slot, step, expected, got.
 
+use std::time::Duration;
+
 use crate::comm::Scope;
 
 /// A session could not finish an operation. It is of no further use after one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// The other side said nothing for too long.
-    #[error("rank {rank} waited {seconds:.1} s for rank {other} during {during}: deadline passed{}", note(last_seen))]
+    /// Another rank, or any of several, sent nothing for too long.
+    #[error(
+        "rank {rank} waited {seconds:.1} s for {} during {during}: deadline passed{}",
+        any_of(others),
+        note(last_seen)
+    )]
     Deadline {
         /// Who waited.
         rank: usize,
-        /// For whom.
-        other: usize,
+        /// The ranks of which it waited for one.
+        others: Vec<usize>,
         /// What was going on.
         during: Scope,
         /// How long, in seconds.
@@ -82,6 +88,32 @@ pub enum CommError {
         /// Bytes received.
         got: usize,
     },
+}
+
+impl CommError {
+    /// Rank `rank` waited in vain for one of `others`, of which nothing is known.
+    pub fn deadline(rank: usize, others: &[usize], during: Scope, waited: Duration) -> CommError {
+        let (mut others, seconds) = (others.to_vec(), waited.as_secs_f64());
+        others.sort_unstable();
+        CommError::Deadline { rank, others, during, seconds, last_seen: None }
+    }
+
+    /// The reason that the other ranks are stopped with, where this error is a missed deadline; otherwise the error itself.
+    pub fn reason(&self) -> String {
+        match self {
+            CommError::Deadline { others, seconds, .. } => {
+                format!("waited {seconds:.1} s for {}: deadline passed", any_of(others))
+            }
+            error => error.to_string(),
+        }
+    }
+}
+
+fn any_of(ranks: &[usize]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        ranks => format!("any of ranks {}", ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 fn note(last_seen: &Option<String>) -> String {

@@ -219,11 +219,11 @@ impl Endpoint {
         })
     }
 
-    /// Waited for rank `other` until the deadline.
-    fn overdue(&mut self, other: usize, during: Scope) -> CommError {
-        let seconds = self.deadline.as_secs_f64();
-        self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
-        CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
+    /// Waited for one of `others` until the deadline.
+    fn overdue(&mut self, others: &[usize], during: Scope) -> CommError {
+        let error = CommError::deadline(self.rank, others, during, self.deadline);
+        self.abort(during, &error.reason());
+        error
     }
 
     fn waits_for_room(&self, to: usize) -> bool {
@@ -253,7 +253,7 @@ impl Transport for Endpoint {
         self.reclaim(&mut call.pool);
         while self.waits_for_room(to) && !self.has_left(to) {
             if !wait.goes_on() {
-                return Err(self.overdue(to, call.scope));
+                return Err(self.overdue(&[to], call.scope));
             }
             self.listen()?;
             self.reclaim(&mut call.pool);
@@ -270,16 +270,17 @@ impl Transport for Endpoint {
         Ok(())
     }
 
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.listen()?;
         let mut wait = Wait::new(self.deadline);
         loop {
-            if let Some(frame) = self.take(from, &mut call.pool) {
-                return Ok(frame);
+            let first = from.iter().find_map(|rank| Some((*rank, self.take(*rank, &mut call.pool)?)));
+            if let Some(taken) = first {
+                return Ok(taken);
             }
             self.listen()?;
-            if self.peers[from].left {
-                return Err(self.left(from, call.scope));
+            if from.iter().all(|rank| self.peers[*rank].left) {
+                return Err(self.left(from[0], call.scope));
             }
             self.reclaim(&mut call.pool);
             if !wait.goes_on() {

@@ -194,8 +194,8 @@ impl Transport for Mpi {
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.endpoint.recv(from, call)
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+        self.endpoint.recv_any(from, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.flush(call)

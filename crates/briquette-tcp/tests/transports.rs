@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use briquette_tcp::{Certificates, Token};
-use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
+use briquette_testkit::suite::{
+    Threads, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them,
+};
 use briquette_testkit::{channel_suite, transport_suite};
 
 use common::{certificates, world};
@@ -27,4 +29,7 @@ channel_suite!(
 #[test]
 fn deadline_errors_name_both_ranks() {
     a_deadline_error_names_both_ranks(&Threads(|ranks| world(ranks, |rank| rank.deadline(Duration::from_millis(100)))));
+    a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| {
+        world(ranks, |rank| rank.deadline(Duration::from_millis(100)))
+    }));
 }

@@ -10,6 +10,7 @@
 //! - [`Simulated`]: sessions over `Local` with a virtual clock and a link model: real ranks and real bytes.
 //! - [`Faulty`]: a test double around a transport that fails at a chosen call.
 
+mod arrivals;
 mod background;
 mod collectives;
 mod faulty;
