@@ -105,6 +105,9 @@ pub enum Momenta {
 
 /// What ranks do together at each step.
 ///
+/// **Agreement.** Ranks agree once a step, on one header: a strategy that is given gradients and parameters has the same context
+/// in both hooks, and a rank whose parameters are not finite after the optimizer's step stops the others.
+///
 /// **State.** The hooks compute, communicate, and then change state. After an error, vector and state are as they were before
 /// the step.
 pub trait SyncStrategy: Stateful + Send {
@@ -162,7 +165,8 @@ pub trait SyncStrategy: Stateful + Send {
         Some(parameters.to_vec())
     }
 
-    /// What the last exchange did.
+    /// What the last step's exchanges did. At a step that exchanges gradients and parameters it is asked for after each, and the
+    /// second time is to state both.
     fn report(&self, report: &mut Report);
 }
 
