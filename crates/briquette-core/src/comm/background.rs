@@ -106,7 +106,7 @@ impl Session {
         channel: usize,
         job: impl FnOnce(&mut Session) -> T + Send + 'static,
     ) -> Pending<T> {
-        let (sender, result) = mpsc::channel();
+        let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
         let channels = self.background.len();
         let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, channels)).unwrap_or_default();

@@ -29,7 +29,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
-use crate::reduce::AgreedStep;
+use crate::reduce::{AgreedStep, not_finite};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
@@ -76,6 +76,12 @@ impl Plan {
     pub fn exchanges(&self) -> bool {
         self.gradients || self.parameters || self.agrees == Agrees::World
     }
+}
+
+/// That what is this rank's own after an exchange is finite.
+fn check_own(values: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
+    let (step, rank) = (cx.agreed_step.step, comm.rank());
+    not_finite(values, cx.slots).map_or(Ok(()), |slot| Err(SyncError::Diverged { step, rank, slot }))
 }
 
 /// Steps from one header to the next of a strategy that needs none: so requests to stop are agreed, and every rank's losses known.
