@@ -6,7 +6,7 @@ use briquette_core::error::CommError;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::{Message, Status};
 use mpi::topology::{Process, SimpleCommunicator};
-use mpi::traits::{Communicator as _, MatchedReceiveVec, Source};
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _, MatchedReceiveVec, Root as _, Source};
 use mpi::{Rank, Tag};
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,6 +33,8 @@ const LEFT: Tag = 3;
 pub(crate) struct Endpoint {
     rank: usize,
     comm: SimpleCommunicator,
+    /// The number of each rank's machine.
+    machines: Vec<usize>,
     peers: Vec<Peer>,
     /// Frames of this rank to itself; MPI does not see them.
     own: VecDeque<Frame>,
@@ -70,10 +72,17 @@ struct Peer {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// This process's rank in `comm`, which no other code uses.
+    /// This process's rank in `comm`, which no other code uses. Ranks that share memory are on one machine; asking MPI waits for
+    /// every rank, without a deadline.
     pub(crate) fn new(comm: SimpleCommunicator, deadline: Duration) -> Endpoint {
         let world = comm.size() as usize;
+        let (machine, mut machines) = (comm.split_shared(comm.rank()), vec![0 as Rank; world]);
+        let mut first = comm.rank();
+        machine.process_at_rank(0).broadcast_into(&mut first);
+        comm.all_gather_into(&first, &mut machines[..]);
+        let machines = machines.into_iter().map(|first| first as usize).collect();
         Endpoint {
+            machines,
             rank: comm.rank() as usize,
             comm,
             peers: (0..world).map(|_| Peer::default()).collect(),
@@ -239,6 +248,10 @@ impl Transport for Endpoint {
 
     fn world(&self) -> usize {
         self.peers.len()
+    }
+
+    fn machine(&self, rank: usize) -> usize {
+        self.machines[rank]
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {

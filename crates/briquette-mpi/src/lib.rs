@@ -191,6 +191,9 @@ impl Transport for Mpi {
     fn world(&self) -> usize {
         self.endpoint.world()
     }
+    fn machine(&self, rank: usize) -> usize {
+        self.endpoint.machine(rank)
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.send(to, frame, call)
     }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::control::Command;
 use crate::frame::{Kind, Tag};
 use crate::link::{Link, SocketBytes};
+use crate::meter::{SocketMeter, sum};
 use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
@@ -54,21 +55,6 @@ pub(crate) struct Channel {
     poll: mio::Poll,
 }
 
-/// Shows what has gone over a rank's sockets; see [`Tcp::meter`].
-#[derive(Debug, Clone)]
-pub struct SocketMeter(Arc<Mutex<Vec<SocketBytes>>>);
-
-impl SocketMeter {
-    /// Of all channels, as of the end of the last collective on each.
-    pub fn read(&self) -> SocketBytes {
-        sum(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied())
-    }
-
-    fn set(&self, channel: usize, bytes: SocketBytes) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[channel] = bytes;
-    }
-}
-
 pub(crate) struct Parts {
     /// At least one.
     pub(crate) channels: VecDeque<Channel>,
@@ -94,7 +80,7 @@ impl Channel {
 impl Tcp {
     pub(crate) fn new(parts: Parts) -> Tcp {
         let Parts { mut channels, shared, commands, control, deadline, limits, clock } = parts;
-        let meter = SocketMeter(Arc::new(Mutex::new(vec![SocketBytes::default(); channels.len()])));
+        let meter = SocketMeter::new(channels.len());
         let Channel { links, poll } = channels.pop_front().expect("the first channel");
         Tcp {
             rank: shared.rank,
@@ -299,6 +285,10 @@ impl Transport for Tcp {
         self.links.len()
     }
 
+    fn machine(&self, rank: usize) -> usize {
+        self.shared.machines[rank]
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.check(call.scope)?;
         if frame.len() > self.limits.frame {
@@ -386,15 +376,6 @@ impl Drop for Tcp {
             join_within(control, LEAVING);
         }
     }
-}
-
-fn sum(all: impl Iterator<Item = SocketBytes>) -> SocketBytes {
-    all.fold(SocketBytes::default(), |sum, SocketBytes { written, read, frames_sent, frames_received }| SocketBytes {
-        written: sum.written + written,
-        read: sum.read + read,
-        frames_sent: sum.frames_sent + frames_sent,
-        frames_received: sum.frames_received + frames_received,
-    })
 }
 
 /// Waits for a thread, but not forever.

@@ -65,6 +65,9 @@ impl Transport for Faulty {
     fn world(&self) -> usize {
         self.inner.world()
     }
+    fn machine(&self, rank: usize) -> usize {
+        self.inner.machine(rank)
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.count(call.scope)?;
         self.inner.send(to, frame, call)

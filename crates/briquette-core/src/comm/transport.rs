@@ -21,6 +21,11 @@ pub trait Transport: Send {
     /// How many ranks there are.
     fn world(&self) -> usize;
 
+    /// A number of the machine that a rank runs on: ranks with the same one share it. By default each has its own.
+    fn machine(&self, rank: usize) -> usize {
+        rank
+    }
+
     /// Queues a frame for rank `to`, which is below `world()`; waits, until the deadline, while the queue is full.
     ///
     /// # Errors
