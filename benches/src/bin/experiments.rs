@@ -156,6 +156,15 @@ impl Which {
         if let Which::Strategies = self { "strategies" } else { self.trainer() }
     }
 
+    /// A row may have a clock of its own.
+    fn flags(self, row: &str) -> String {
+        let common = self.common();
+        match row.contains("--clock") {
+            true => format!("{} {row}", common.replace(" --clock fixed:50ms", "")),
+            false => format!("{common} {row}"),
+        }
+    }
+
     fn common(self) -> &'static str {
         match self {
             Which::Cifar | Which::Compressors => {
@@ -201,7 +210,7 @@ fn work(cli: &Cli, queue: &Mutex<std::vec::IntoIter<(u64, Row)>>) -> Result<()> 
 }
 
 fn flags(cli: &Cli, row: &str, seed: u64) -> String {
-    format!("{} {row} --seed {seed}", cli.table.common())
+    format!("{} --seed {seed}", cli.table.flags(row))
 }
 
 fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
@@ -275,7 +284,7 @@ fn print(cli: &Cli) -> Result<()> {
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,
-            flags: format!("{} {} {flags}", cli.table.trainer(), cli.table.common()),
+            flags: format!("{} {}", cli.table.trainer(), cli.table.flags(flags)),
         };
         table.add_row(line.cells());
         csv.as_mut().map(|csv| csv.serialize(&line)).transpose()?;

@@ -1,96 +1,8 @@
 //! Errors that say who, what and where: rank, slot, step, expected, got.
 
-use crate::comm::Scope;
+mod comm;
 
-/// A session could not finish an operation. It is of no further use after one.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommError {
-    /// The other side said nothing for too long.
-    #[error("rank {rank} waited {seconds:.1} s for rank {other} during {during}: deadline passed{}", note(last_seen))]
-    Deadline {
-        /// Who waited.
-        rank: usize,
-        /// For whom.
-        other: usize,
-        /// What was going on.
-        during: Scope,
-        /// How long, in seconds.
-        seconds: f64,
-        /// What is known of the other side, where the transport knows anything.
-        last_seen: Option<String>,
-    },
-    /// Some rank called [`abort`](crate::comm::Session::abort), panicked, or failed.
-    #[error("rank {by} stopped the run during {during}: {reason}")]
-    Aborted {
-        /// The rank that stopped the run.
-        by: usize,
-        /// What *that* rank was doing.
-        during: Scope,
-        /// Its own words.
-        reason: String,
-    },
-    /// The other side is gone.
-    #[error("rank {other}{} lost during {during}: {cause}", place(address))]
-    Lost {
-        /// Who noticed.
-        rank: usize,
-        /// Who is gone.
-        other: usize,
-        /// Where that was, if it was elsewhere.
-        address: Option<String>,
-        /// What was going on.
-        during: Scope,
-        /// The transport's words.
-        cause: String,
-    },
-    /// A rank has no such channel for exchanges in the background.
-    #[error("rank {rank} cannot exchange on channel {channel}: {cause}")]
-    Channel {
-        /// Whose transport.
-        rank: usize,
-        /// The channel.
-        channel: usize,
-        /// Why not, and what to do.
-        cause: String,
-    },
-    /// Two ranks are not doing the same thing.
-    #[error(
-        "rank {rank} is at {during}, rank {other} at {theirs}: every rank must make the same calls in the same order"
-    )]
-    OutOfStep {
-        /// Who received.
-        rank: usize,
-        /// Who sent.
-        other: usize,
-        /// What this rank was doing.
-        during: Scope,
-        /// What the other rank was doing as it sent.
-        theirs: String,
-    },
-    /// A frame of an unexpected size.
-    #[error("rank {rank} got {got} bytes from rank {other} during {during}, expected {expected}")]
-    Size {
-        /// Who received.
-        rank: usize,
-        /// Who sent.
-        other: usize,
-        /// What was going on.
-        during: Scope,
-        /// Bytes expected.
-        expected: usize,
-        /// Bytes received.
-        got: usize,
-    },
-}
-
-fn note(last_seen: &Option<String>) -> String {
-    last_seen.as_ref().map_or_else(String::new, |known| format!("; {known}"))
-}
-
-fn place(address: &Option<String>) -> String {
-    address.as_ref().map_or_else(String::new, |address| format!(" ({address})"))
-}
+pub use comm::CommError;
 
 /// Bytes that are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -263,6 +175,20 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
+    /// What a strategy made of this rank's own parameters is not finite, where those of other ranks may be: they learn of it
+    /// when the session is aborted.
+    #[error(
+        "step {step}: rank {rank}: the exchange leaves a value that is not finite in `{slot}`: parameters, or a momentum over them, \
+         exceed the largest number. Lower the learning rate, or clip gradients"
+    )]
+    Diverged {
+        /// The optimizer step.
+        step: u64,
+        /// This rank.
+        rank: usize,
+        /// The slot's path.
+        slot: String,
+    },
     /// Ranks disagree about where they are.
     #[error("rank {rank} is at step {got}, this rank at step {expected}: every rank must take every step")]
     OutOfStep {
@@ -318,7 +244,7 @@ pub enum SyncError {
 impl SyncError {
     /// Whether every rank finds it by itself, in the step header and before anything has changed: no rank need stop another.
     pub fn is_everyones(&self) -> bool {
-        !matches!(self, SyncError::Reduce { .. })
+        !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
     }
 }
 

@@ -285,6 +285,12 @@ impl<T: Default> Staged<T> {
 }
 
 impl Staged<Vec<f32>> {
+    /// Empties a memory at once, and drops what is staged; its storage is kept.
+    pub fn clear(&mut self) {
+        self.now.clear();
+        (self.staged, self.fresh) = (false, false);
+    }
+
     /// Gives a memory that is empty its length, in zeros, and the next one the same.
     ///
     /// # Errors

@@ -105,7 +105,11 @@ fn run(config: &Config, world: usize) -> Memory {
                 held = look(&mut comm, &HELD)?;
             }
             refill(&mut vector, &mut random);
-            let header = Header { step, samples: 1, loss: Some(1.0), ..Header::default() };
+            if step == 0 {
+                strategy.begin(&vector);
+            }
+            let (loss, learning_rate) = (Some(1.0), Some(0.1));
+            let header = Header { step, samples: 1, loss, learning_rate, ..Header::default() };
             let agreed = agree(&header, agreed_step.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
             let context = Context {
                 key: Key::new(1),
@@ -119,6 +123,7 @@ fn run(config: &Config, world: usize) -> Memory {
                 strategy.after_step(&mut vector, &context, &mut comm)?;
             }
             strategy.commit();
+            strategy.after_commit(&context, &mut comm);
             agreed_step = Some(agreed.agreed_step);
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;
@@ -203,7 +208,15 @@ fn table() -> Vec<Row> {
         let bucket_values = Some(1 << 10);
         Config::every_step(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
     };
+    let strategy = |text: &str| Config { strategy: text.parse().expect("a strategy"), ..Config::default() };
     vec![
+        // A frame is as long as the parameters.
+        row("SGP", strategy("sgp"), 3.0, 0.001, false),
+        // Anchor and momentum, present and next, and the difference.
+        row("SlowMo", strategy("slowmo:1"), 5.0, 0.001, true),
+        row("SlowMo over SGP", strategy("slowmo:period=2,base=sgp"), 8.0, 0.001, true),
+        // Anchor, momentum and input, present and next, and what the exchange owns.
+        row("Overlap-Local-SGD", strategy("overlap-local-sgd:1"), 8.0, 0.001, true),
         row("local SGD", Config::local_sgd(1), 1.0, 0.001, true),
         row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),
         row("scaled sign, error feedback", exchange(gather("sign"), Feedback::Error), 3.0, 0.033, false),

@@ -121,9 +121,9 @@ impl Transport for Noting {
         self.buckets.lock().unwrap().push((self.channel, call.scope.bucket));
         self.inner.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.buckets.lock().unwrap().push((self.channel, call.scope.bucket));
-        self.inner.recv(from, call)
+        self.inner.recv_any(from, call)
     }
     fn abort(&mut self, during: Scope, reason: &str) {
         self.inner.abort(during, reason);
@@ -248,8 +248,8 @@ fn without_channels_buckets_are_exchanged_one_after_another() {
         fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
             self.0.send(to, frame, call)
         }
-        fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-            self.0.recv(from, call)
+        fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+            self.0.recv_any(from, call)
         }
         fn abort(&mut self, during: Scope, reason: &str) {
             self.0.abort(during, reason);

@@ -1,7 +1,9 @@
 //! Core's transports are held to the facts that hold for every transport.
 
 use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Session, Simulated};
-use briquette_testkit::suite::{Threads, a_deadline_error_names_both_ranks};
+use briquette_testkit::suite::{
+    Threads, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them,
+};
 use briquette_testkit::{channel_suite, transport_suite};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,4 +61,7 @@ fn deadline_errors_name_both_ranks() {
     a_deadline_error_names_both_ranks(&Threads(|ranks| impatient(ranks).build()));
     a_deadline_error_names_both_ranks(&Threads(|ranks| simulated(impatient(ranks), fixed())));
     a_deadline_error_names_both_ranks(&Threads(|ranks| faulty(impatient(ranks))));
+    a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| impatient(ranks).build()));
+    a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| simulated(impatient(ranks), fixed())));
+    a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| faulty(impatient(ranks))));
 }

@@ -6,7 +6,7 @@
 use briquette_core::comm::{Session, Transport};
 use briquette_core::error::CommError;
 use briquette_mpi::{Mpi, MpiError};
-use briquette_testkit::suite::{Fact, Launch, Results, a_deadline_error_names_both_ranks, facts};
+use briquette_testkit::suite::{Fact, Launch, Results, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them, facts};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -60,6 +60,8 @@ fn main() -> Result<(), MpiError> {
     launch.deadline = Duration::from_secs(1);
     let name = "a_deadline_error_names_both_ranks";
     run(&launch, Fact { name, stops: true, check: a_deadline_error_names_both_ranks });
+    let name = "a_wait_for_any_rank_in_vain_names_all_of_them";
+    run(&launch, Fact { name, stops: true, check: a_wait_for_any_rank_in_vain_names_all_of_them });
     if rank == 0 {
         println!("{held} facts hold in worlds of up to {world} ranks");
     }

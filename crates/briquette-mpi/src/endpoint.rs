@@ -6,7 +6,7 @@ use briquette_core::error::CommError;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::{Message, Status};
 use mpi::topology::{Process, SimpleCommunicator};
-use mpi::traits::{Communicator as _, MatchedReceiveVec, Source};
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _, MatchedReceiveVec, Root as _, Source};
 use mpi::{Rank, Tag};
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,6 +33,8 @@ const LEFT: Tag = 3;
 pub(crate) struct Endpoint {
     rank: usize,
     comm: SimpleCommunicator,
+    /// The number of each rank's machine.
+    machines: Vec<usize>,
     peers: Vec<Peer>,
     /// Frames of this rank to itself; MPI does not see them.
     own: VecDeque<Frame>,
@@ -70,10 +72,17 @@ struct Peer {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// This process's rank in `comm`, which no other code uses.
+    /// This process's rank in `comm`, which no other code uses. Ranks that share memory are on one machine; asking MPI waits for
+    /// every rank, without a deadline.
     pub(crate) fn new(comm: SimpleCommunicator, deadline: Duration) -> Endpoint {
         let world = comm.size() as usize;
+        let (machine, mut machines) = (comm.split_shared(comm.rank()), vec![0 as Rank; world]);
+        let mut first = comm.rank();
+        machine.process_at_rank(0).broadcast_into(&mut first);
+        comm.all_gather_into(&first, &mut machines[..]);
+        let machines = machines.into_iter().map(|first| first as usize).collect();
         Endpoint {
+            machines,
             rank: comm.rank() as usize,
             comm,
             peers: (0..world).map(|_| Peer::default()).collect(),
@@ -219,11 +228,11 @@ impl Endpoint {
         })
     }
 
-    /// Waited for rank `other` until the deadline.
-    fn overdue(&mut self, other: usize, during: Scope) -> CommError {
-        let seconds = self.deadline.as_secs_f64();
-        self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
-        CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
+    /// Waited for one of `others` until the deadline.
+    fn overdue(&mut self, others: &[usize], during: Scope) -> CommError {
+        let error = CommError::deadline(self.rank, others, during, self.deadline);
+        self.abort(during, &error.reason());
+        error
     }
 
     fn waits_for_room(&self, to: usize) -> bool {
@@ -241,6 +250,10 @@ impl Transport for Endpoint {
         self.peers.len()
     }
 
+    fn machine(&self, rank: usize) -> usize {
+        self.machines[rank]
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.listen()?;
         if frame.len() > LONGEST {
@@ -253,7 +266,7 @@ impl Transport for Endpoint {
         self.reclaim(&mut call.pool);
         while self.waits_for_room(to) && !self.has_left(to) {
             if !wait.goes_on() {
-                return Err(self.overdue(to, call.scope));
+                return Err(self.overdue(&[to], call.scope));
             }
             self.listen()?;
             self.reclaim(&mut call.pool);
@@ -270,16 +283,17 @@ impl Transport for Endpoint {
         Ok(())
     }
 
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.listen()?;
         let mut wait = Wait::new(self.deadline);
         loop {
-            if let Some(frame) = self.take(from, &mut call.pool) {
-                return Ok(frame);
+            let first = from.iter().find_map(|rank| Some((*rank, self.take(*rank, &mut call.pool)?)));
+            if let Some(taken) = first {
+                return Ok(taken);
             }
             self.listen()?;
-            if self.peers[from].left {
-                return Err(self.left(from, call.scope));
+            if from.iter().all(|rank| self.peers[*rank].left) {
+                return Err(self.left(from[0], call.scope));
             }
             self.reclaim(&mut call.pool);
             if !wait.goes_on() {

@@ -191,11 +191,14 @@ impl Transport for Mpi {
     fn world(&self) -> usize {
         self.endpoint.world()
     }
+    fn machine(&self, rank: usize) -> usize {
+        self.endpoint.machine(rank)
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.endpoint.recv(from, call)
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+        self.endpoint.recv_any(from, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.flush(call)

@@ -54,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) join_deadline: Duration,
     pub(crate) channels: usize,
+    pub(crate) machine: usize,
     cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -115,6 +116,7 @@ impl TcpBuilder {
                 certificates: None,
                 join_deadline: Duration::from_secs(120),
                 channels: 0,
+                machine: rank,
                 cancel: None,
             },
             deadline: Duration::from_secs(300),
@@ -130,10 +132,11 @@ impl TcpBuilder {
     /// [`JoinError::File`] when the token or the certificates cannot be read.
     pub fn from_environment(environment: &Environment) -> Result<TcpBuilder, JoinError> {
         let Environment { rank, world, master, port, token, token_file, tls, .. } = environment;
+        let machine = environment.machine();
         // An IPv6 address needs its brackets.
         let host =
             if master.contains(':') && !master.starts_with('[') { format!("[{master}]") } else { master.clone() };
-        let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}"));
+        let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}")).machine(machine);
         if let Some(token) = token.as_ref().map(Token::new) {
             let problem = if token.is_empty() { Some(BLANK.to_owned()) } else { token.problem() };
             if let Some(problem) = problem {
@@ -232,6 +235,13 @@ impl TcpBuilder {
         self
     }
 
+    /// A number of the machine that this rank runs on, which ranks on the same one share: for
+    /// [`Session::places`](briquette_core::Session::places). If not set, this rank's own number: a machine of its own.
+    pub fn machine(mut self, machine: usize) -> TcpBuilder {
+        self.settings.machine = machine;
+        self
+    }
+
     /// The clock behind [`now`](briquette_core::Session::now); without one it is always 0.
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
         self.clock = Some(clock);
@@ -264,11 +274,11 @@ impl TcpBuilder {
                 }
             };
             runtime.block_on(async move {
-                let World { lines, links, addresses } = match rendezvous::join(settings).await {
+                let World { lines, links, addresses, machines } = match rendezvous::join(settings).await {
                     Ok(world) => world,
                     Err(error) => return drop(result.send(Err(error))),
                 };
-                let shared = Arc::new(Shared::new(rank, addresses, wakers));
+                let shared = Arc::new(Shared::new(rank, addresses, machines, wakers));
                 let streams: Result<Vec<_>, _> =
                     links.into_iter().map(|link| link.map(|link| link.into_stream()).transpose()).collect();
                 let streams = streams.map_err(JoinError::system(rank, world, "take over a socket"));

@@ -116,7 +116,7 @@ async fn attempt(
     }
     here.set_port(port.port());
     let own_address = settings.advertise.clone().unwrap_or_else(|| here.to_string());
-    let role = Role::Join { address: own_address, channels: settings.channels };
+    let role = Role::Join { address: own_address, channels: settings.channels, machine: settings.machine };
     let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
     match greeted {
         Ok(Ok(stream)) => Ok(Master { stream, address, listener: own }),

@@ -14,6 +14,8 @@ pub mod names {
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
     /// This process's number on its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
+    /// The machine's number.
+    pub const GROUP_RANK: &str = "GROUP_RANK";
     /// Where rank 0 is: a name or an address.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
     /// The port it listens on.
@@ -39,6 +41,8 @@ pub struct Environment {
     pub world: usize,
     /// This process's number on its machine; 0 if not set.
     pub local_rank: usize,
+    /// The machine's number, where the launcher gives it.
+    pub node: Option<usize>,
     /// Rank 0's name or address.
     pub master: String,
     /// Rank 0's port.
@@ -59,11 +63,12 @@ pub struct Environment {
 /// Without the secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Environment { rank, world, local_rank, master, port, token, token_file, tls, launch, restart } = self;
+        let Environment { rank, world, local_rank, node, master, port, token, token_file, tls, launch, restart } = self;
         f.debug_struct("Environment")
             .field("rank", rank)
             .field("world", world)
             .field("local_rank", local_rank)
+            .field("node", node)
             .field("master", master)
             .field("port", port)
             .field("token", &token.as_ref().map(Token::new))
@@ -153,6 +158,7 @@ impl Environment {
             rank,
             world,
             local_rank: number(names::LOCAL_RANK, or_zero(names::LOCAL_RANK))?,
+            node: lookup(names::GROUP_RANK).map(|node| number(names::GROUP_RANK, node)).transpose()?,
             master: needed(names::MASTER_ADDR)?,
             port,
             token: lookup(names::TOKEN).filter(|token| !token.is_empty()),
@@ -161,6 +167,11 @@ impl Environment {
             launch,
             restart,
         }))
+    }
+
+    /// A number that the ranks of a machine share: the machine's own, or else its first rank, as ranks of a machine follow each other.
+    pub fn machine(&self) -> usize {
+        self.node.unwrap_or_else(|| self.rank.saturating_sub(self.local_rank))
     }
 
     /// The variables that say this, for a process to be started.
@@ -174,6 +185,7 @@ impl Environment {
             (names::MASTER_PORT, self.port.to_string()),
             (names::RESTART, self.restart.to_string()),
         ];
+        set.extend(self.node.map(|node| (names::GROUP_RANK, node.to_string())));
         set.extend(self.token.clone().map(|token| (names::TOKEN, token)));
         set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
         set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
@@ -201,6 +213,7 @@ mod tests {
             rank: 1,
             world: 3,
             local_rank: 1,
+            node: Some(3),
             master: "node-a".into(),
             port: 4000,
             token: Some("secret".into()),
@@ -212,6 +225,16 @@ mod tests {
         let set = written.variables();
         let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(read(&set), Ok(Some(written)));
+    }
+
+    #[test]
+    fn ranks_of_a_machine_have_its_number_or_that_of_its_first_rank() {
+        let rest = [("WORLD_SIZE", "8"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "7000"), ("RANK", "5")];
+        let machine = |more: &[(&str, &str)]| read(&[&rest[..], more].concat()).unwrap().unwrap().machine();
+        assert_eq!(machine(&[("LOCAL_RANK", "1"), ("GROUP_RANK", "2")]), 2);
+        assert_eq!((machine(&[("LOCAL_RANK", "1")]), machine(&[])), (4, 5));
+        let error = read(&[&rest[..], &[("GROUP_RANK", "x")]].concat()).unwrap_err().to_string();
+        assert_eq!(error, "GROUP_RANK is `x`: a whole number is needed");
     }
 
     #[test]

@@ -43,11 +43,14 @@ pub(crate) struct Introduction {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// To rank 0: this rank wants to join, accepts connections at this address, and has background channels.
+    /// To rank 0: this rank wants to join, accepts connections at this address, has background channels, and runs on this
+    /// machine.
     Join {
         address: String,
         #[serde(default)]
         channels: usize,
+        #[serde(default)]
+        machine: usize,
     },
     /// To any rank, in a world that has come together under this name: frames of this channel.
     Data {

@@ -24,8 +24,8 @@ const WRITING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// Rank 0: everyone is here, at these addresses.
-    Roster { session: String, addresses: Vec<String> },
+    /// Rank 0: everyone is here, at these addresses and on these machines.
+    Roster { session: String, addresses: Vec<String>, machines: Vec<usize> },
     /// This rank has its links.
     Ready,
     /// Rank 0: everyone has.

@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) links: Vec<Option<Secure>>,
     /// Where each rank takes calls.
     pub(crate) addresses: Vec<String>,
+    /// The number of each rank's machine.
+    pub(crate) machines: Vec<usize>,
 }
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -55,6 +57,8 @@ struct Gathering {
     lines: Lines,
     /// Where each rank takes calls; empty for those that have not come yet.
     addresses: Vec<String>,
+    /// The number of each rank's machine.
+    machines: Vec<usize>,
     /// Why no more calls can be taken.
     exhausted: Option<io::Error>,
 }
@@ -71,10 +75,11 @@ async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinE
     let calls = accept(listener, Arc::clone(&settings));
     let mut addresses = vec![String::new(); settings.world];
     addresses[0].clone_from(&settings.master);
-    let mut gathering =
-        Gathering { settings: Arc::clone(&settings), deadline, calls, lines: Lines::new(), addresses, exhausted: None };
+    let mut gathering = Gathering::new(&settings, deadline, calls);
+    gathering.addresses = addresses;
+    gathering.machines = vec![settings.machine; settings.world];
     match settings.unless_cancelled(gathering.lead()).await {
-        Ok(links) => Ok(World { lines: gathering.lines, links, addresses: gathering.addresses }),
+        Ok(links) => Ok(gathering.complete(links)),
         Err(error) => gathering.fail(error).await,
     }
 }
@@ -83,24 +88,30 @@ async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinE
 async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
     let master = settings.unless_cancelled(call_master(&settings, deadline)).await?;
     let calls = accept(master.listener, Arc::clone(&settings));
-    let mut lines = Lines::new();
-    lines.add(0, master.stream);
-    let addresses = Vec::new();
-    let mut gathering =
-        Gathering { settings: Arc::clone(&settings), deadline, calls, lines, addresses, exhausted: None };
+    let mut gathering = Gathering::new(&settings, deadline, calls);
+    gathering.lines.add(0, master.stream);
     match settings.unless_cancelled(gathering.follow(master.address)).await {
-        Ok(links) => Ok(World { lines: gathering.lines, links, addresses: gathering.addresses }),
+        Ok(links) => Ok(gathering.complete(links)),
         Err(error) => gathering.fail(error).await,
     }
 }
 
 impl Gathering {
+    fn new(settings: &Arc<Settings>, deadline: Instant, calls: Calls) -> Gathering {
+        let (settings, lines) = (Arc::clone(settings), Lines::new());
+        Gathering { settings, deadline, calls, lines, addresses: Vec::new(), machines: Vec::new(), exhausted: None }
+    }
+
+    fn complete(self, links: Vec<Option<Secure>>) -> World {
+        World { lines: self.lines, links, addresses: self.addresses, machines: self.machines }
+    }
+
     async fn lead(&mut self) -> Result<Vec<Option<Secure>>, JoinError> {
         descriptors::check(0, self.settings.world, self.settings.channels)?;
         self.gather().await?;
         let session = random_name(0)?;
-        let addresses = self.addresses.clone();
-        self.lines.tell_all(&Message::Roster { session: session.clone(), addresses }).await;
+        let (addresses, machines) = (self.addresses.clone(), self.machines.clone());
+        self.lines.tell_all(&Message::Roster { session: session.clone(), addresses, machines }).await;
         let mut unready: BTreeSet<usize> = (1..self.settings.world).collect();
         let mut links = self.mesh(&session, &mut unready).await?;
         while !unready.is_empty() {
@@ -154,17 +165,18 @@ impl Gathering {
 
     async fn follow(&mut self, master: SocketAddr) -> Result<Vec<Option<Secure>>, JoinError> {
         descriptors::check(self.settings.rank, self.settings.world, self.settings.channels)?;
-        let (session, addresses) = match timeout_at(self.deadline, self.lines.next()).await {
-            Ok((_, Event::Said(Message::Roster { session, addresses }))) => (session, addresses),
+        let (session, addresses, machines) = match timeout_at(self.deadline, self.lines.next()).await {
+            Ok((_, Event::Said(Message::Roster { session, addresses, machines }))) => (session, addresses, machines),
             Ok((rank, event)) => return Err(stopped(rank, event)),
             Err(_) => return Err(self.incomplete("rank 0 did not say who is missing".to_owned())),
         };
         let world = self.settings.world;
-        if addresses.len() != world {
-            let problem = format!("rank 0 sent {} addresses for {world} ranks", addresses.len());
+        if (addresses.len(), machines.len()) != (world, world) {
+            let (addresses, machines) = (addresses.len(), machines.len());
+            let problem = format!("rank 0 sent {addresses} addresses and {machines} machines for {world} ranks");
             return Err(JoinError::Stopped { reason: problem });
         }
-        self.addresses = addresses;
+        (self.addresses, self.machines) = (addresses, machines);
         // Where this rank found rank 0 counts, not what rank 0 calls itself.
         self.addresses[0] = master.to_string();
         let mut links = self.mesh(&session, &mut BTreeSet::new()).await?;
@@ -283,9 +295,9 @@ impl Gathering {
             Role::Join { .. } if self.lines.has(rank) => {
                 format!("rank {rank} has joined already: two processes were started as rank {rank}")
             }
-            Role::Join { address, .. } => {
+            Role::Join { address, machine, .. } => {
                 if let Ok(stream) = caller.welcome().await {
-                    self.addresses[rank] = address;
+                    (self.addresses[rank], self.machines[rank]) = (address, machine);
                     self.lines.add(rank, stream);
                 }
                 return Ok(());

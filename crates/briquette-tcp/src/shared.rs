@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) rank: usize,
     /// Where each rank takes calls.
     pub(crate) addresses: Vec<String>,
+    /// The number of each rank's machine.
+    pub(crate) machines: Vec<usize>,
     stopped: OnceLock<Stop>,
     /// Of every channel.
     wakers: Vec<mio::Waker>,
@@ -69,10 +71,10 @@ pub(crate) struct Peer {
 }
 
 impl Shared {
-    pub(crate) fn new(rank: usize, addresses: Vec<String>, wakers: Vec<mio::Waker>) -> Shared {
+    pub(crate) fn new(rank: usize, addresses: Vec<String>, machines: Vec<usize>, wakers: Vec<mio::Waker>) -> Shared {
         let peer = Peer { heard: Instant::now(), doing: Doing::default(), left: false };
         let peers = Mutex::new(vec![peer; addresses.len()]);
-        Shared { rank, addresses, stopped: OnceLock::new(), wakers, doing: Mutex::default(), peers }
+        Shared { rank, addresses, machines, stopped: OnceLock::new(), wakers, doing: Mutex::default(), peers }
     }
 
     pub(crate) fn stopped(&self) -> Option<&Stop> {

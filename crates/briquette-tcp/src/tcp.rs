@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::control::Command;
 use crate::frame::{Kind, Tag};
 use crate::link::{Link, SocketBytes};
+use crate::meter::{SocketMeter, sum};
 use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
@@ -54,21 +55,6 @@ pub(crate) struct Channel {
     poll: mio::Poll,
 }
 
-/// Shows what has gone over a rank's sockets; see [`Tcp::meter`].
-#[derive(Debug, Clone)]
-pub struct SocketMeter(Arc<Mutex<Vec<SocketBytes>>>);
-
-impl SocketMeter {
-    /// Of all channels, as of the end of the last collective on each.
-    pub fn read(&self) -> SocketBytes {
-        sum(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied())
-    }
-
-    fn set(&self, channel: usize, bytes: SocketBytes) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[channel] = bytes;
-    }
-}
-
 pub(crate) struct Parts {
     /// At least one.
     pub(crate) channels: VecDeque<Channel>,
@@ -94,7 +80,7 @@ impl Channel {
 impl Tcp {
     pub(crate) fn new(parts: Parts) -> Tcp {
         let Parts { mut channels, shared, commands, control, deadline, limits, clock } = parts;
-        let meter = SocketMeter(Arc::new(Mutex::new(vec![SocketBytes::default(); channels.len()])));
+        let meter = SocketMeter::new(channels.len());
         let Channel { links, poll } = channels.pop_front().expect("the first channel");
         Tcp {
             rank: shared.rank,
@@ -181,10 +167,11 @@ impl Tcp {
         }
     }
 
-    /// Goes on until `done` returns something; fails at the deadline, when rank `other` is gone, or when any rank stops.
+    /// Goes on until `done` returns something; fails at the deadline, when the link to one of `others` broke or all of them
+    /// left, or when any rank stops.
     fn until<T>(
         &mut self,
-        other: usize,
+        others: &[usize],
         call: &mut Call,
         mut done: impl FnMut(&mut Tcp, &mut FramePool) -> Option<T>,
     ) -> Result<T, CommError> {
@@ -196,16 +183,24 @@ impl Tcp {
             if let Some(value) = done(self, &mut call.pool) {
                 return Ok(value);
             }
-            if let Some(end) = self.links[other].as_ref().and_then(|link| link.end().cloned()) {
+            if let Some((other, end)) = self.end_of(others) {
                 return Err(self.ended(other, end, call));
             }
             if Instant::now() >= until {
-                return Err(self.overdue(other, call.scope));
+                return Err(self.overdue(others, call.scope));
             }
             if let Err(error) = self.wait(until, &mut call.pool) {
-                return Err(self.lost(other, call.scope, format!("cannot watch its sockets: {error}")));
+                return Err(self.lost(others[0], call.scope, format!("cannot watch its sockets: {error}")));
             }
         }
+    }
+
+    /// Why nothing more comes from these ranks: the first link that broke, or a goodbye where all said one.
+    fn end_of(&self, others: &[usize]) -> Option<(usize, End)> {
+        let end = |rank: usize| self.links[rank].as_ref().and_then(Link::end);
+        let broke = others.iter().find(|rank| matches!(end(**rank), Some(End::Lost(_))));
+        let left = others.first().filter(|_| others.iter().all(|rank| end(*rank).is_some()));
+        broke.or(left).and_then(|rank| Some((*rank, end(*rank)?.clone())))
     }
 
     /// The link to a rank that this one needs has ended. What the control thread receives explains more than a broken link.
@@ -227,10 +222,12 @@ impl Tcp {
         self.stop(during, Stop::Lost { by: self.rank, rank, cause })
     }
 
-    fn overdue(&mut self, other: usize, during: Scope) -> CommError {
-        let seconds = self.deadline.as_secs_f64();
-        let last_seen = self.shared.last_seen(other);
-        let error = CommError::Deadline { rank: self.rank, other, during, seconds, last_seen };
+    fn overdue(&mut self, others: &[usize], during: Scope) -> CommError {
+        let mut error = CommError::deadline(self.rank, others, during, self.deadline);
+        if let CommError::Deadline { others, last_seen, .. } = &mut error {
+            let seen: Vec<_> = others.iter().filter_map(|other| self.shared.last_seen(*other)).collect();
+            *last_seen = (!seen.is_empty()).then(|| seen.join("; "));
+        }
         self.abort(during, &error.to_string());
         error
     }
@@ -241,6 +238,16 @@ impl Tcp {
             drop(self.commands.send(Command::Stopped));
         }
         self.shared.abort_cause(during).expect("it has just been stopped")
+    }
+
+    /// The next frame from another rank, if it is there.
+    fn pop(&mut self, from: usize, pool: &mut FramePool) -> Option<(usize, Tag, Frame)> {
+        let link = self.links[from].as_mut()?;
+        let popped = link.pop().or_else(|| {
+            link.pump_in(pool);
+            link.pop()
+        });
+        popped.map(|(tag, frame)| (from, tag, frame))
     }
 
     fn out_of_step(&mut self, other: usize, during: Scope, tag: Tag) -> CommError {
@@ -278,6 +285,10 @@ impl Transport for Tcp {
         self.links.len()
     }
 
+    fn machine(&self, rank: usize) -> usize {
+        self.shared.machines[rank]
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.check(call.scope)?;
         if frame.len() > self.limits.frame {
@@ -287,12 +298,12 @@ impl Transport for Tcp {
         }
         if to == self.rank {
             if self.own.len() >= self.limits.queue {
-                return Err(self.overdue(to, call.scope));
+                return Err(self.overdue(&[to], call.scope));
             }
             self.own.push_back(frame);
             return Ok(());
         }
-        self.until(to, call, |comm, _| {
+        self.until(&[to], call, |comm, _| {
             let link = comm.links[to].as_ref()?;
             (!link.is_full() && link.end().is_none()).then_some(())
         })?;
@@ -303,25 +314,25 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.check(call.scope)?;
-        if from == self.rank {
-            return self.own.pop_front().ok_or_else(|| self.overdue(from, call.scope));
+        if from.contains(&self.rank)
+            && let Some(frame) = self.own.pop_front()
+        {
+            return Ok((self.rank, frame));
         }
-        let (tag, frame) = self.until(from, call, |comm, pool| {
-            let link = comm.links[from].as_mut()?;
-            link.pop().or_else(|| {
-                link.pump_in(pool);
-                link.pop()
-            })
-        })?;
-        if tag == Tag::from(call.scope) { Ok(frame) } else { Err(self.out_of_step(from, call.scope, tag)) }
+        if from == [self.rank] {
+            return Err(self.overdue(from, call.scope));
+        }
+        let (rank, tag, frame) =
+            self.until(from, call, |comm, pool| from.iter().find_map(|rank| comm.pop(*rank, pool)))?;
+        if tag == Tag::from(call.scope) { Ok((rank, frame)) } else { Err(self.out_of_step(rank, call.scope, tag)) }
     }
 
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         while let Some(rank) = self.links.iter().position(|link| link.as_ref().is_some_and(|l| !l.is_flushed())) {
             self.check(call.scope)?;
-            self.until(rank, call, |comm, _| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
+            self.until(&[rank], call, |comm, _| comm.links[rank].as_ref().is_none_or(Link::is_flushed).then_some(()))?;
         }
         self.meter.set(self.channel, self.socket_bytes());
         Ok(())
@@ -365,15 +376,6 @@ impl Drop for Tcp {
             join_within(control, LEAVING);
         }
     }
-}
-
-fn sum(all: impl Iterator<Item = SocketBytes>) -> SocketBytes {
-    all.fold(SocketBytes::default(), |sum, SocketBytes { written, read, frames_sent, frames_received }| SocketBytes {
-        written: sum.written + written,
-        read: sum.read + read,
-        frames_sent: sum.frames_sent + frames_sent,
-        frames_received: sum.frames_received + frames_received,
-    })
 }
 
 /// Waits for a thread, but not forever.

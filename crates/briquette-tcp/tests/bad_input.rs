@@ -196,10 +196,10 @@ fn a_token_that_cannot_be_read_or_is_none_is_named() {
     let directory = TempDir::new().unwrap();
     let fails = |token: Option<&str>, token_file: Option<PathBuf>, tls: Option<PathBuf>| {
         let (master, token) = ("localhost".to_owned(), token.map(str::to_owned));
-        let place = (1, 2, 0, 4000, 0);
-        let (rank, world, local_rank, port, restart) = place;
+        let place = (1, 2, 0, None, 4000, 0);
+        let (rank, world, local_rank, node, port, restart) = place;
         let environment =
-            Environment { rank, world, local_rank, master, port, token, token_file, tls, launch: None, restart };
+            Environment { rank, world, local_rank, node, master, port, token, token_file, tls, launch: None, restart };
         TcpBuilder::from_environment(&environment).unwrap_err().to_string()
     };
     let (missing, empty) = (directory.path().join("missing"), directory.path().join("empty"));

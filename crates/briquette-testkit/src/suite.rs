@@ -6,7 +6,8 @@
 //! - Under `cargo test`: [`transport_suite!`](crate::transport_suite) makes one test per fact.
 //! - In a program that a launcher starts once per rank: [`facts`] lists them all by name.
 //! - [`channel_suite!`](crate::channel_suite): the same for exchanges in the background, where a transport has channels.
-//! - [`a_deadline_error_names_both_ranks`] wants a launcher of impatient worlds, so it is in neither list.
+//! - [`a_deadline_error_names_both_ranks`] and [`a_wait_for_any_rank_in_vain_names_all_of_them`] want a launcher of impatient
+//!   worlds, so they are in neither list.
 //!
 //! # What a fact may rely on
 //! Ranks compare what they got inside the world, through the world itself, because a process sees no other rank's
@@ -18,6 +19,7 @@ use briquette_core::comm::{SMALL_ALL_REDUCE, run_ranks};
 use briquette_core::error::CommError;
 use std::fmt;
 
+mod any;
 mod channels;
 mod collectives;
 mod frames;
@@ -25,6 +27,7 @@ mod groups;
 mod memory;
 mod stopped;
 
+pub use any::*;
 pub use channels::*;
 pub use collectives::*;
 pub use frames::*;
@@ -156,6 +159,7 @@ macro_rules! channel_suite {
                     frames_of_channels_do_not_mix
                     a_job_gives_the_bits_and_counts_the_bytes_of_the_foreground
                     a_job_needs_no_call_of_its_session
+                    a_job_receives_from_any_rank_on_its_channel
                     a_rank_that_leaves_ends_its_jobs_first
                 ]
                 stops [an_abort_in_a_job_stops_every_channel_of_every_rank]
@@ -179,6 +183,9 @@ macro_rules! __facts {
                 broadcast_works_from_every_root
                 barrier_waits_for_every_rank
                 frames_of_a_pair_stay_in_order
+                frames_of_any_rank_arrive_each_once_and_in_order
+                frames_of_a_pair_stay_in_order_by_whichever_call_they_are_received
+                a_group_receives_from_any_of_its_ranks_by_their_places
                 many_large_frames_may_be_sent_before_any_is_received
                 a_frame_of_five_megabytes_arrives_whole
                 traffic_equals_the_formulas
@@ -191,6 +198,8 @@ macro_rules! __facts {
                 panic_of_a_rank_stops_the_others_and_names_it
                 vectors_of_different_lengths_stop_every_rank
                 frames_of_a_rank_that_left_arrive_before_the_news
+                a_wait_for_any_rank_goes_on_until_all_have_left
+                an_abort_ends_a_wait_for_any_rank
                 a_rank_outside_the_world_is_an_error
             ]
         }

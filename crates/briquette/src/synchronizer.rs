@@ -1,28 +1,29 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
-//!
-//! Over 400 lines: the two halves of a step share their timing and the report, and are read together.
 
+mod agreement;
 mod average;
 mod join;
 mod mixed;
 mod recorded;
+mod timing;
 
-use briquette_core::comm::{Scope, Session, all_reduce_traffic};
+use briquette_core::comm::{Session, all_reduce_traffic};
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::{ExchangeSeconds, Report};
-use briquette_core::sync::{Agreement, Agrees, Context, Header, Momenta, Plan, StopFlags, SyncStrategy, agree};
-use briquette_core::{Key, Layout, Traffic};
+use briquette_core::report::Report;
+use briquette_core::sync::{Agreement, Agrees, Context, Momenta, Plan, StopFlags, SyncStrategy};
+use briquette_core::{Key, Layout};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
 use crate::error::Error;
-use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
+use crate::flat::{self, Gradients, Inventory, Part};
 use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 
 pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
+use self::timing::Start;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
@@ -45,6 +46,8 @@ pub struct Synchronizer {
     learning_rate: Option<f64>,
     stop_request: StopFlags,
     agreed_stop: StopFlags,
+    /// What this step has agreed on, between its exchange of gradients and that of parameters.
+    agreement: Option<Agreement>,
     last_end: f64,
     start: Start,
     /// Between `sync_gradients` and `sync_parameters`.
@@ -103,6 +106,7 @@ impl Synchronizer {
             learning_rate: None,
             stop_request: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
+            agreement: None,
             last_end,
             start: Start::default(),
             open: false,
@@ -237,37 +241,22 @@ impl Synchronizer {
         restored
     }
 
-    /// The header where ranks agree on one, then the strategy's part with `vector`.
+    /// The agreement, then the strategy's part with `vector`.
     fn exchange(&mut self, vector: &mut [f32], present: &mut [bool], moment: Moment) -> Result<(), Error> {
         let plan = self.plan()?;
+        let before = self.comm.now();
+        let agreement = match self.agreement.take() {
+            Some(agreement) => self.agree_again(vector, agreement)?,
+            None => self.agree(vector, present, plan)?,
+        };
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let layout = &joined.inventory.layout;
-        let header = Header {
-            step: self.step,
-            bad_slot: first_bad_slot(vector, layout),
-            stop: self.stop_request,
-            samples: self.loss.samples.unwrap_or(1),
-            loss: (self.loss.weight > 0.0).then(|| self.loss.sum / self.loss.weight),
-            validation_loss: if plan.agrees == Agrees::World { self.validation_loss.take() } else { None },
-            learning_rate: self.learning_rate.filter(|_| plan.same_rate),
-            compute_seconds: self.start.compute_seconds,
-            previous: self.previous,
-        };
-        let before = self.comm.now();
-        let agreement = match plan.agrees {
-            Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
-            Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
-        };
-        // Where no rank has agreed on anything, none of the others knows.
-        if let Err(error) = &agreement {
-            joined.strategy.discard();
-            if plan.agrees == Agrees::NoRank {
-                self.comm.abort(&error.to_string());
-            }
+        if moment == Moment::AfterBackward && plan.parameters {
+            self.agreement = Some(agreement.clone());
         }
-        let Agreement { mut agreed_step, ranks, stop, weight } = agreement?;
+        let Agreement { mut agreed_step, ranks, stop, weight } = agreement;
         agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
-        let header_seconds = self.comm.now() - before;
+        self.start.header_seconds += self.comm.now() - before;
         let cx = Context { key: Key::new(self.seed), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
         let strategy = &mut joined.strategy;
         let acted = match moment {
@@ -297,15 +286,17 @@ impl Synchronizer {
         // What one rank knows by itself must not enter the next header as agreed.
         self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
         self.agreed_stop = stop;
+        let first_half = std::mem::take(&mut self.report);
+        let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
         self.report = StepReport {
             step: self.step,
             loss: agreed_step.loss,
             samples: agreed_step.samples,
             compute_seconds: agreed_step.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
-            exchange_seconds: header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
+            exchange_seconds: self.start.header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
             exchange,
-            ..StepReport::default()
+            ..first_half
         };
         Ok(())
     }
@@ -337,33 +328,11 @@ impl Synchronizer {
         Ok(module)
     }
 
-    /// The timing of a step without an exchange: its compute seconds are this rank's own.
-    fn skip_exchange(&mut self) {
-        self.begin();
-        let Start { now, compute_seconds, .. } = self.start;
-        let len = self.joined.as_ref().map_or(0, |j| j.inventory.layout.len());
-        self.report = StepReport {
-            step: self.step,
-            compute_seconds,
-            dense_traffic: all_reduce_traffic(len, self.world(), self.rank()),
-            clock: now,
-            ..StepReport::default()
-        };
-        self.last_end = now;
-        self.loss = WeightedMean::default();
-    }
-
-    /// A step begins; this rank is computing, and its errors and its panic will say so.
-    pub(crate) fn computing(&mut self) {
-        self.open = false;
-        *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
-    }
-
     fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let settled = flat::settle(&module);
         match self.plan() {
             // The step's computing is behind it already.
-            Ok(plan) if plan.gradients => self.begin_exchange(),
+            Ok(plan) if plan.gradients => self.begin_second_half(),
             _ => self.begin(),
         }
         let mut values = std::mem::take(&mut self.gradients.flat);
@@ -375,7 +344,8 @@ impl Synchronizer {
         };
         self.gradients.flat = values;
         let result = result.inspect(|read_seconds| {
-            (self.report.read_seconds, self.report.write_seconds) = (*read_seconds, self.comm.now() - written);
+            self.report.read_seconds += *read_seconds;
+            self.report.write_seconds += self.comm.now() - written;
         });
         match self.end(result) {
             Ok(_) => Ok(module),
@@ -392,53 +362,6 @@ impl Synchronizer {
         self.exchange(values, &mut present, Moment::AfterStep)?;
         Ok(read_seconds)
     }
-
-    /// The step's computing has ended; its exchange begins.
-    fn begin(&mut self) {
-        self.comm.begin_step(self.step);
-        self.begin_exchange();
-    }
-
-    fn begin_exchange(&mut self) {
-        let now = self.comm.now();
-        self.start = Start { now, compute_seconds: now - self.last_end, traffic: self.comm.traffic() };
-    }
-
-    /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
-    fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        let now = self.comm.now();
-        self.last_end = now;
-        self.loss = WeightedMean::default();
-        match &result {
-            Ok(_) => {
-                let traffic = self.comm.traffic() - self.start.traffic;
-                // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
-                let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
-                let (compress_seconds, exchange_seconds) = (compress, exchange);
-                let waiting = self.report.exchange.waiting.unwrap_or_default();
-                let last =
-                    LastExchange { compress_seconds, exchange_seconds, traffic, waiting, ..LastExchange::default() };
-                self.previous = Some(last);
-                self.report.traffic = traffic;
-                self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
-                self.report.clock = now;
-            }
-            // Every rank found the same fault.
-            Err(Error::Sync(error)) if error.is_everyones() => {}
-            Err(error) => self.comm.abort(&error.to_string()),
-        }
-        result.map_err(|error| match error {
-            Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step)),
-            error => error,
-        })
-    }
-
-    /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated
-    /// clock goes back to `seconds`, what it showed before; any other clock just goes on.
-    pub fn set_clock(&mut self, seconds: f64) {
-        self.comm.set_clock(seconds);
-        self.last_end = self.comm.now();
-    }
 }
 
 /// Where in a step a strategy acts.
@@ -446,12 +369,4 @@ impl Synchronizer {
 enum Moment {
     AfterBackward,
     AfterStep,
-}
-
-/// When an exchange begins.
-#[derive(Debug, Clone, Copy, Default)]
-struct Start {
-    now: f64,
-    compute_seconds: f64,
-    traffic: Traffic,
 }

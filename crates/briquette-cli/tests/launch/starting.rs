@@ -144,6 +144,7 @@ fn a_dry_run_prints_commands_and_starts_nothing() {
         let words =
             format!("RANK={rank} WORLD_SIZE=2 LOCAL_RANK={rank} MASTER_ADDR=127.0.0.1 MASTER_PORT=<a free port>");
         assert!(line.starts_with(&words) && line.ends_with(" /bin/sh rank.sh"), "{line}");
+        assert!(line.contains(" GROUP_RANK=0 "), "{line}");
     }
     assert!(!place.path("started").exists());
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use super::group::Group;
+use super::simulated::UnderWay;
 use super::time::JobStart;
 use super::{Call, Frame, Scope, Session, Transport};
 use crate::error::CommError;
@@ -48,6 +49,8 @@ impl Drop for Background {
 #[must_use = "its bytes and seconds count once it is finished"]
 pub struct Pending<T> {
     result: Receiver<(thread::Result<T>, Ended)>,
+    /// In a simulated network.
+    under_way: Option<UnderWay>,
 }
 
 /// What a job did to its session.
@@ -67,7 +70,7 @@ impl Session {
     pub fn open(&mut self, channel: usize) -> Result<(), CommError> {
         if !self.background.contains_key(&channel) {
             let transport = self.transport.open(channel)?;
-            let comm = Session::with_time(transport, self.call.time.of_channel());
+            let comm = Session::with_time(transport, self.call.time.of_channel(channel));
             // The transport has the channel on every rank, and the others would wait for this one on it.
             let background = Background::new(comm, channel).inspect_err(|error| self.abort(&error.to_string()))?;
             self.background.insert(channel, background);
@@ -80,8 +83,8 @@ impl Session {
     /// rank must start the same ones. What `job` owns comes back with [`Pending::finish`], whatever happens.
     ///
     /// **Simulated time.** The job starts at this session's second, and [`finish`](Pending::finish) moves the clock to the later
-    /// of both ends. While a job is unfinished, this session and each of the channels that are open have an equal share of
-    /// the rank's link.
+    /// of both ends. Until its [`Pending`] is finished, abandoned or dropped, this session and each of the channels that are open
+    /// have an equal share of the rank's link.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -103,10 +106,12 @@ impl Session {
         channel: usize,
         job: impl FnOnce(&mut Session) -> T + Send + 'static,
     ) -> Pending<T> {
-        let (sender, result) = mpsc::channel();
+        let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
-        let scope = self.call.scope;
-        let begin = (scope, self.group.clone(), self.call.time.start_job(self.background.len()));
+        let channels = self.background.len();
+        let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, channels)).unwrap_or_default();
+        let under_way = start.under_way.take();
+        let begin = (self.call.scope, self.group.clone(), start);
         let run = move |comm: &mut Session| drop(sender.send(comm.run(begin, job)));
         match opened {
             Ok(()) => self.background[&channel].send(Box::new(run)),
@@ -117,7 +122,7 @@ impl Session {
                 run(&mut closed);
             }
         }
-        Pending { result }
+        Pending { result, under_way }
     }
 
     /// Runs a job on this session, which is a channel's.
@@ -127,7 +132,7 @@ impl Session {
         job: impl FnOnce(&mut Session) -> T,
     ) -> (thread::Result<T>, Ended) {
         (self.call.scope, self.group) = (scope, group);
-        self.call.time.begin_job(start);
+        self.call.time.begin_job(&start);
         let (traffic, calls) = (self.traffic, self.calls);
         // As for `begin_step`: the next call reports a failure.
         drop(self.take_turn());
@@ -135,7 +140,7 @@ impl Session {
         if result.is_err() {
             self.abort("panicked");
         }
-        self.call.time.end_turn();
+        self.call.time.end_job();
         let (traffic, calls) = (self.traffic - traffic, self.calls - calls);
         (result, Ended { at: self.now(), traffic, calls, failed: self.failed.clone() })
     }
@@ -155,8 +160,8 @@ impl<T> Pending<T> {
     pub fn finish(self, comm: &mut Session) -> (T, Result<(), CommError>) {
         comm.timed(|comm| {
             comm.call.time.end_turn();
-            let (result, ended) = self.result.recv().expect("a job sends what became of it");
-            comm.call.time.end_job(ended.at);
+            let (result, ended) = self.wait();
+            comm.call.time.finish_job(ended.at);
             comm.traffic += ended.traffic;
             comm.calls += ended.calls;
             let result = result.unwrap_or_else(|panic| resume_unwind(panic));
@@ -167,13 +172,18 @@ impl<T> Pending<T> {
 }
 
 impl<T> Pending<T> {
+    fn wait(self) -> (thread::Result<T>, Ended) {
+        self.under_way.iter().for_each(UnderWay::awaited);
+        self.result.recv().expect("a job sends what became of it")
+    }
+
     /// Waits for the job and returns what it returned, for one whose session is gone or goes on from another state: its bytes
     /// and seconds count nowhere.
     ///
     /// # Panics
     /// When the job did, with its panic.
     pub fn abandon(self) -> T {
-        let (result, _) = self.result.recv().expect("a job sends what became of it");
+        let (result, _) = self.wait();
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
@@ -200,7 +210,7 @@ impl Transport for Closed {
     fn send(&mut self, _to: usize, _frame: Frame, _call: &mut Call) -> Result<(), CommError> {
         unreachable!("its session has failed")
     }
-    fn recv(&mut self, _from: usize, _call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, _from: &[usize], _call: &mut Call) -> Result<(usize, Frame), CommError> {
         unreachable!("its session has failed")
     }
     fn abort(&mut self, _during: Scope, _reason: &str) {}

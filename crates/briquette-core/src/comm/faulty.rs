@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
-/// Any transport, failing at a chosen call of [`send`](Transport::send) or [`recv`](Transport::recv).
+/// Any transport, failing at a chosen call of [`send`](Transport::send), [`recv`](Transport::recv) or
+/// [`recv_any`](Transport::recv_any).
 ///
 /// Run once over the transport itself and read [`Session::calls`]; then run once for every index below that, and check that
 /// each failure leaves no trace.
@@ -64,13 +65,16 @@ impl Transport for Faulty {
     fn world(&self) -> usize {
         self.inner.world()
     }
+    fn machine(&self, rank: usize) -> usize {
+        self.inner.machine(rank)
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.count(call.scope)?;
         self.inner.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.count(call.scope)?;
-        self.inner.recv(from, call)
+        self.inner.recv_any(from, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.inner.flush(call)

@@ -11,6 +11,7 @@ mod run_ranks;
 
 pub use run_ranks::run_ranks;
 
+use super::arrivals::Watch;
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
@@ -124,19 +125,19 @@ impl Local {
         }
     }
 
-    /// Why a wait for rank `other` ended without what was waited for.
-    fn in_vain(&mut self, other: usize, during: Scope) -> CommError {
+    /// Why a wait for these ranks ended without what was waited for.
+    fn in_vain(&mut self, others: &[usize], during: Scope) -> CommError {
         if let Some(error) = self.world.stopped.get() {
             return error.clone();
         }
-        if self.world.has_left(other) {
+        if let Some(&other) = others.first().filter(|_| self.world.have_left(others)) {
             let cause = "it left the run".to_owned();
             self.abort(during, &format!("lost rank {other}: {cause}"));
             return CommError::Lost { rank: self.rank, other, address: None, during, cause };
         }
-        let seconds = self.world.deadline.as_secs_f64();
-        self.abort(during, &format!("waited {seconds:.1} s for rank {other}: deadline passed"));
-        CommError::Deadline { rank: self.rank, other, during, seconds, last_seen: None }
+        let error = CommError::deadline(self.rank, others, during, self.world.deadline);
+        self.abort(during, &error.reason());
+        error
     }
 }
 
@@ -183,6 +184,11 @@ impl LocalBuilder {
         (0..self.ranks).map(endpoint).collect()
     }
 
+    /// Of a simulated network over these endpoints.
+    pub(super) fn watches(&self) -> Vec<Watch> {
+        Watch::world(self.ranks, self.capacity.get(), self.deadline)
+    }
+
     pub(super) fn longest_wait(&self) -> Duration {
         self.deadline
     }
@@ -197,6 +203,11 @@ impl Transport for Local {
         self.queues.len()
     }
 
+    /// All ranks share that of the process.
+    fn machine(&self, _rank: usize) -> usize {
+        0
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         let (world, all, rank) = (Arc::clone(&self.world), Arc::clone(&self.queues), self.rank);
         let inbox = &all[to];
@@ -206,27 +217,29 @@ impl Transport for Local {
         let mut queues = self.wait(inbox.lock(), &inbox.room, full, call);
         if queues[rank].len() >= world.capacity || world.is_stopped() || world.has_left(to) {
             drop(queues);
-            return Err(self.in_vain(to, call.scope));
+            return Err(self.in_vain(&[to], call.scope));
         }
         queues[rank].push_back((frame, call.departure));
         inbox.arrived.notify_one();
         Ok(())
     }
 
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         let (world, all) = (Arc::clone(&self.world), Arc::clone(&self.queues));
         let inbox = &all[self.rank];
+        let first = |queues: &[VecDeque<Sent>]| from.iter().copied().find(|rank| !queues[*rank].is_empty());
         let empty =
-            |queues: &mut Vec<VecDeque<Sent>>| queues[from].is_empty() && !world.is_stopped() && !world.has_left(from);
+            |queues: &mut Vec<VecDeque<Sent>>| first(queues).is_none() && !world.is_stopped() && !world.have_left(from);
         let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty, call);
-        let sent = if world.is_stopped() { None } else { queues[from].pop_front() };
-        if queues[from].len() + 1 == world.capacity {
+        let sender = first(&queues).filter(|_| !world.is_stopped());
+        let sent = sender.and_then(|rank| Some((rank, queues[rank].pop_front()?)));
+        if sender.is_some_and(|rank| queues[rank].len() + 1 == world.capacity) {
             inbox.room.notify_all();
         }
         drop(queues);
-        let (frame, departure) = sent.ok_or_else(|| self.in_vain(from, call.scope))?;
+        let (rank, (frame, departure)) = sent.ok_or_else(|| self.in_vain(from, call.scope))?;
         call.departure = departure;
-        Ok(frame)
+        Ok((rank, frame))
     }
 
     fn abort(&mut self, during: Scope, reason: &str) {
@@ -287,6 +300,10 @@ impl World {
 
     fn has_left(&self, rank: usize) -> bool {
         self.left[rank].load(Ordering::SeqCst)
+    }
+
+    fn have_left(&self, ranks: &[usize]) -> bool {
+        ranks.iter().all(|rank| self.has_left(*rank))
     }
 
     fn stop(&self, error: CommError) {

@@ -10,12 +10,14 @@
 //! - [`Simulated`]: sessions over `Local` with a virtual clock and a link model: real ranks and real bytes.
 //! - [`Faulty`]: a test double around a transport that fails at a chosen call.
 
+mod arrivals;
 mod background;
 mod collectives;
 mod faulty;
 mod group;
 mod local;
 mod network;
+mod places;
 mod pool;
 mod ring;
 mod session;
@@ -30,6 +32,7 @@ pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use faulty::Faulty;
 pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;
+pub use places::Places;
 pub use pool::FramePool;
 pub(crate) use ring::{Hop, Hops};
 pub use session::{Session, Spent};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::slice;
 use std::thread;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Session {
     pub(super) group: Option<Group>,
     /// By channel.
     pub(super) background: BTreeMap<usize, Background>,
+    /// Whose frame was the last to be received from any of several ranks.
+    last_sender: usize,
     /// Inside a call, for those that calls are made of.
     busy: bool,
     spent: Spent,
@@ -73,6 +76,7 @@ impl Session {
             failed: None,
             group: None,
             background: BTreeMap::new(),
+            last_sender: 0,
             busy: false,
             spent: Spent::default(),
         }
@@ -114,10 +118,11 @@ impl Session {
     /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
     pub fn send(&mut self, to: usize, frame: Frame) -> Result<(), CommError> {
         self.timed(|comm| {
-            let to = comm.begin_call(to)?;
-            let bytes = frame.len();
+            comm.begin_call(&[to])?;
+            let (to, bytes) = (comm.number(to), frame.len());
             if let Some(network) = comm.call.time.network_mut() {
                 comm.call.departure = network.departure(to, bytes);
+                network.watch().sends(to, bytes, comm.call.departure);
             }
             let sent = comm.transport.send(to, frame, &mut comm.call);
             comm.keep_failure(sent)?;
@@ -132,17 +137,84 @@ impl Session {
     /// As for [`send`](Self::send).
     pub fn recv(&mut self, from: usize) -> Result<Frame, CommError> {
         self.timed(|comm| {
-            let from = comm.begin_call(from)?;
-            let received = comm.transport.recv(from, &mut comm.call);
-            let frame = comm.keep_failure(received)?;
-            comm.traffic.received += frame.len() as u64;
-            comm.take_turn()?;
-            let departure = comm.call.departure;
-            if let Some(network) = comm.call.time.network_mut() {
-                network.arrive(from, frame.len(), departure);
-            }
-            Ok(frame)
+            comm.begin_call(&[from])?;
+            let from = [comm.number(from)];
+            comm.receive(&from).map(|(_, frame)| frame)
         })
+    }
+
+    /// The next frame from any of the ranks `from`, and the rank that sent it: for servers and for ranks that do not wait for the
+    /// slowest. Frames of one rank come in the order they were sent, by whichever call. Ranks that have left are passed over
+    /// while one is there that has not.
+    ///
+    /// Which frame is first differs between runs, unless the network is [`Simulated`](super::Simulated): what is made of them must
+    /// not depend on it where results are to be the same bits. Of frames that are there already, those of ranks after the one that
+    /// was received from before are first, so that no rank is kept waiting by the others.
+    ///
+    /// ```
+    /// use briquette_core::comm::Local;
+    /// use briquette_core::error::CommError;
+    ///
+    /// // Rank 0 goes on with the first two of three frames.
+    /// let seen = Local::run(4, |mut comm| {
+    ///     if comm.rank() > 0 {
+    ///         return comm.send(0, vec![comm.rank() as u8]).map(|()| 0);
+    ///     }
+    ///     let (first, _) = comm.recv_any(&[1, 2, 3])?;
+    ///     let others: Vec<_> = (1..4).filter(|rank| *rank != first).collect();
+    ///     let (second, frame) = comm.recv_any(&others)?;
+    ///     assert_eq!(frame, [second as u8]);
+    ///     Ok::<_, CommError>(first + second)
+    /// });
+    /// assert!((3..=5).contains(seen[0].as_ref().unwrap()));
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send); the other rank is gone when all of `from` are.
+    ///
+    /// # Panics
+    /// When `from` is empty.
+    pub fn recv_any(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
+        assert!(!from.is_empty(), "a frame comes from one of some ranks");
+        self.timed(|comm| {
+            comm.begin_call(from)?;
+            let mut numbers: Vec<_> = from.iter().map(|rank| (comm.number(*rank), *rank)).collect();
+            numbers.sort_unstable();
+            let next = numbers.iter().position(|(number, _)| *number > comm.last_sender).unwrap_or(0);
+            numbers.rotate_left(next);
+            let (order, ranks): (Vec<_>, Vec<_>) = numbers.into_iter().unzip();
+            let sender = comm.first_of(&order)?;
+            let (sender, frame) = comm.receive(sender.as_ref().map_or(&order, slice::from_ref))?;
+            comm.last_sender = sender;
+            let place = order.iter().position(|number| *number == sender).expect("one of those asked for");
+            Ok((ranks[place], frame))
+        })
+    }
+
+    /// The rank whose frame is to be received where that is not for the transport to decide.
+    fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, CommError> {
+        self.call.time.first_of(from).or_else(|deadline| {
+            let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
+            self.abort(&error.reason());
+            self.keep_failure(Err(error))
+        })
+    }
+
+    /// The next frame from any of these, by their numbers in the transport's world.
+    fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
+        if let ([from], Some(network)) = (from, self.call.time.network()) {
+            network.watch().waits_for(*from);
+        }
+        let received = self.transport.recv_any(from, &mut self.call);
+        let (from, frame) = self.keep_failure(received)?;
+        self.traffic.received += frame.len() as u64;
+        self.take_turn()?;
+        let departure = self.call.departure;
+        if let Some(network) = self.call.time.network_mut() {
+            network.watch().received(from);
+            network.arrive(from, frame.len(), departure);
+        }
+        Ok((from, frame))
     }
 
     /// Returns when everything that was sent is on its way and needs no further call of this rank. The collectives end
@@ -189,7 +261,7 @@ impl Session {
         self.traffic
     }
 
-    /// Calls of [`send`](Self::send) and [`recv`](Self::recv) so far, those of the collectives included.
+    /// Calls of [`send`](Self::send), [`recv`](Self::recv) and [`recv_any`](Self::recv_any) so far, those of the collectives included.
     pub fn calls(&self) -> u64 {
         self.calls
     }
@@ -243,20 +315,19 @@ impl Session {
         out
     }
 
-    /// Before the transport is called: the number that the other rank has there.
-    fn begin_call(&mut self, other: usize) -> Result<usize, CommError> {
+    /// Before the transport is called for one of these ranks.
+    fn begin_call(&mut self, others: &[usize]) -> Result<(), CommError> {
         self.calls += 1;
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        if other >= self.world() {
+        if let Some(&other) = others.iter().find(|other| **other >= self.world()) {
             let cause = format!("the world has ranks 0 to {}", self.world() - 1);
             self.abort(&format!("lost rank {other}: {cause}"));
             let (rank, during) = (self.transport.rank(), self.call.scope);
             return self.keep_failure(Err(CommError::Lost { rank, other, address: None, during, cause }));
         }
-        self.take_turn()?;
-        Ok(self.number(other))
+        self.take_turn()
     }
 
     /// Waits for this rank's turn to compute, where ranks take turns.
@@ -264,7 +335,7 @@ impl Session {
         self.call.time.take_turn().map_err(|(holder, seconds)| {
             let (rank, during) = (self.transport.rank(), self.call.scope);
             self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
-            let error = CommError::Deadline { rank, other: holder, during, seconds, last_seen: None };
+            let error = CommError::Deadline { rank, others: vec![holder], during, seconds, last_seen: None };
             self.failed.get_or_insert(error).clone()
         })
     }
@@ -283,7 +354,7 @@ impl Drop for Session {
         if thread::panicking() {
             self.abort("panicked");
         }
-        self.call.time.end_turn();
+        self.call.time.leave();
         // Ends their threads, before this rank leaves with the transport.
         self.background.clear();
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::arrivals::{Link, Started, Watch};
 use super::time::{JobStart, Time};
 use super::turns::Turns;
 use super::{Clock, Local, LocalBuilder, Network, Session, Transport};
@@ -25,6 +26,10 @@ use super::{Clock, Local, LocalBuilder, Network, Session, Transport};
 /// rank asks for them, so a rank that asks for the later one first is judged slower than a real network would be;
 /// the collectives ask in the order of departure. There is no congestion inside the network, and no protocol overhead
 /// beyond the bytes counted.
+///
+/// [`recv_any`](Session::recv_any) receives the frame that arrives first in simulated seconds, of equal ones that of the lowest
+/// rank, whichever thread was first: it waits until every rank of the world waits in some call, so that nothing earlier can come.
+/// A rank that computes, or waits for something other than its session, holds it up, until the deadline.
 ///
 /// # Compute
 /// [`Compute::Fixed`] makes a run reproducible to the bit, whatever the threads do. [`Compute::Measured`] lets one
@@ -73,7 +78,7 @@ pub enum Compute {
 /// The clock of one rank and its link to the network.
 #[derive(Debug)]
 pub(super) struct Simulation {
-    rank: usize,
+    watch: Watch,
     network: Network,
     pace: Pace,
     /// Simulated seconds, as of `since` while this rank computes.
@@ -83,10 +88,10 @@ pub(super) struct Simulation {
     /// When the links to and from this rank are free, in simulated seconds.
     outgoing: f64,
     incoming: f64,
-    /// Into how many parts the link is divided; this is one of them.
+    /// Into how many parts the link is divided while jobs in the background are unfinished; this is one of them.
     shares: usize,
-    /// Jobs in the background that are not finished.
-    unfinished: usize,
+    /// Held by every unfinished job, too.
+    unfinished: Arc<()>,
     /// How often the clock was set.
     settings: u64,
 }
@@ -110,19 +115,24 @@ impl Simulated {
             Compute::PerRank(steps) => steps.into_iter().map(|step| Pace::Fixed(step.as_secs_f64())).collect(),
             Compute::Measured(clock) => vec![Pace::Measured(Arc::new(Turns::new(clock, local.longest_wait())))],
         };
-        let session = |endpoint: Local| {
+        let session = |(endpoint, watch): (Local, Watch)| {
             let pace = pace.get(endpoint.rank()).or(pace.last()).cloned().unwrap_or(Pace::Fixed(0.0));
-            let simulation = Simulation::new(endpoint.rank(), network, pace);
-            Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
+            Session::with_time(Box::new(endpoint), Time::Simulated(Simulation::new(watch, network, pace)))
         };
-        local.endpoints().into_iter().map(session).collect()
+        let watches = local.watches();
+        local.endpoints().into_iter().zip(watches).map(session).collect()
     }
 }
 
 impl Simulation {
-    fn new(rank: usize, network: Network, pace: Pace) -> Self {
-        let (clock, since, outgoing, incoming) = (0.0, None, 0.0, 0.0);
-        Simulation { rank, network, pace, clock, since, outgoing, incoming, shares: 1, unfinished: 0, settings: 0 }
+    fn new(watch: Watch, network: Network, pace: Pace) -> Self {
+        let (clock, since, outgoing, incoming, unfinished) = (0.0, None, 0.0, 0.0, Arc::default());
+        Simulation { watch, network, pace, clock, since, outgoing, incoming, shares: 1, unfinished, settings: 0 }
+    }
+
+    /// What the rank sends, receives and waits for.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     pub(super) fn network(&self) -> Network {
@@ -162,43 +172,46 @@ impl Simulation {
     }
 
     /// The same rank's, with a clock and a share of the link of its own.
-    pub(super) fn of_channel(&self) -> Self {
-        Simulation::new(self.rank, self.network, self.pace.clone())
+    pub(super) fn of_channel(&self, channel: usize) -> Self {
+        Simulation::new(self.watch.of_channel(channel), self.network, self.pace.clone())
     }
 
-    pub(super) fn start_job(&mut self, channels: usize) -> JobStart {
-        self.unfinished += 1;
+    pub(super) fn start_job(&mut self, channel: usize, channels: usize) -> JobStart {
         self.shares = 1 + channels;
-        JobStart { now: self.now(), settings: self.settings, shares: self.shares }
+        let under_way = UnderWay { started: self.watch.starts(channel), _unfinished: Arc::clone(&self.unfinished) };
+        JobStart { now: self.now(), settings: self.settings, shares: self.shares, under_way: Some(under_way) }
     }
 
-    pub(super) fn begin_job(&mut self, JobStart { now, settings, shares }: JobStart) {
-        if self.settings == settings {
-            self.clock = self.clock.max(now);
+    pub(super) fn begin_job(&mut self, start: &JobStart) {
+        if self.settings == start.settings {
+            self.clock = self.clock.max(start.now);
         } else {
-            self.set_clock(now);
-            self.settings = settings;
+            self.set_clock(start.now);
+            self.settings = start.settings;
         }
-        self.shares = shares;
+        self.shares = start.shares;
     }
 
-    pub(super) fn end_job(&mut self, at: f64) {
-        self.unfinished -= 1;
-        if self.unfinished == 0 {
-            self.shares = 1;
-        }
+    pub(super) fn finish_job(&mut self, at: f64) {
         self.clock = self.clock.max(at);
     }
 
-    /// Seconds that `bytes` bytes occupy this share of the link.
-    fn transfer_seconds(&self, bytes: usize) -> f64 {
-        self.shares as f64 * self.network.transfer_seconds(bytes)
+    fn link(&self) -> Link {
+        let is_whole = !self.watch.is_channel() && Arc::strong_count(&self.unfinished) == 1;
+        let shares = if is_whole { 1 } else { self.shares };
+        Link { network: self.network, rank: self.watch.rank(), incoming: self.incoming, shares }
+    }
+
+    /// The rank among `from` whose frame arrives first; see [`Watch::first_of`].
+    pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
+        self.end_turn();
+        self.watch.first_of(from, self.link())
     }
 
     /// Waits for this rank's turn to compute, unless it has it; the rank that kept it past the deadline, in seconds.
     pub(super) fn take_turn(&mut self) -> Result<(), (usize, f64)> {
         if let Some(turns) = self.turns().filter(|_| self.since.is_none()) {
-            self.since = turns.take(self.rank)?.then(|| turns.seconds());
+            self.since = turns.take(self.watch.rank())?.then(|| turns.seconds());
         }
         Ok(())
     }
@@ -216,32 +229,44 @@ impl Simulation {
         self.clock = self.now();
         self.since = None;
         self.turns().into_iter().for_each(Turns::stop);
+        self.watch.stop();
     }
 
     /// When a frame of `bytes` bytes departs to rank `to`.
     pub(super) fn departure(&mut self, to: usize, bytes: usize) -> f64 {
         let now = self.now();
-        if self.network.same_machine(self.rank, to) {
+        if self.network.same_machine(self.watch.rank(), to) {
             return now;
         }
         let departure = now.max(self.outgoing);
-        self.outgoing = departure + self.transfer_seconds(bytes);
+        self.outgoing = departure + self.link().transfer_seconds(bytes);
         departure
     }
 
     /// Moves the clock to the arrival of a frame from rank `from`.
     pub(super) fn arrive(&mut self, from: usize, bytes: usize, departure: f64) {
-        let arrival = if self.network.same_machine(self.rank, from) {
-            departure
-        } else {
-            let begins = self.incoming.max(departure + self.network.latency().as_secs_f64());
-            self.incoming = begins + self.transfer_seconds(bytes);
-            self.incoming
-        };
+        let arrival = self.link().arrival(from, bytes, departure);
+        if !self.network.same_machine(self.watch.rank(), from) {
+            self.incoming = arrival;
+        }
         let now = self.now();
         if arrival > now {
             self.clock += arrival - now;
         }
+    }
+}
+
+/// A job that no session has waited for. Its share of the link goes with it.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    started: Started,
+    _unfinished: Arc<()>,
+}
+
+impl UnderWay {
+    /// Before the job's session waits for its end.
+    pub(super) fn awaited(&self) {
+        self.started.awaited();
     }
 }
 

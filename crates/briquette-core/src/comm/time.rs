@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Clock;
-use super::simulated::Simulation;
+use super::simulated::{Simulation, UnderWay};
 
 /// Where the seconds of a session come from.
 pub(super) enum Time {
@@ -17,13 +18,15 @@ pub(super) enum Time {
 }
 
 /// Where a job in the background starts.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct JobStart {
     pub(super) now: f64,
     /// How often the clock was set.
     pub(super) settings: u64,
     /// Into how many parts the link is divided.
     pub(super) shares: usize,
+    /// Of a simulated network, until the job's session takes it.
+    pub(super) under_way: Option<UnderWay>,
 }
 
 impl Time {
@@ -52,22 +55,22 @@ impl Time {
     }
 
     /// The clock of a new channel.
-    pub(super) fn of_channel(&self) -> Time {
+    pub(super) fn of_channel(&self, channel: usize) -> Time {
         match self {
             Time::Clock(clock) => Time::Clock(clock.clone()),
             Time::Stepped { step, now } => Time::Stepped { step: *step, now: *now },
-            Time::Simulated(network) => Time::Simulated(network.of_channel()),
+            Time::Simulated(network) => Time::Simulated(network.of_channel(channel)),
         }
     }
 
-    /// A job starts now, with so many channels open.
-    pub(super) fn start_job(&mut self, channels: usize) -> JobStart {
-        let network = self.network_mut().map(|network| network.start_job(channels)).unwrap_or_default();
+    /// A job starts now on one of the open channels.
+    pub(super) fn start_job(&mut self, channel: usize, channels: usize) -> JobStart {
+        let network = self.network_mut().map(|network| network.start_job(channel, channels)).unwrap_or_default();
         JobStart { now: self.now(), ..network }
     }
 
     /// On the channel's clock.
-    pub(super) fn begin_job(&mut self, start: JobStart) {
+    pub(super) fn begin_job(&mut self, start: &JobStart) {
         match self {
             Time::Clock(_) => {}
             Time::Stepped { now, .. } => *now = start.now,
@@ -75,9 +78,29 @@ impl Time {
         }
     }
 
+    /// On the channel's clock: the job has ended.
+    pub(super) fn end_job(&mut self) {
+        self.end_turn();
+        self.network().into_iter().for_each(|network| network.watch().ends());
+    }
+
     /// A job that ended at this second is finished.
-    pub(super) fn end_job(&mut self, at: f64) {
-        self.network_mut().into_iter().for_each(|network| network.end_job(at));
+    pub(super) fn finish_job(&mut self, at: f64) {
+        self.network_mut().into_iter().for_each(|network| network.finish_job(at));
+    }
+
+    /// The rank among `from` of which a frame is to be received; `None` leaves it to the transport.
+    ///
+    /// # Errors
+    /// The deadline, when it passed.
+    pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
+        self.network_mut().map_or(Ok(None), |network| network.first_of(from))
+    }
+
+    /// This rank leaves; its jobs may still run.
+    pub(super) fn leave(&mut self) {
+        self.end_turn();
+        self.network().into_iter().for_each(|network| network.watch().leaves());
     }
 
     pub(super) fn network(&self) -> Option<&Simulation> {

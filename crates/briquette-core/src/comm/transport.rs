@@ -21,17 +21,31 @@ pub trait Transport: Send {
     /// How many ranks there are.
     fn world(&self) -> usize;
 
+    /// A number of the machine that a rank runs on: ranks with the same one share it. By default each has its own.
+    fn machine(&self, rank: usize) -> usize {
+        rank
+    }
+
     /// Queues a frame for rank `to`, which is below `world()`; waits, until the deadline, while the queue is full.
     ///
     /// # Errors
     /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError>;
 
+    /// The next frame from any of the ranks `from`, which are below `world()`, and the rank that sent it. Where several have
+    /// sent one, that of the first of them in `from`; ranks that have left are passed over while one is there that has not.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send); the other rank is gone when all of `from` are, or the connection to one of them broke.
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError>;
+
     /// The next frame from rank `from`.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError>;
+    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+        self.recv_any(&[from], call).map(|(_, frame)| frame)
+    }
 
     /// Returns when everything that was sent is on its way and needs no further call of this rank. Nothing to do where
     /// `send` keeps nothing back.

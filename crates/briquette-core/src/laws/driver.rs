@@ -1,9 +1,6 @@
 //! Drives strategies and reducers over threads, as the glue to a framework does.
 
-use rand::Rng;
-use rand_distr::{Distribution, StandardNormal};
-
-use super::{Reduces, Synchronizes};
+use super::{Reduces, Synchronizes, gradient, learning_rate, long, sampled, short};
 use crate::comm::{Local, Session};
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
@@ -11,37 +8,6 @@ use crate::report::Report;
 use crate::state::State;
 use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy, agree};
 use crate::{Key, Layout, Traffic};
-
-/// Matrices, vectors and a lone number; 131 values.
-pub fn short() -> Layout {
-    Layout::new([
-        ("conv.weight", vec![6, 3, 3, 1]),
-        ("conv.bias", vec![17]),
-        ("fc.weight", vec![8, 7]),
-        ("scale", vec![4]),
-    ])
-}
-
-/// 6 017 values. All-reduces go round the ring, keys have a second block, and an eighth of the values has three ranges of
-/// 8 bits; one slot alone is above each of these limits, too.
-pub fn long() -> Layout {
-    Layout::new([
-        ("conv.weight", vec![8, 5, 3, 3]),
-        ("conv.bias", vec![1100]),
-        ("fc.weight", vec![65, 70]),
-        ("scale", vec![7]),
-    ])
-}
-
-/// 40 007 values, 35 000 of them in one slot: selections by magnitude begin with a sample.
-pub fn sampled() -> Layout {
-    Layout::new([
-        ("conv.weight", vec![20, 20, 3, 3]),
-        ("conv.bias", vec![1400]),
-        ("fc.weight", vec![250, 140]),
-        ("scale", vec![7]),
-    ])
-}
 
 /// What is tried (a strategy, or a reducer alone), the parameters, and how many ranks.
 #[derive(Debug, Clone)]
@@ -152,46 +118,6 @@ impl<C: Reduces + Clone> Setup<C> {
     }
 }
 
-/// Rates that change, and divide without rounding.
-pub fn learning_rate(step: u64) -> f64 {
-    [0.5, 0.125, 0.25, 1.0][step as usize % 4]
-}
-
-/// This rank's gradient of a step, with zeros: by turns heavy-tailed, normal, and flat, so that a sparsifier keeps nearly
-/// everything, about half, and next to nothing of it.
-pub fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
-    let mut rng = Key::new(77).step(step).rank(rank).block(0);
-    let mut value = || -> f32 {
-        let x: f32 = StandardNormal.sample(&mut rng);
-        match (rng.random::<f32>() < 0.1, step % 3) {
-            (true, _) => 0.0,
-            (false, 0) => x * x * x,
-            (false, 1) => x,
-            (false, _) => x.signum() * (1.0 + 0.1 * rng.random::<f32>()),
-        }
-    };
-    (0..layout.len()).map(|_| value()).collect()
-}
-
-/// Vectors that compressors find hard.
-pub fn vectors() -> Vec<(&'static str, Vec<f32>)> {
-    let mut hot = vec![0.0; 100];
-    hot[37] = -3.0;
-    let mut outlier = gradient(&short(), 0, 0);
-    outlier[5] = 1e6;
-    vec![
-        ("gradient", gradient(&short(), 0, 3)),
-        ("normal", gradient(&short(), 0, 1)),
-        ("flat", gradient(&short(), 0, 2)),
-        ("all equal", vec![0.7; 100]),
-        ("zeros", vec![0.0; 64]),
-        ("one-hot", hot),
-        ("outlier", outlier),
-        ("one value", vec![-2.5]),
-        ("long", gradient(&long(), 0, 0)),
-    ]
-}
-
 /// What one rank saw of one step.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
@@ -262,8 +188,8 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         other
     }
 
-    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, and where no rank agrees on a header
-    /// a rank that cannot go on stops the others. On an error nothing has changed.
+    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, on one header for both. Where no
+    /// rank agrees on one, and after it, a rank that cannot go on stops the others. On an error nothing has changed.
     pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
         let plan = self.strategy.plan(self.step);
         let result = self.try_step(plan, comm);
@@ -304,6 +230,11 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
                 self.unchanged_by_failure(&mut gradient, |s, x| s.after_backward(x, &cx, comm))?;
                 add(&mut parameters, &gradient);
             }
+            if plan.parameters && plan.gradients {
+                self.header(&parameters).check_slot(self.rank, self.setup.layout.slots()).inspect_err(|error| {
+                    comm.abort(&error.to_string());
+                })?;
+            }
             if plan.parameters {
                 conserved = self.strategy.conserved(&parameters);
                 self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &cx, comm))?;
@@ -335,10 +266,10 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Ok(Outcome { average, sent: Vec::new(), state, factor, plan, conserved, reported, counted })
     }
 
-    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
-        let layout = &self.setup.layout;
-        let bad = |i: usize| layout.slots().iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
-        let header = Header {
+    fn header(&self, vector: &[f32]) -> Header {
+        let slots = self.setup.layout.slots();
+        let bad = |i: usize| slots.iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
+        Header {
             step: self.step,
             bad_slot: vector.iter().position(|v| !v.is_finite()).and_then(bad),
             samples: 1,
@@ -347,7 +278,11 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
             compute_seconds: 0.01 * (self.rank + 1) as f64,
             previous: self.last.map(|(_, previous)| previous),
             ..Header::default()
-        };
+        }
+    }
+
+    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
+        let (layout, header) = (&self.setup.layout, self.header(vector));
         let mut present = vec![true; layout.slots().len()];
         let before = self.last.map(|(agreed_step, _)| agreed_step);
         match plan.agrees {

@@ -1,6 +1,7 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, input that is not finite.
 
-use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, long, same_bits};
+use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, same_bits};
+use super::long;
 use super::{Reduces, Synchronizes};
 use crate::comm::{Faulty, Local};
 use crate::error::SyncError;

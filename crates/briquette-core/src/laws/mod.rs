@@ -28,14 +28,14 @@
 //! Law 3, conservation, is of a wrapper's own quantity: test it beside the wrapper.
 
 mod class;
+mod data;
 mod driver;
 mod exchange;
 mod failure;
 
 pub use class::check_class;
-pub use driver::{
-    Outcome, Rank, Setup, each_pair, each_rank, gradient, learning_rate, long, same_bits, sampled, short, vectors,
-};
+pub use data::{gradient, learning_rate, long, sampled, short, vectors};
+pub use driver::{Outcome, Rank, Setup, each_pair, each_rank, same_bits};
 pub use exchange::{
     accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_within, stays_in_range,
 };

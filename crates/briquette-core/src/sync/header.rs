@@ -129,7 +129,11 @@ impl Header {
         Ok(Agreement { agreed_step, ranks: Vec::new(), stop: StopFlags::NONE, weight: 1.0 })
     }
 
-    fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
+    /// That this rank's values are finite.
+    ///
+    /// # Errors
+    /// [`SyncError::NonFinite`].
+    pub fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
         let Some(slot) = self.bad_slot else { return Ok(()) };
         let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
         Err(SyncError::NonFinite { step: self.step, rank, slot })

@@ -29,7 +29,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
-use crate::reduce::AgreedStep;
+use crate::reduce::{AgreedStep, not_finite};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
@@ -78,6 +78,12 @@ impl Plan {
     }
 }
 
+/// That what is this rank's own after an exchange is finite.
+fn check_own(values: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
+    let (step, rank) = (cx.agreed_step.step, comm.rank());
+    not_finite(values, cx.slots).map_or(Ok(()), |slot| Err(SyncError::Diverged { step, rank, slot }))
+}
+
 /// Steps from one header to the next of a strategy that needs none: so requests to stop are agreed, and every rank's losses known.
 pub const HEADER_STEPS: u64 = 100;
 
@@ -104,6 +110,9 @@ pub enum Momenta {
 }
 
 /// What ranks do together at each step.
+///
+/// **Agreement.** Ranks agree once a step, on one header: a strategy that is given gradients and parameters has the same context
+/// in both hooks, and a rank whose parameters are not finite after the optimizer's step stops the others.
 ///
 /// **State.** The hooks compute, communicate, and then change state. After an error, vector and state are as they were before
 /// the step.
@@ -162,7 +171,8 @@ pub trait SyncStrategy: Stateful + Send {
         Some(parameters.to_vec())
     }
 
-    /// What the last exchange did.
+    /// What the last step's exchanges did. At a step that exchanges gradients and parameters it is asked for after each, and the
+    /// second time is to state both.
     fn report(&self, report: &mut Report);
 }
 

@@ -60,7 +60,7 @@ mod config;
 
 pub use config::OverlapConfig;
 
-use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy};
+use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
 use crate::comm::{Pending, Session};
 use crate::config::Described;
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
@@ -74,6 +74,7 @@ const CHANNEL: usize = 1;
 /// What a background exchange owns, and what comes back.
 struct Reduced<R> {
     reducer: R,
+    input: Vec<f32>,
     mean: Vec<f32>,
     result: Result<Exchanged, ReduceError>,
 }
@@ -94,6 +95,8 @@ pub struct OverlapLocalSgd<R> {
     input: Staged<Vec<f32>>,
     /// When its exchange began, on the session's clock.
     started: f64,
+    /// Storage for what the next exchange owns.
+    spare: [Vec<f32>; 2],
     /// The mean of all ranks' inputs once it has been waited for, and when that was.
     arrived: Option<(Vec<f32>, f64)>,
     report: Report,
@@ -122,6 +125,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
             momentum: Staged::default(),
             input: Staged::default(),
             started: 0.0,
+            spare: Default::default(),
             arrived: None,
             report: Report::default(),
         })
@@ -141,26 +145,26 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         let Some(mut reducer) = self.reducer.take() else { return };
         self.reducer_before = State::default();
         self.reducer_before.put_part("reducer", &reducer);
-        let (input, slots, agreed_step) = (
-            self.input.now().clone(),
-            cx.slots.to_vec(),
-            AgreedStep { step, learning_rate: cx.agreed_step.learning_rate, ..AgreedStep::default() },
-        );
+        let [mut input, mut mean] = std::mem::take(&mut self.spare);
+        input.clone_from(self.input.now());
+        mean.resize(input.len(), 0.0);
+        let slots = cx.slots.to_vec();
+        let agreed_step = AgreedStep { step, learning_rate: cx.agreed_step.learning_rate, ..AgreedStep::default() };
         let key = cx.key.step(step).purpose("overlap");
-        let mut mean = vec![0.0; input.len()];
         self.started = comm.now();
         self.pending = Some(comm.start(CHANNEL, move |comm| {
             let round =
                 Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
             let result = reducer.reduce(round, comm);
-            Reduced { reducer, mean, result }
+            Reduced { reducer, input, mean, result }
         }));
     }
 
     /// Waits for what is under way.
     fn finish(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let Some(pending) = self.pending.take() else { return Ok(()) };
-        let (Reduced { reducer, mean, result }, ended) = pending.finish(comm);
+        let (Reduced { reducer, input, mean, result }, ended) = pending.finish(comm);
+        self.spare[0] = input;
         let reducer = self.reducer.insert(reducer);
         match ended.map_err(ReduceError::from).and(result) {
             Ok(exchanged) => {
@@ -198,9 +202,9 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         Ok(())
     }
 
-    /// The next anchor, momentum and input, and the pulled parameters in the place of `x`.
-    fn pull(&mut self, x: &mut [f32], rate: f32) -> Result<(), ReduceError> {
-        let (alpha, beta) = (self.settings.alpha, self.settings.beta);
+    /// The next anchor, and the momentum and input of the parameters `x`, which are to be pulled.
+    fn advance(&mut self, x: &[f32], rate: f32) -> Result<(), ReduceError> {
+        let OverlapConfig { alpha, beta, .. } = self.settings;
         self.momentum.fit(x.len())?;
         let (anchor, z) = self.anchor.both();
         z.clone_from(anchor);
@@ -211,14 +215,20 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         let input = self.input.next_mut();
         input.resize(x.len(), 0.0);
         let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        for ((((x, z), v), next), input) in x.iter_mut().zip(&*z).zip(momentum).zip(next).zip(input) {
-            *x += alpha * (z - *x);
-            *next = beta * v + (z - *x) * per_rate;
+        for ((((x, z), v), next), input) in x.iter().zip(&*z).zip(momentum).zip(next).zip(input) {
+            let x = pulled(alpha, *x, *z);
+            // Not finite where `x` is not.
+            *next = beta * v + (z - x) * per_rate;
             // Without momentum the next anchor is the mean of the pulled parameters, whatever the rate.
-            *input = if beta == 0.0 { *x - z } else { -rate * *next };
+            *input = if beta == 0.0 { x - z } else { -rate * *next };
         }
         Ok(())
     }
+}
+
+/// `x` on its way to the anchor `z`.
+fn pulled(alpha: f32, x: f32, z: f32) -> f32 {
+    x + alpha * (z - x)
 }
 
 impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
@@ -252,7 +262,9 @@ impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
 
     fn commit(&mut self) {
         if self.input.is_staged() {
-            self.arrived = None;
+            if let Some((mean, _)) = self.arrived.take() {
+                self.spare[1] = mean;
+            }
             self.reducer.iter_mut().for_each(Stateful::commit);
         }
         self.anchor.commit();
@@ -292,13 +304,12 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
         let failed = |source| SyncError::Reduce { step, source };
         let rate = cx.agreed_step.learning_rate.ok_or(failed(ReduceError::NoLearningRate { step }))? as f32;
         self.receive(cx, comm).map_err(failed)?;
-        let mut pulled = parameters.to_vec();
-        self.pull(&mut pulled, rate).map_err(failed)?;
-        for values in [&pulled, self.anchor.next_mut() as &_, self.momentum.next_mut()] {
-            check_average(values, cx.slots).map_err(failed)?;
-        }
-        parameters.copy_from_slice(&pulled);
+        self.advance(parameters, rate).map_err(failed)?;
+        check_average(self.anchor.next_mut(), cx.slots).map_err(failed)?;
+        check_own(self.momentum.next_mut(), cx, comm)?;
         self.anchor.stage();
+        let anchor = self.anchor.latest();
+        parameters.iter_mut().zip(anchor).for_each(|(x, z)| *x = pulled(self.settings.alpha, *x, *z));
         self.momentum.stage();
         self.input.stage();
         Ok(Momenta::Keep)

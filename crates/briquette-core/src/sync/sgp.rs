@@ -43,11 +43,9 @@
 //! ```
 
 use super::graph::Graph;
-use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy};
+use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
 use crate::config::{Described, Exchange, StrategySettings};
-use crate::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
-use crate::math::all_finite;
-use crate::reduce::not_finite;
+use crate::error::{CommError, ConfigError, StateError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Frame, Layout, Session, Traffic};
@@ -157,7 +155,7 @@ impl SyncStrategy for Sgp {
     }
 
     fn begin(&mut self, _parameters: &[f32]) {
-        self.shown.set(Vec::new());
+        self.shown.clear();
         self.weight.set(1.0);
     }
 
@@ -179,10 +177,7 @@ impl SyncStrategy for Sgp {
         if weight != 1.0 {
             z.iter_mut().for_each(|x| *x /= weight);
         }
-        if !all_finite(z) {
-            let slot = not_finite(z, cx.slots).unwrap_or_default();
-            return Err(failed(ReduceError::Overflow { slot }));
-        }
+        check_own(z, cx, comm)?;
         parameters.copy_from_slice(z);
         self.shown.stage();
         *self.weight.next_mut() = weight;

@@ -149,6 +149,7 @@ pub struct SlowMo<R> {
     anchor: Staged<Vec<f32>>,
     /// `u`.
     momentum: Staged<Vec<f32>>,
+    /// `x₀ − x_i`, while it is sent.
     difference: Vec<f32>,
     report: Report,
     ends: bool,
@@ -187,14 +188,13 @@ impl<R: Reducer> SlowMo<R> {
         self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
     }
 
-    /// The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
-    fn end_period(&mut self, shares: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (step, len) = (cx.agreed_step.step, shares.len());
+    /// `difference` holds `x_i`. The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
+    fn end_period(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (step, len) = (cx.agreed_step.step, self.difference.len());
         let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
         self.momentum.fit(len)?;
         let (anchor, mean) = self.anchor.both();
-        self.difference.clear();
-        self.difference.extend(anchor.iter().zip(shares).map(|(anchor, x)| anchor - x));
+        self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
         mean.resize(len, 0.0);
         let key = cx.key.step(step).purpose("slowmo");
         let round = Round {
@@ -300,15 +300,16 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         }
         let before = comm.traffic();
         let mut momenta = if self.settings.reset { Momenta::Reset } else { Momenta::Keep };
-        let mut shares = parameters.to_vec();
+        self.difference.clear();
+        self.difference.extend_from_slice(parameters);
         let mixes = self.base_plan(step).parameters;
         if let Some(base) = &mut self.base {
-            if mixes && base.after_step(&mut shares, cx, comm)? == Momenta::Reset {
+            if mixes && base.after_step(&mut self.difference, cx, comm)? == Momenta::Reset {
                 momenta = Momenta::Reset;
             }
-            base.view(&mut shares);
+            base.view(&mut self.difference);
         }
-        self.end_period(&shares, cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+        self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
         self.report.traffic = Some(comm.traffic() - before);
         self.anchor.stage();
         parameters.copy_from_slice(self.anchor.latest());

@@ -11,7 +11,9 @@
 //! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is refused everywhere |
 //! | `class.rs` | 7 declared class |
 //! | `overlap.rs` | the same with buckets that overlap |
+//! | `both.rs` | the same of a strategy that exchanges gradients and parameters at one step |
 
+mod both;
 mod class;
 mod exchange;
 mod failure;

@@ -44,10 +44,10 @@ impl Transport for Scripted {
         *self.last.lock().expect("no panic while it is held") = frame;
         Ok(())
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        let cause = "it says nothing more".to_owned();
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+        let (from, cause) = (from[0], "it says nothing more".to_owned());
         let silent = CommError::Lost { rank: self.rank, other: from, address: None, during: call.scope, cause };
-        self.script[from].pop_front().ok_or(silent)
+        self.script[from].pop_front().map(|frame| (from, frame)).ok_or(silent)
     }
     fn abort(&mut self, _during: Scope, _reason: &str) {}
 }
@@ -97,6 +97,7 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         stop,
         samples: numbers.word() >> (numbers.byte() % 64),
         loss: Some(numbers.float()).filter(|loss| given(4) && !loss.is_nan()),
+        validation_loss: Some(numbers.float()).filter(|loss| given(7) && !loss.is_nan()),
         learning_rate: given(5).then_some(0.1),
         compute_seconds: numbers.float(),
         previous: given(6).then_some(previous),

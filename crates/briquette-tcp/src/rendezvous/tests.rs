@@ -27,7 +27,7 @@ const PATIENT: Duration = Duration::from_secs(20);
 
 /// An introduction of rank 2 of 3.
 fn rank_2() -> Introduction {
-    let role = Role::Join { address: "127.0.0.1:1".to_owned(), channels: 0 };
+    let role = Role::Join { address: "127.0.0.1:1".to_owned(), channels: 0, machine: 2 };
     Introduction { rank: 2, to: 0, world: 3, version: VERSION.to_owned(), role }
 }
 
@@ -141,7 +141,7 @@ fn a_second_link_of_a_rank_takes_the_place_of_the_first() {
 async fn links_made_twice(master: SocketAddr) -> (Lines, Vec<TcpStream>) {
     let mut lines = Lines::new();
     lines.add(0, Secure::Plain(introduce(master, &rank_2()).await.unwrap()));
-    let (_, Event::Said(Message::Roster { session, addresses })) = lines.next().await else { panic!("no roster") };
+    let (_, Event::Said(Message::Roster { session, addresses, .. })) = lines.next().await else { panic!("no roster") };
     let mut links = Vec::new();
     for (to, address) in addresses.iter().enumerate().take(2) {
         let call = Introduction { to, role: Role::Data { session: session.clone(), channel: 0 }, ..rank_2() };
@@ -176,7 +176,7 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
         let mut lines = Lines::new();
         lines.add(1, Secure::Plain(call().await.welcome().await.unwrap()));
         let addresses = vec![master, "127.0.0.1:1".to_owned()];
-        lines.send(1, &Message::Roster { session: "a run".to_owned(), addresses }).await;
+        lines.send(1, &Message::Roster { session: "a run".to_owned(), addresses, machines: vec![0, 1] }).await;
         let link = call().await;
         let refused = Instant::now();
         link.refuse("not today").await.unwrap();

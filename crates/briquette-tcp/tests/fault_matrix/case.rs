@@ -106,6 +106,7 @@ impl Case {
                 rank,
                 world: WORLD,
                 local_rank: rank,
+                node: None,
                 master: if through { way.address() } else { master }.ip().to_string(),
                 port: if through { way.address() } else { master }.port(),
                 token: Some("sesame-opens-for-47".into()),

@@ -73,6 +73,28 @@ pub fn a_job_needs_no_call_of_its_session<L: Launch>(launch: &L) {
     });
 }
 
+/// A job receives what the others sent on its channel, from whichever rank it comes first.
+pub fn a_job_receives_from_any_rank_on_its_channel<L: Launch>(launch: &L) {
+    all_ok(launch, |comm| {
+        let job = |comm: &mut Session| {
+            let others: Vec<_> = (0..comm.world()).filter(|rank| *rank != comm.rank()).collect();
+            others.iter().try_for_each(|to| comm.send(*to, vec![1]))?;
+            let mut seen = Vec::new();
+            while seen.len() < others.len() {
+                let (from, frame) = comm.recv_any(&others)?;
+                assert_eq!(frame, [1]);
+                seen.push(from);
+            }
+            seen.sort_unstable();
+            Ok::<_, CommError>(seen == others)
+        };
+        let job = comm.start(1, job);
+        gathered(comm, 7)?;
+        let (all, ended) = job.finish(comm);
+        ended.map(|()| assert_eq!(all, Ok(true)))
+    });
+}
+
 /// An abort in a job ends the calls of every rank on every channel, with who, what and why.
 pub fn an_abort_in_a_job_stops_every_channel_of_every_rank<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| -> Result<(), CommError> {

@@ -98,8 +98,8 @@ pub fn a_deadline_error_names_both_ranks<L: Launch>(launch: &L) {
     every_world(launch, body, |world, rank, result| {
         let error = result.expect_err("nobody sends anything");
         let (who, text) = match &error {
-            CommError::Deadline { rank: who, other, .. } => {
-                assert_eq!((*who, *other), (rank, awaited(rank, world)));
+            CommError::Deadline { rank: who, others, .. } => {
+                assert_eq!((*who, &**others), (rank, &[awaited(rank, world)][..]));
                 (rank, error.to_string())
             }
             CommError::Aborted { by, reason, .. } => {

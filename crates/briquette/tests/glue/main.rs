@@ -1,6 +1,7 @@
 //! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
 
 mod averages;
+mod both;
 mod buffers;
 mod candidates;
 mod checkpoint_errors;

@@ -39,9 +39,9 @@ impl Transport for Ticking {
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.inner.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.ticks.0.fetch_add(1, Ordering::Relaxed);
-        self.inner.recv(from, call)
+        self.inner.recv_any(from, call)
     }
     fn abort(&mut self, during: Scope, reason: &str) {
         self.inner.abort(during, reason);

@@ -119,6 +119,27 @@ fn the_link_is_shared_while_a_job_is_unfinished_and_whole_before_and_after() {
 }
 
 #[test]
+fn a_job_that_is_abandoned_or_forgotten_gives_its_share_of_the_link_back() {
+    let results = run_ranks(simulated(2, "1mbit"), |mut comm| {
+        let mut taken = Vec::new();
+        let mut gather = |comm: &mut Session| {
+            let before = comm.now();
+            comm.all_gather(&[0; 1250], &mut Vec::new())?;
+            taken.push(((comm.now() - before) * 1e3).round());
+            Ok::<_, CommError>(())
+        };
+        let pending = comm.start(1, reduce(5000));
+        gather(&mut comm)?;
+        pending.abandon()?;
+        gather(&mut comm)?;
+        drop(comm.start(1, |_| ()));
+        gather(&mut comm)?;
+        Ok::<_, CommError>(taken)
+    });
+    assert_eq!(results, vec![Ok(vec![20.0, 10.0, 10.0]); 2]);
+}
+
+#[test]
 fn a_clock_that_was_set_back_is_that_of_the_next_job() {
     let results = run_ranks(simulated(2, "1mbit"), |mut comm| {
         comm.start(1, reduce(2500)).finish(&mut comm).1?;
@@ -255,8 +276,8 @@ impl Transport for Bare {
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.0.send(to, frame, call)
     }
-    fn recv(&mut self, from: usize, call: &mut Call) -> Result<Frame, CommError> {
-        self.0.recv(from, call)
+    fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+        self.0.recv_any(from, call)
     }
     fn abort(&mut self, during: Scope, reason: &str) {
         self.0.abort(during, reason);

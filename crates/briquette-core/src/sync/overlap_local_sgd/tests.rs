@@ -3,7 +3,10 @@ use std::time::Duration;
 use super::super::Periodic;
 use super::super::testkit::{Sgd, Simulation, loss, mean, noisy, simulate, train};
 use super::*;
+use crate::comm::{Local, run_ranks};
+use crate::error::CommError;
 use crate::reduce::Dense;
+use crate::{Key, Layout};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
@@ -152,4 +155,21 @@ fn settings_out_of_range_are_refused() {
         let error = settings.check().unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
+}
+
+#[test]
+fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
+    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.5 };
+    let results = run_ranks(Local::world(2), |mut comm| {
+        let (mut overlap, layout) = (overlap(settings.clone()), Layout::flat(1));
+        overlap.begin(&[0.0]);
+        let agreed_step = AgreedStep { learning_rate: Some(1e-35), ..AgreedStep::default() };
+        let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+        let mut x = [1e10 * comm.rank() as f32];
+        let result = overlap.after_step(&mut x, &cx, &mut comm);
+        assert_eq!(x, [1e10 * comm.rank() as f32]);
+        Ok::<_, CommError>(result)
+    });
+    let slot = Layout::flat(1).slots()[0].path().to_owned();
+    assert_eq!(results, [Ok(Ok(Momenta::Keep)), Ok(Err(SyncError::Diverged { step: 0, rank: 1, slot }))]);
 }

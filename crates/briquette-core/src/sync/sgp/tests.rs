@@ -133,3 +133,27 @@ fn beside_a_slow_rank_it_reaches_the_same_loss_sooner_than_the_ring() {
     let [gossip, all] = seconds(50);
     assert!(gossip < 0.4 * all, "{gossip} s against {all} s");
 }
+
+#[test]
+fn values_that_are_not_finite_are_those_of_the_rank_that_has_them() {
+    let ranks = run_ranks(Local::builder(3).deadline(Duration::from_secs(20)).build(), |mut comm| {
+        let (mut sgp, layout) = (sgp("0>1;0>2;1>0;2>0", 3), Layout::flat(1));
+        let mut results = Vec::new();
+        for step in 0..2 {
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            // Weights differ after the first step: `z − shown` of rank 2 exceeds the largest number at the second.
+            let sign = if step == 1 && comm.rank() == 2 { -1.0 } else { 1.0 };
+            results.push(sgp.after_step(&mut [sign * 0.6 * f32::MAX], &cx, &mut comm));
+            sgp.commit();
+        }
+        Ok::<_, CommError>(results)
+    });
+    for (rank, results) in ranks.into_iter().map(Result::unwrap).enumerate() {
+        assert_eq!(results[0], Ok(Momenta::Keep));
+        // Rank 1 does not receive from rank 2.
+        let slot = Layout::flat(1).slots()[0].path().to_owned();
+        let expected = if rank == 1 { Ok(Momenta::Keep) } else { Err(SyncError::Diverged { step: 1, rank, slot }) };
+        assert_eq!(results[1], expected, "rank {rank}");
+    }
+}

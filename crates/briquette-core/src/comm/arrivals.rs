@@ -1,0 +1,315 @@
+//! Which frame comes first in a simulated world.
+//!
+//! Threads run in any order, simulated seconds do not: the first frame that a thread finds need not be the first to arrive. So
+//! a wait for any of several ranks ends only when **every** rank of the world waits. Then no frame can be sent that arrives before
+//! the earliest of those under way: that one is received, ties going to the lower rank, and its receiver goes on. What a world
+//! does is then the same in every run.
+//!
+//! For that, sessions report what they send, what they receive and what they wait for. The transport still moves the frames.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Network;
+
+/// What is under way in a world, and what every session waits for.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    world: Mutex<World>,
+    changed: Condvar,
+    deadline: Duration,
+    /// Frames that may be under way between two ranks of a channel.
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    stopped: bool,
+    sessions: BTreeMap<Place, Doing>,
+    /// Sessions that wait for nothing.
+    running: usize,
+    /// How often a session began or ended to wait.
+    changes: u64,
+    /// By channel, sender and receiver.
+    under_way: BTreeMap<(usize, usize, usize), VecDeque<Flight>>,
+    /// Jobs that were started and that have ended, by channel and rank.
+    jobs: BTreeMap<Place, (u64, u64)>,
+    /// Ranks whose transport is gone.
+    left: Vec<usize>,
+}
+
+/// Channel and rank.
+type Place = (usize, usize);
+
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    departure: f64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Doing {
+    /// Computing, or about to.
+    Runs,
+    /// Nothing, and nothing to do: a channel without a job, a rank that leaves.
+    Idle,
+    WaitsFor(usize),
+    WaitsForRoomAt(usize),
+    /// On this channel, for the job with this number.
+    WaitsForJob(usize, u64),
+    WaitsForAny(Link, Vec<usize>),
+    /// A wait for any of several ranks has ended with a frame of this one.
+    Receives(usize),
+}
+
+/// A rank's link, as far as it decides when a frame has arrived.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Link {
+    pub(super) network: Network,
+    pub(super) rank: usize,
+    /// When the incoming link is free, in simulated seconds.
+    pub(super) incoming: f64,
+    /// Into how many parts the link is divided.
+    pub(super) shares: usize,
+}
+
+impl Link {
+    /// Seconds that `bytes` bytes occupy this share of the link.
+    pub(super) fn transfer_seconds(&self, bytes: usize) -> f64 {
+        self.shares as f64 * self.network.transfer_seconds(bytes)
+    }
+
+    /// When a frame from rank `from` has arrived.
+    pub(super) fn arrival(&self, from: usize, bytes: usize, departure: f64) -> f64 {
+        if self.network.same_machine(self.rank, from) {
+            return departure;
+        }
+        self.incoming.max(departure + self.network.latency().as_secs_f64()) + self.transfer_seconds(bytes)
+    }
+}
+
+/// One session's place in a world of [`Arrivals`]. Its drop is that of the transport.
+#[derive(Debug)]
+pub(super) struct Watch {
+    all: Arc<Arrivals>,
+    place: Place,
+}
+
+/// A job in the background that its session may wait for.
+#[derive(Debug)]
+pub(super) struct Started {
+    all: Arc<Arrivals>,
+    rank: usize,
+    channel: usize,
+    number: u64,
+}
+
+impl Watch {
+    /// One for each rank of a world.
+    pub(super) fn world(ranks: usize, capacity: usize, deadline: Duration) -> Vec<Watch> {
+        let sessions = (0..ranks).map(|rank| ((0, rank), Doing::Runs)).collect();
+        let world = World { sessions, running: ranks, ..World::default() };
+        let all = Arc::new(Arrivals { world: Mutex::new(world), changed: Condvar::new(), deadline, capacity });
+        (0..ranks).map(|rank| Watch { all: Arc::clone(&all), place: (0, rank) }).collect()
+    }
+
+    /// The same rank's on a channel, which does nothing until it is given a job.
+    pub(super) fn of_channel(&self, channel: usize) -> Watch {
+        Watch { all: Arc::clone(&self.all), place: (channel, self.place.1) }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.place.1
+    }
+
+    pub(super) fn is_channel(&self) -> bool {
+        self.place.0 > 0
+    }
+
+    /// Before a frame is sent to rank `to`; it may wait for room.
+    pub(super) fn sends(&self, to: usize, bytes: usize, departure: f64) {
+        let ((channel, rank), mut world) = (self.place, self.all.lock());
+        let queue = world.under_way.entry((channel, rank, to)).or_default();
+        queue.push_back(Flight { departure, bytes });
+        let is_full = queue.len() > self.all.capacity;
+        if matches!(world.sessions.get(&(channel, to)), Some(Doing::WaitsFor(from)) if *from == rank) {
+            world.set((channel, to), Doing::Runs);
+        }
+        if is_full {
+            self.wait(&mut world, Doing::WaitsForRoomAt(to));
+        }
+    }
+
+    /// Before a frame of rank `from` is received.
+    pub(super) fn waits_for(&self, from: usize) {
+        let mut world = self.all.lock();
+        if world.first(self.place, from).is_none() {
+            self.wait(&mut world, Doing::WaitsFor(from));
+        }
+    }
+
+    /// After that.
+    pub(super) fn received(&self, from: usize) {
+        let ((channel, rank), mut world) = (self.place, self.all.lock());
+        let queue = world.under_way.entry((channel, from, rank)).or_default();
+        queue.pop_front();
+        let has_room = queue.len() <= self.all.capacity;
+        let waits = matches!(world.sessions.get(&(channel, from)), Some(Doing::WaitsForRoomAt(to)) if *to == rank);
+        if has_room && waits {
+            world.set((channel, from), Doing::Runs);
+        }
+    }
+
+    /// The rank among `from` whose frame arrives first on `link`; `None` where the transport has an error to report instead.
+    ///
+    /// # Errors
+    /// The deadline, when it passed without one and without anything that any session began or ended to wait for.
+    pub(super) fn first_of(&self, from: &[usize], link: Link) -> Result<Option<usize>, Duration> {
+        let mut world = self.all.lock();
+        self.wait(&mut world, Doing::WaitsForAny(link, from.to_vec()));
+        loop {
+            let first = match world.sessions.get(&self.place) {
+                Some(Doing::Receives(first)) => Some(*first),
+                _ => None,
+            };
+            if first.is_some() || world.stopped || world.is_in_vain(self.place, from) {
+                world.set(self.place, Doing::Runs);
+                return Ok(first);
+            }
+            let before = world.changes;
+            let waited = self.all.changed.wait_timeout(world, self.all.deadline);
+            let timeout;
+            (world, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            if timeout.timed_out() && world.changes == before && !world.stopped {
+                world.set(self.place, Doing::Runs);
+                return Err(self.all.deadline);
+            }
+        }
+    }
+
+    /// A job for a channel of this rank.
+    pub(super) fn starts(&self, channel: usize) -> Started {
+        let (rank, mut world) = (self.rank(), self.all.lock());
+        let (started, ended) = world.jobs.entry((channel, rank)).or_default();
+        let (number, is_idle) = (*started, started == ended);
+        *started += 1;
+        if is_idle {
+            world.set((channel, rank), Doing::Runs);
+        }
+        Started { all: Arc::clone(&self.all), rank, channel, number }
+    }
+
+    /// The job of this channel has ended.
+    pub(super) fn ends(&self) {
+        let ((channel, rank), mut world) = (self.place, self.all.lock());
+        let (started, ended) = world.jobs.entry(self.place).or_default();
+        let number = *ended;
+        *ended += 1;
+        let is_last = started == ended;
+        let waits = |doing: &Doing| matches!(doing, Doing::WaitsForJob(at, job) if (*at, *job) == (channel, number));
+        if world.sessions.get(&(0, rank)).is_some_and(waits) {
+            world.set((0, rank), Doing::Runs);
+        }
+        if is_last {
+            self.wait(&mut world, Doing::Idle);
+        }
+    }
+
+    /// This rank waits for nothing any more, except for its jobs: it leaves.
+    pub(super) fn leaves(&self) {
+        self.wait(&mut self.all.lock(), Doing::Idle);
+    }
+
+    /// Every wait ends, to find the world stopped.
+    pub(super) fn stop(&self) {
+        self.all.lock().stopped = true;
+        self.all.changed.notify_all();
+    }
+
+    fn wait(&self, world: &mut World, doing: Doing) {
+        world.set(self.place, doing);
+        world.grant();
+        self.all.changed.notify_all();
+    }
+}
+
+impl Started {
+    /// Before the job's session waits for its end.
+    pub(super) fn awaited(&self) {
+        let mut world = self.all.lock();
+        let has_ended = world.jobs.get(&(self.channel, self.rank)).is_some_and(|(_, ended)| *ended > self.number);
+        let is_idle = matches!(world.sessions.get(&(0, self.rank)), None | Some(Doing::Idle));
+        if !has_ended && !is_idle {
+            world.set((0, self.rank), Doing::WaitsForJob(self.channel, self.number));
+            world.grant();
+            self.all.changed.notify_all();
+        }
+    }
+}
+
+impl Arrivals {
+    /// Nothing panics while holding the lock.
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    fn set(&mut self, place: Place, doing: Doing) {
+        let is_running = doing.is_running();
+        let before = self.sessions.insert(place, doing);
+        let was_running = before.is_some_and(|before| before.is_running());
+        self.changes += 1;
+        self.running = self.running + usize::from(is_running) - usize::from(was_running);
+    }
+
+    /// The next frame of rank `from` to a session.
+    fn first(&self, (channel, rank): Place, from: usize) -> Option<Flight> {
+        self.under_way.get(&(channel, from, rank))?.front().copied()
+    }
+
+    fn is_in_vain(&self, place: Place, from: &[usize]) -> bool {
+        from.iter().all(|rank| self.left.contains(rank) && self.first(place, *rank).is_none())
+    }
+
+    /// When every session waits: the earliest of all frames that may be received is.
+    fn grant(&mut self) {
+        if self.running > 0 {
+            return;
+        }
+        let mut earliest: Option<(f64, (usize, usize), usize)> = None;
+        for (&(channel, rank), doing) in &self.sessions {
+            let Doing::WaitsForAny(link, from) = doing else { continue };
+            for &from in from {
+                let Some(Flight { departure, bytes }) = self.first((channel, rank), from) else { continue };
+                let frame = (link.arrival(from, bytes, departure), (rank, channel), from);
+                if earliest.is_none_or(|earliest| frame < earliest) {
+                    earliest = Some(frame);
+                }
+            }
+        }
+        if let Some((_, (rank, channel), from)) = earliest {
+            self.set((channel, rank), Doing::Receives(from));
+        }
+    }
+}
+
+impl Doing {
+    fn is_running(&self) -> bool {
+        matches!(self, Doing::Runs | Doing::Receives(_))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.is_channel() {
+            let mut world = self.all.lock();
+            world.left.push(self.place.1);
+            self.wait(&mut world, Doing::Idle);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Which ranks run on which machine.
+
+use super::Session;
+
+/// The machines of a world and the ranks on each, for exchanges inside a machine and between machines: groups for
+/// [`within`](Session::within).
+///
+/// ```
+/// use briquette_core::comm::{Compute, Simulated, run_ranks};
+/// use briquette_core::error::CommError;
+/// use std::time::Duration;
+///
+/// // Two machines of two ranks: sum inside each, between the first ranks of both, then inside again.
+/// let world = Simulated::world(4, "1gbit,50us,2".parse()?, Compute::Fixed(Duration::ZERO));
+/// let sums = run_ranks(world, |mut comm| {
+///     let mut x = [comm.rank() as f32];
+///     let places = comm.places();
+///     assert_eq!((places.machine(), places.leaders()), (&[[0, 1], [2, 3]][comm.rank() / 2][..], vec![0, 2]));
+///     comm.within(places.machine(), |machine| machine.all_reduce_sum(&mut x))?;
+///     if places.leads() {
+///         comm.within(&places.leaders(), |leaders| leaders.all_reduce_sum(&mut x))?;
+///     }
+///     let mut bytes = x[0].to_le_bytes().to_vec();
+///     comm.within(places.machine(), |machine| machine.broadcast(0, &mut bytes))?;
+///     Ok::<_, CommError>(bytes)
+/// });
+/// assert_eq!(sums, vec![Ok(6.0f32.to_le_bytes().to_vec()); 4]);
+/// # Ok::<_, briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    rank: usize,
+    machines: Vec<Vec<usize>>,
+}
+
+impl Places {
+    /// The ranks on each machine, ascending; machines in the order of their first ranks.
+    pub fn machines(&self) -> &[Vec<usize>] {
+        &self.machines
+    }
+
+    /// The ranks on this rank's machine.
+    pub fn machine(&self) -> &[usize] {
+        let own = self.machines.iter().find(|machine| machine.contains(&self.rank));
+        own.expect("every rank is on a machine")
+    }
+
+    /// The first rank of every machine.
+    pub fn leaders(&self) -> Vec<usize> {
+        self.machines.iter().map(|machine| machine[0]).collect()
+    }
+
+    /// Whether this rank is the first of its machine.
+    pub fn leads(&self) -> bool {
+        self.machine()[0] == self.rank
+    }
+}
+
+impl Session {
+    /// Which ranks of this world share a machine; the same on every rank. A transport has it from the launcher; on a simulated
+    /// network the ranks of a link are a machine. Where nothing is known every rank is on a machine of its own.
+    pub fn places(&self) -> Places {
+        let network = self.network();
+        let machine = |rank: usize| match network {
+            Some(network) => self.number(rank) / network.ranks_per_link(),
+            None => self.transport.machine(self.number(rank)),
+        };
+        let mut machines: Vec<Vec<usize>> = Vec::new();
+        for rank in 0..self.world() {
+            match machines.iter_mut().find(|ranks| machine(ranks[0]) == machine(rank)) {
+                Some(ranks) => ranks.push(rank),
+                None => machines.push(vec![rank]),
+            }
+        }
+        Places { rank: self.rank(), machines }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::comm::{Compute, Faulty, Local, Session, Simulated};
+
+    fn simulated(ranks: usize, network: &str) -> Vec<Session> {
+        Simulated::world(ranks, network.parse().unwrap(), Compute::Fixed(Duration::ZERO))
+    }
+
+    #[test]
+    fn threads_share_a_machine_and_simulated_ranks_that_of_their_link() {
+        let machines = |world: &[Session]| world[0].places().machines().to_vec();
+        assert_eq!(machines(&Local::world(3)), [[0, 1, 2]]);
+        assert_eq!(machines(&Faulty::world(Local::builder(3).endpoints(), 0, 9)), [[0, 1, 2]]);
+        assert_eq!(machines(&simulated(5, "1gbit,0s,2")), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert_eq!(machines(&simulated(2, "1gbit")), [[0], [1]]);
+        let world = simulated(5, "1gbit,0s,2");
+        let leads: Vec<_> = world.iter().map(|comm| comm.places().leads()).collect();
+        assert_eq!(leads, [true, false, true, false, true]);
+        assert_eq!(world[3].places().machine(), [2, 3]);
+    }
+
+    #[test]
+    fn in_a_group_machines_have_the_groups_numbers() {
+        let mut world = simulated(6, "1gbit,0s,2");
+        // Ranks 5, 1, 4 and 0 are 0 to 3.
+        let places = world[4].within(&[5, 1, 4, 0], |group| group.places());
+        assert_eq!(places.machines(), [[0, 2], [1, 3]]);
+        assert_eq!((places.machine(), places.leaders(), places.leads()), (&[0, 2][..], vec![0, 1], false));
+    }
+}

@@ -1,0 +1,52 @@
+//! What ranks agree on before a step's exchange.
+
+use briquette_core::error::SyncError;
+use briquette_core::sync::{Agreement, Agrees, Header, Plan, agree};
+
+use super::Synchronizer;
+use crate::error::Error;
+use crate::flat::first_bad_slot;
+
+impl Synchronizer {
+    /// The header where ranks agree on one, else what this rank knows by itself.
+    pub(super) fn agree(&mut self, vector: &[f32], present: &mut [bool], plan: Plan) -> Result<Agreement, Error> {
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        let (layout, loss) = (&joined.inventory.layout, std::mem::take(&mut self.loss));
+        let header = Header {
+            step: self.step,
+            bad_slot: first_bad_slot(vector, layout),
+            stop: self.stop_request,
+            samples: loss.samples.unwrap_or(1),
+            loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
+            validation_loss: if plan.agrees == Agrees::World { self.validation_loss.take() } else { None },
+            learning_rate: self.learning_rate.filter(|_| plan.same_rate),
+            compute_seconds: self.start.compute_seconds,
+            previous: self.previous,
+        };
+        let agreement = match plan.agrees {
+            Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
+            Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
+        };
+        self.agreed(agreement, plan.agrees == Agrees::World)
+    }
+
+    /// What this step has agreed on before, if the optimizer's step has left finite values.
+    pub(super) fn agree_again(&mut self, vector: &[f32], agreement: Agreement) -> Result<Agreement, Error> {
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        let layout = &joined.inventory.layout;
+        let header = Header { step: self.step, bad_slot: first_bad_slot(vector, layout), ..Header::default() };
+        let checked = header.check_slot(self.comm.rank(), layout.slots());
+        self.agreed(checked.map(|()| agreement), false)
+    }
+
+    /// After an error the step leaves no trace; where it is this rank's alone, no other rank knows of it.
+    fn agreed(&mut self, agreement: Result<Agreement, SyncError>, is_everyones: bool) -> Result<Agreement, Error> {
+        if let Err(error) = &agreement {
+            self.joined.iter_mut().for_each(|joined| joined.strategy.discard());
+            if !is_everyones {
+                self.comm.abort(&error.to_string());
+            }
+        }
+        Ok(agreement?)
+    }
+}

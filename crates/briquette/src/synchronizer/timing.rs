@@ -1,0 +1,99 @@
+//! When a step computes, exchanges and ends.
+
+use briquette_core::Traffic;
+use briquette_core::comm::{Scope, all_reduce_traffic};
+use briquette_core::reduce::LastExchange;
+use briquette_core::report::ExchangeSeconds;
+
+use super::{Synchronizer, WeightedMean};
+use crate::error::Error;
+use crate::step_report::StepReport;
+
+/// When an exchange begins.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Start {
+    pub(super) now: f64,
+    pub(super) compute_seconds: f64,
+    pub(super) traffic: Traffic,
+    /// In the header.
+    pub(super) header_seconds: f64,
+    /// Between the exchange of gradients and that of parameters.
+    pub(super) optimizer_seconds: f64,
+    pub(super) is_second_half: bool,
+}
+
+impl Synchronizer {
+    /// The timing of a step without an exchange: its compute seconds are this rank's own.
+    pub(super) fn skip_exchange(&mut self) {
+        self.begin();
+        let Start { now, compute_seconds, .. } = self.start;
+        let len = self.joined.as_ref().map_or(0, |j| j.inventory.layout.len());
+        self.report = StepReport {
+            step: self.step,
+            compute_seconds,
+            dense_traffic: all_reduce_traffic(len, self.world(), self.rank()),
+            clock: now,
+            ..StepReport::default()
+        };
+        self.last_end = now;
+        self.loss = WeightedMean::default();
+    }
+
+    /// A step begins; this rank is computing, and its errors and its panic will say so.
+    pub(crate) fn computing(&mut self) {
+        self.open = false;
+        *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
+    }
+
+    /// The step's computing has ended; its exchange begins.
+    pub(super) fn begin(&mut self) {
+        self.comm.begin_step(self.step);
+        let now = self.comm.now();
+        let (compute_seconds, traffic) = (now - self.last_end, self.comm.traffic());
+        self.start = Start { now, compute_seconds, traffic, ..Start::default() };
+        self.agreement = None;
+    }
+
+    /// Parameters are exchanged, too, at a step that has exchanged gradients: both are its exchange. The optimizer's seconds in
+    /// between count as computing, for the next step.
+    pub(super) fn begin_second_half(&mut self) {
+        let optimizer_seconds = self.comm.now() - self.last_end;
+        let now = self.start.now + optimizer_seconds;
+        self.start = Start { now, optimizer_seconds, is_second_half: true, ..self.start };
+    }
+
+    /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
+    pub(super) fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        let now = self.comm.now();
+        self.last_end = now - self.start.optimizer_seconds;
+        match &result {
+            Ok(_) => {
+                let traffic = self.comm.traffic() - self.start.traffic;
+                // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
+                let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
+                let (compress_seconds, exchange_seconds) = (compress, exchange);
+                let waiting = self.report.exchange.waiting.unwrap_or_default();
+                let last =
+                    LastExchange { compress_seconds, exchange_seconds, traffic, waiting, ..LastExchange::default() };
+                self.previous = Some(last);
+                self.report.traffic = traffic;
+                self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
+                self.report.clock = now;
+            }
+            // Every rank found the same fault.
+            Err(Error::Sync(error)) if error.is_everyones() => {}
+            Err(error) => self.comm.abort(&error.to_string()),
+        }
+        result.map_err(|error| match error {
+            Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step)),
+            error => error,
+        })
+    }
+
+    /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated
+    /// clock goes back to `seconds`, what it showed before; any other clock just goes on.
+    pub fn set_clock(&mut self, seconds: f64) {
+        self.comm.set_clock(seconds);
+        self.last_end = self.comm.now();
+    }
+}
