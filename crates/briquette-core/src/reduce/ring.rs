@@ -185,10 +185,11 @@ impl Reducer for Ring {
         let key = self.stochastic.then(|| round.key.purpose("ring").rank(rank));
         let mut vectors = Vectors { wire: self.wire, key, input, average: &mut *average, sent };
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            Ok(match world == 1 || input.len() <= SMALL_ALL_REDUCE {
-                true => self.gather(vectors, comm)?,
-                false => comm.all_reduce_by(input.len(), &mut vectors)?,
-            })
+            let reduced = match world == 1 || input.len() <= SMALL_ALL_REDUCE {
+                true => self.gather(vectors, comm),
+                false => comm.all_reduce_by(input.len(), &mut vectors),
+            };
+            Ok(reduced?)
         })?;
         let weight = 1.0 / world as f32;
         if weight != 1.0 {
