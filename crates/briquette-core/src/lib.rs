@@ -80,6 +80,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+mod binary16;
 mod bits;
 pub mod comm;
 pub mod compress;

@@ -27,10 +27,10 @@
 //! ```
 
 use crc32fast::Hasher;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{Compressor, ErrorBound, Knobs, Spec};
+use crate::binary16;
 use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
@@ -38,9 +38,8 @@ use crate::parallel::{self, Part, SEGMENT};
 use crate::wire::HEADER;
 use crate::{CompressionFactor, Key, Message};
 
-const BLOCK: usize = 1024;
 /// Values whose codes the checksum takes while they are in the first cache.
-const PIECE: usize = 4 * BLOCK;
+const PIECE: usize = 4096;
 
 /// Rounds to 16 bits; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,14 +103,10 @@ impl Compressor for Half {
     }
 }
 
-/// With the processor's own conversion, where it has one.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn to_f16(x: &[f32], out: &mut [[u8; 2]]) {
-    let (limit, mut scratch, mut halves) = (f16::MAX.to_f32(), [0.0; BLOCK], [f16::ZERO; BLOCK]);
-    for (x, out) in x.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-        let (scratch, halves) = (&mut scratch[..x.len()], &mut halves[..x.len()]);
-        scratch.iter_mut().zip(x).for_each(|(clamped, x)| *clamped = x.clamp(-limit, limit));
-        halves.convert_from_f32_slice(scratch);
-        out.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
+    for (bytes, x) in out.iter_mut().zip(x) {
+        *bytes = binary16::from_f32(*x, binary16::LARGEST);
     }
 }
 

@@ -2,10 +2,9 @@
 //! from the same loops, and an addition needs no vector of values in between. Given as a trait: closures are not inlined
 //! into functions that are compiled for wider vectors; and by value: what is behind a reference is read anew for each value.
 
-use half::slice::HalfFloatSliceExt;
-
 use super::payload::for_buckets;
 use super::{BLOCK, Grid, HalfKind, Message, Payload};
+use crate::binary16;
 use crate::bits::unpack;
 use crate::parallel::{self, Part, SEGMENT};
 
@@ -33,7 +32,7 @@ impl Message {
         let range = start..start + out.len();
         match &self.payload {
             Payload::Dense(values) => numbers(&values[range], out, put, Itself),
-            Payload::Half { kind: HalfKind::F16, bits } => f16s(&bits.as_chunks().0[range], out, put),
+            Payload::Half { kind: HalfKind::F16, bits } => numbers(&bits.as_chunks().0[range], out, put, Binary16),
             Payload::Half { kind: HalfKind::Bf16, bits } => numbers(&bits.as_chunks().0[range], out, put, Upper),
             Payload::Quantized { grid, bucket, scales, codes, .. } => {
                 let (bits, levels) = (grid.bits(), grid.levels());
@@ -112,6 +111,8 @@ macro_rules! values {
 
 values! {
     Itself: () in (), v in f32 => v;
+    /// Of 16 bits.
+    Binary16: () in (), bytes in [u8; 2] => binary16::to_f32(bytes);
     /// The upper half of a float's bits.
     Upper: () in (), bits in [u8; 2] => f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16);
     /// A scale, times 1 or −1.
@@ -224,17 +225,6 @@ fn packed<T: Copy, P: Put, V: Value<T, u8>>(
 fn numbers<T: Copy, P: Put, V: Value<(), T>>(bits: &[T], out: &mut [f32], put: P, value: V) {
     for (out, bits) in out.iter_mut().zip(bits) {
         put.put(out, value.value((), *bits));
-    }
-}
-
-/// With the processor's own conversion, where it has one.
-fn f16s<P: Put>(bytes: &[[u8; 2]], out: &mut [f32], put: P) {
-    let (mut halves, mut scratch) = ([half::f16::ZERO; BLOCK], [0.0; BLOCK]);
-    for (bytes, out) in bytes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-        let (halves, scratch) = (&mut halves[..out.len()], &mut scratch[..out.len()]);
-        halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = half::f16::from_le_bytes(*bytes));
-        halves.convert_to_f32_slice(scratch);
-        numbers(scratch, out, put, Itself);
     }
 }
 

@@ -116,16 +116,21 @@ impl Hops for Vectors<'_> {
 
 impl Vectors<'_> {
     fn send_block(&mut self, place: Range<usize>, hop: Hop, sums: &mut [f32; BLOCK], bytes: &mut [u8]) {
-        let (sums, before) = (&mut sums[..place.len()], &mut self.average[place.clone()]);
-        if hop == Hop::Onward {
-            return self.wire.encode(before, None, bytes);
+        let (sums, random) = (&mut sums[..place.len()], self.key.map(|key| (key, place.start)));
+        let (before, own) = (&mut self.average[place.clone()], &self.input[place.clone()]);
+        match hop {
+            Hop::Onward => return self.wire.encode(before, None, bytes),
+            Hop::Start => {
+                self.wire.encode(own, random, bytes);
+                if let Some(sent) = &mut self.sent {
+                    self.wire.decode(bytes, &mut sent[place]);
+                }
+                return;
+            }
+            Hop::Sum | Hop::Whole => {}
         }
-        if hop == Hop::Start {
-            before.fill(0.0);
-        }
-        let terms = before.iter().zip(&self.input[place.clone()]);
-        sums.iter_mut().zip(terms).for_each(|(sum, (before, own))| *sum = before + own);
-        self.wire.encode(sums, self.key.map(|key| (key, place.start)), bytes);
+        sums.iter_mut().zip(before.iter().zip(own)).for_each(|(sum, (before, own))| *sum = before + own);
+        self.wire.encode(sums, random, bytes);
         if self.sent.is_none() && hop != Hop::Whole {
             return;
         }
@@ -156,6 +161,7 @@ impl Ring {
         let (rank, len) = (comm.rank(), vectors.input.len());
         vectors.send(0..len, Hop::Start, &mut self.own);
         comm.all_gather(&self.own, &mut self.frames)?;
+        vectors.average.fill(0.0);
         let mut values = [0.0; BLOCK];
         for (from, frame) in self.frames.iter().enumerate() {
             // The session leaves this rank's own place empty.
@@ -179,10 +185,11 @@ impl Reducer for Ring {
         let key = self.stochastic.then(|| round.key.purpose("ring").rank(rank));
         let mut vectors = Vectors { wire: self.wire, key, input, average: &mut *average, sent };
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            Ok(match world == 1 || input.len() <= SMALL_ALL_REDUCE {
-                true => self.gather(vectors, comm)?,
-                false => comm.all_reduce_by(input.len(), &mut vectors)?,
-            })
+            let reduced = match world == 1 || input.len() <= SMALL_ALL_REDUCE {
+                true => self.gather(vectors, comm),
+                false => comm.all_reduce_by(input.len(), &mut vectors),
+            };
+            Ok(reduced?)
         })?;
         let weight = 1.0 / world as f32;
         if weight != 1.0 {

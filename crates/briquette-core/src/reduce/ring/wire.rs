@@ -1,9 +1,6 @@
 //! How partial sums are written for the next rank: 16 bits a value, or 8 bits with a scale a block.
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
-use crate::Key;
+use crate::{Key, binary16};
 
 /// Values encoded at a time, in the first-level cache; a whole number of blocks.
 pub(super) const BLOCK: usize = 1024;
@@ -47,12 +44,7 @@ impl Wire {
     pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
         match self {
             Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
-            Wire::F16 => {
-                let mut halves = [f16::ZERO; BLOCK];
-                let halves = &mut halves[..values.len()];
-                halves.convert_from_f32_slice(values);
-                bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
-            }
+            Wire::F16 => to_f16(values, bytes.as_chunks_mut().0),
             Wire::Int8 => {
                 let mut noise = [HALF; BLOCK];
                 if let Some((key, place)) = random {
@@ -67,14 +59,7 @@ impl Wire {
     pub(super) fn decode(self, frame: &[u8], out: &mut [f32]) {
         match self {
             Wire::Bf16 => from_bf16(frame.as_chunks().0, out),
-            Wire::F16 => {
-                let mut halves = [f16::ZERO; BLOCK];
-                for (bytes, out) in frame.as_chunks().0.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-                    let halves = &mut halves[..out.len()];
-                    halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = f16::from_le_bytes(*bytes));
-                    halves.convert_to_f32_slice(out);
-                }
-            }
+            Wire::F16 => from_f16(frame.as_chunks().0, out),
             Wire::Int8 => from_int8(frame, out),
         }
     }
@@ -95,6 +80,21 @@ fn to_bf16(values: &[f32], out: &mut [[u8; 2]]) {
 fn from_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
     for (value, bytes) in out.iter_mut().zip(bytes) {
         *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    }
+}
+
+/// Beyond the largest number is infinity, and so is what is no number.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn to_f16(values: &[f32], out: &mut [[u8; 2]]) {
+    for (bytes, value) in out.iter_mut().zip(values) {
+        *bytes = binary16::from_f32(*value, binary16::INFINITY);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn from_f16(bytes: &[[u8; 2]], out: &mut [f32]) {
+    for (value, bytes) in out.iter_mut().zip(bytes) {
+        *value = binary16::to_f32(*bytes);
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         for x in vectors() {
             let twin: Vec<u8> = x.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
             assert_eq!(coded(Wire::Bf16, &x, None).0, twin);
-            let twin: Vec<u8> = x.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+            let twin: Vec<u8> = x.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
             assert_eq!(coded(Wire::F16, &x, None).0, twin);
         }
     }

@@ -1,0 +1,68 @@
+//! IEEE binary16 in whole numbers and one addition, so that loops over it take many values at once on any machine.
+
+/// The largest finite number, 65504.
+pub(crate) const LARGEST: u32 = 0x7bff;
+/// Infinity.
+pub(crate) const INFINITY: u32 = 0x7c00;
+
+/// To nearest, ties to even; what is larger than `most`, or no number, becomes `most`.
+#[inline(always)]
+pub(crate) fn from_f32(value: f32, most: u32) -> [u8; 2] {
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    // The exponent's bias is 15, not 127; half of the last place is added, less a little where the last place is even.
+    let normal = (magnitude + 0xfff + (magnitude >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
+    // Beside ½ the last place is 2⁻²⁴, as below 2⁻¹⁴ in 16 bits.
+    let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let rounded = if magnitude < 113 << 23 { small } else { normal };
+    ((rounded.min(most) | (value.to_bits() >> 16 & 0x8000)) as u16).to_le_bytes()
+}
+
+/// Exactly; infinity and what is no number stay so.
+#[inline(always)]
+pub(crate) fn to_f32(bytes: [u8; 2]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes(bytes));
+    let magnitude = bits & 0x7fff;
+    let normal = (magnitude << 13) + (112 << 23);
+    let small = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
+    let large = (magnitude << 13) | 0x7f80_0000;
+    let value = if magnitude < 0x400 { small } else { normal };
+    let value = if magnitude < INFINITY { value } else { large };
+    f32::from_bits(value | (bits & 0x8000) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    #[test]
+    fn all_numbers_of_16_bits_are_those_of_another_library() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (to_f32(bits.to_le_bytes()), f16::from_bits(bits));
+            assert_eq!(ours.is_finite(), theirs.is_finite());
+            if theirs.is_finite() {
+                assert_eq!(ours.to_bits(), theirs.to_f32().to_bits(), "{bits:#x}");
+                assert_eq!(from_f32(ours, INFINITY), bits.to_le_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_32_bits_round_as_those_of_another_library() {
+        // Some of all magnitudes, and the neighbours of every middle between two numbers.
+        let some = (0..200_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)));
+        let middles = (0..0x7bff_u16).flat_map(|bits| {
+            let [a, b] = [bits, bits + 1].map(|bits| f16::from_bits(bits).to_f32());
+            let middle = (a + b) / 2.0;
+            [middle.next_down(), middle, middle.next_up()]
+        });
+        let edges = [65_519.9, 65_520.0, 1e-45, f32::MAX, f32::INFINITY, 0.0, -0.0, -1e-45];
+        for value in some.chain(middles).chain(edges).filter(|v| !v.is_nan()) {
+            let theirs = f16::from_f32(value);
+            assert_eq!(from_f32(value, INFINITY), theirs.to_le_bytes(), "{value:e}");
+            let clamped = f16::from_f32(value.clamp(-65_504.0, 65_504.0));
+            assert_eq!(from_f32(value, LARGEST), clamped.to_le_bytes(), "{value:e}");
+        }
+        assert_eq!(from_f32(f32::NAN, INFINITY)[1] & 0x7c, 0x7c);
+    }
+}
