@@ -232,7 +232,7 @@ mod tests {
         };
         let stopped = |by: usize| CommError::Aborted { by, during, reason: "the loss is not finite".to_owned() };
         let overdue =
-            |last_seen: Option<String>| CommError::Deadline { rank, others: vec![2], during, seconds: 4.0, last_seen };
+            |last_seen: Option<String>| CommError::Deadline { rank, others: [2].into(), during, seconds: 4.0, last_seen };
         let seen = Some("rank 2 was heard of 0.1 s ago, its last exchange was idle at step 0".to_owned());
         let theirs = "broadcast at step 7".to_owned();
         for (error, blames) in [

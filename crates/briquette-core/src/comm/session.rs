@@ -335,7 +335,7 @@ impl Session {
         self.call.time.take_turn().map_err(|(holder, seconds)| {
             let (rank, during) = (self.transport.rank(), self.call.scope);
             self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
-            let error = CommError::Deadline { rank, others: vec![holder], during, seconds, last_seen: None };
+            let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };
             self.failed.get_or_insert(error).clone()
         })
     }

@@ -18,7 +18,7 @@ pub enum CommError {
         /// Who waited.
         rank: usize,
         /// The ranks of which it waited for one.
-        others: Vec<usize>,
+        others: Box<[usize]>,
         /// What was going on.
         during: Scope,
         /// How long, in seconds.
@@ -95,7 +95,7 @@ impl CommError {
     pub fn deadline(rank: usize, others: &[usize], during: Scope, waited: Duration) -> CommError {
         let (mut others, seconds) = (others.to_vec(), waited.as_secs_f64());
         others.sort_unstable();
-        CommError::Deadline { rank, others, during, seconds, last_seen: None }
+        CommError::Deadline { rank, others: others.into(), during, seconds, last_seen: None }
     }
 
     /// The reason that the other ranks are stopped with, where this error is a missed deadline; otherwise the error itself.

@@ -17,7 +17,7 @@ fn short(capacity: usize) -> (Session, Session) {
 fn a_frame_that_does_not_come_ends_at_the_deadline_and_stops_the_world() {
     let (mut first, mut second) = short(1);
     let error = first.recv(1).unwrap_err();
-    assert!(matches!(&error, CommError::Deadline { rank: 0, others, .. } if *others == [1]), "{error}");
+    assert!(matches!(&error, CommError::Deadline { rank: 0, others, .. } if **others == [1]), "{error}");
     assert_eq!(first.send(1, vec![]).unwrap_err(), error);
     let told = second.recv(0).unwrap_err();
     assert!(matches!(told, CommError::Aborted { by: 0, .. }), "{told}");
@@ -28,7 +28,7 @@ fn a_full_queue_waits_until_the_deadline() {
     let (mut first, _second) = short(2);
     first.send(1, vec![1]).unwrap();
     first.send(1, vec![2]).unwrap();
-    assert!(matches!(first.send(1, vec![3]), Err(CommError::Deadline { others, .. }) if others == [1]));
+    assert!(matches!(first.send(1, vec![3]), Err(CommError::Deadline { others, .. }) if *others == [1]));
     assert_eq!(first.traffic().sent, 2);
 }
 

@@ -108,7 +108,7 @@ fn seconds_inside_calls_are_counted_once_and_by_every_measurement_around_them() 
 fn the_first_error_is_that_of_all_later_calls() {
     let mut world = Local::builder(2).deadline(Duration::from_millis(30)).build();
     let error = world[0].recv(1).unwrap_err();
-    assert!(matches!(&error, CommError::Deadline { rank: 0, others, .. } if *others == [1]), "{error}");
+    assert!(matches!(&error, CommError::Deadline { rank: 0, others, .. } if **others == [1]), "{error}");
     assert_eq!(world[0].send(1, vec![]).unwrap_err(), error);
     assert_eq!(world[0].barrier().unwrap_err(), error);
 }

@@ -195,7 +195,7 @@ fn a_turn_longer_than_the_deadline_stops_the_world() {
     let (mut second, mut first) = (world.pop().unwrap(), world.pop().unwrap());
     first.begin_step(0);
     let error = second.send(0, vec![1]).unwrap_err();
-    assert!(matches!(&error, CommError::Deadline { rank: 1, others, .. } if *others == [0]), "{error}");
+    assert!(matches!(&error, CommError::Deadline { rank: 1, others, .. } if **others == [0]), "{error}");
     assert!(matches!(first.recv(1), Err(CommError::Aborted { by: 1, .. })));
 }
 

@@ -111,7 +111,7 @@ fn training_that_diverges_under_compression_is_caught() {
         (last, worst)
     };
     let (bare, guarded) = (train(false), train(true));
-    assert!(!(bare.0 < 1e6), "{bare:?}");
+    assert!(bare.0.is_nan() || bare.0 > 1e6, "{bare:?}");
     assert!(guarded.0 < 1.0, "{guarded:?}");
 }
 
