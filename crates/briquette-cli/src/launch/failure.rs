@@ -231,8 +231,13 @@ mod tests {
             CommError::Lost { rank, other, address, during, cause }
         };
         let stopped = |by: usize| CommError::Aborted { by, during, reason: "the loss is not finite".to_owned() };
-        let overdue =
-            |last_seen: Option<String>| CommError::Deadline { rank, others: [2].into(), during, seconds: 4.0, last_seen };
+        let overdue = |last_seen: Option<String>| CommError::Deadline {
+            rank,
+            others: [2].into(),
+            during,
+            seconds: 4.0,
+            last_seen,
+        };
         let seen = Some("rank 2 was heard of 0.1 s ago, its last exchange was idle at step 0".to_owned());
         let theirs = "broadcast at step 7".to_owned();
         for (error, blames) in [
