@@ -144,7 +144,7 @@ impl<C: Case> Steps for Plain<C> {
     }
 }
 
-/// The same as one rank of a world. Controllers would want the loss before the exchange; nobody does here.
+/// The same as one rank of a world. Controllers would need the loss before the exchange; there is none here.
 #[derive(Debug)]
 pub struct Wrapped<C: Case> {
     case: C,

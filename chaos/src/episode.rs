@@ -228,7 +228,7 @@ impl<'a> Episode<'a> {
         fs::read_to_string(self.around.directory.join("stderr")).map_or(0, |text| text.matches("restarting (").count())
     }
 
-    /// Waits until the run goes on, and says whether that took a new start since there were so many.
+    /// Waits until the run goes on, and says whether that took a new start since there were this many.
     fn survives(&mut self, restarts: usize) -> Result<String> {
         let outcome = self.goes_on("survived")?;
         let again = self.restarts() > restarts;

@@ -19,7 +19,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts one of so many MiB.
+    /// Mounts one of this many MiB.
     ///
     /// # Errors
     /// Where this system does not let it.

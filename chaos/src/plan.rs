@@ -57,7 +57,7 @@ pub struct Plan {
 /// A fault and when it comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Event {
-    /// When so many steps more are done than at the event before…
+    /// When this many steps more are done than at the event before…
     pub steps: usize,
     /// …or so much later, whichever is first.
     pub patience: Duration,
@@ -76,7 +76,7 @@ pub enum Fault {
     Stop(Signal),
     /// All connections to rank 0 are reset.
     Cut,
-    /// The link to rank 0 lets so many bytes a second through, for so long.
+    /// The link to rank 0 lets this many bytes a second through, for this long.
     Slow(u64, Duration),
     /// The link to rank 0 is that much longer, for so long.
     Late(Duration, Duration),
@@ -88,7 +88,7 @@ pub enum Fault {
     Gone,
     /// The disk is full for so long.
     Full(Duration),
-    /// The wall clock jumps by so many seconds.
+    /// The wall clock jumps by this many seconds.
     Clock(i64),
     /// A file is damaged while nothing runs; the run is resumed then.
     Damage(Damage),

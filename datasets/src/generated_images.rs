@@ -1,8 +1,8 @@
 //! Drawn images: the class is a shape and a colour, everything else is random.
 //!
 //! A shape sits on a background whose brightness runs from one side to the other. Place, size, tilt, shade and
-//! background are drawn anew for each image, and every byte gets noise. No single pixel tells the class, and the mean
-//! image of a class tells only part of it: a model has to find the shape.
+//! background are drawn anew for each image, and every byte gets noise. No single pixel identifies the class, and the mean
+//! image of a class shows only part of it: a model has to find the shape.
 
 use std::f32::consts::TAU;
 

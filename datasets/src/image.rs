@@ -37,7 +37,7 @@ pub struct ImageSource {
     pub kind: ImageKind,
     /// The directory to look in first.
     pub dir: Option<PathBuf>,
-    /// Only the first so many training images; files after the last one needed are not read.
+    /// Only this many training images, the first; files after the last one needed are not read.
     /// For generated images, how many to draw.
     pub train_limit: Option<usize>,
     /// The same for test images.

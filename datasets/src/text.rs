@@ -23,7 +23,7 @@ pub struct TextSource {
     pub kind: TextKind,
     /// The directory to look in first.
     pub dir: Option<PathBuf>,
-    /// Only the first so many training rows. For generated texts, how many to make.
+    /// Only this many training rows, the first. For generated texts, how many to make.
     pub train_limit: Option<usize>,
     /// The same for test rows.
     pub test_limit: Option<usize>,

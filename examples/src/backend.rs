@@ -7,7 +7,7 @@ use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
 use crate::settings::Settings;
 
-/// What trainers run on unless told: the first backend of this build.
+/// What trainers run on by default: the first backend of this build.
 pub fn default() -> &'static str {
     Backend::ALL.into_iter().find(|backend| backend.is_compiled()).unwrap_or(Backend::Flex).name()
 }

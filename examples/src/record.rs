@@ -59,7 +59,7 @@ pub struct StepRecord {
     /// Why the controller changed the factor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Gain and bytes of every slot, every so many steps.
+    /// Gain and bytes of every slot, at this interval of steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub slots: Vec<SlotRecord>,
 }

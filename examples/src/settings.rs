@@ -108,7 +108,7 @@ flags! {
     ranks: usize = 4,
     /// Passes over the training data; with --steps, what a schedule that is not constant is stretched over
     epochs: usize = 5,
-    /// Stop after so many optimizer steps, whatever the epochs
+    /// Stop after this many optimizer steps, whatever the epochs
     steps: u64,
     /// Samples per rank and step
     batch: usize = 32,

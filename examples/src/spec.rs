@@ -128,7 +128,7 @@ impl WarmUp {
         Ok(warm_up)
     }
 
-    /// For epochs of so many steps; one that goes nowhere is none.
+    /// For epochs of this many steps; one that goes nowhere is none.
     pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
         let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
         ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps, stages: None }.into()

@@ -45,7 +45,7 @@ pub trait Task: Sync {
     fn train_labels(&self) -> &[u8];
     /// Test samples.
     fn test_len(&self) -> usize;
-    /// What tells the training data and the test data from others: ranks, and parts of a run, must have the same.
+    /// The identity of the training and the test data: ranks, and parts of a run, must have the same.
     fn fingerprints(&self) -> [String; 2];
     /// The mean loss over some training samples.
     fn loss(&self, model: &Self::Model, indices: &[usize], place: Place, device: &Device) -> Tensor<1>;

@@ -18,7 +18,7 @@ struct Cli {
     /// Runs as NAME=DIR, DIR being a trainer's --out; the first is what the others are compared with
     #[arg(required = true, value_parser = named)]
     run: Vec<(String, PathBuf)>,
-    /// Compare so many first steps
+    /// Compare this many first steps
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..).map(|n| n as usize))]
     steps: usize,
     /// Fail where a loss is further than this from the first run's, relatively

@@ -33,7 +33,7 @@ struct Arguments {
     /// PowerSGD's rank
     #[arg(long, default_value_t = 2)]
     rank: usize,
-    /// Whole exchanges in worlds of up to so many ranks
+    /// Whole exchanges in worlds of up to this many ranks
     #[arg(long, default_value_t = 64)]
     whole: usize,
     /// Write the table here as CSV too

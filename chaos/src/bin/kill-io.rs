@@ -33,7 +33,7 @@ mod kill_io {
         /// Only scenarios whose name has this in it: begin-threads, resume-processes, overwrite-threads, …
         #[arg(default_value = "")]
         only: String,
-        /// Only every so many calls
+        /// Only one call in this many
         #[arg(long, default_value_t = 1)]
         every: usize,
         /// Beginning with this one

@@ -74,7 +74,7 @@ impl Episode<'_> {
         self.proxy.set(Harm::none());
     }
 
-    /// Ranks are lost when nothing was heard of them for 30 seconds.
+    /// Ranks are lost after 30 seconds without a heartbeat.
     fn gone(&mut self, before: &[u32], restarts: usize) -> Result<String> {
         self.proxy.set(Harm::half_open());
         let begin = Instant::now();

@@ -1,8 +1,8 @@
 //! `briquette cert`: the certificates with which ranks know each other.
 //!
 //! Makes a certificate authority of the run's own and one certificate signed by it, which all ranks share: `ca.pem`,
-//! `cert.pem`, `key.pem`. Whoever has the directory is a rank; nobody else is, whatever public authorities sign. The
-//! authority's key is thrown away at once, so nobody can sign more. To let a machine no longer take part, make a new
+//! `cert.pem`, `key.pem`. Any process that has the directory can be a rank, and no other, whatever public authorities sign. The
+//! authority's key is deleted at once, so no further certificate can be signed. To let a machine no longer take part, make a new
 //! directory and copy it to the others.
 
 use std::fs::{self, OpenOptions};

@@ -2,9 +2,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `plan` | checks the command line; says what each rank is told |
+//! | `plan` | checks the command line; makes each rank's environment |
 //! | `world` | one start of the world: processes, signals, who is ended when |
-//! | `signals` | what the system tells the launcher |
+//! | `signals` | signals to the launcher |
 //! | `output` | the ranks' lines: terminal, log files, the last ones for an error |
 //! | `failure` | which rank failed first, and why |
 //! | `child` | the step between launcher and rank that ties the rank's life to the launcher's |

@@ -5,7 +5,7 @@
 //! no clock and no globals. The `briquette` crate puts it under Burn.
 //!
 //! ```text
-//! flat vector → layers → compressor → message → session → aggregate → average
+//! flat vector → wrappers → compressor → message → session → aggregate → average
 //! ```
 //!
 //! # The map
@@ -27,7 +27,7 @@
 //!
 //! - A [`Reducer`](reduce::Reducer) owns its communication. An all-gather of messages, an all-reduce of shared coordinates
 //!   and PowerSGD's two all-reduces are all reducers; a compressor never communicates.
-//! - A reducer tells what it `sent`, so memory of what was not sent is a layer, written once.
+//! - A reducer reports what it `sent`, so memory of what was not sent is a wrapper, written once.
 //! - A [`Controller`](control::Controller) sees only numbers all ranks agree on, so its copies decide alike.
 //! - State follows compute → communicate → commit: an error leaves it as it was.
 //!

@@ -2,7 +2,7 @@
 
 use crate::{CompressionFactor, Traffic};
 
-/// Filled by the layers of a strategy after an exchange, each with what it knows.
+/// Filled by the wrappers of a strategy after an exchange, each with what it knows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// The nominal factor in force; 1 when dense.

@@ -51,7 +51,7 @@
 //! An abort travels as a message to every rank, with the rank, what it was doing and the reason (its first 2 kB), and
 //! ends calls that wait there as well as later ones. Of two ranks that abort at the same time each keeps its own reason.
 //!
-//! Dropping an [`Mpi`] tells the others that this rank left and receives what is under way, until all have left; then it
+//! Dropping an [`Mpi`] announces that this rank left and receives what is under way, until all have left; then it
 //! finalizes MPI, which ends when all processes do. A stopped world in which some rank has not left at the deadline
 //! cannot be finalized: the job is ended by `MPI_Abort`. A process that ends without dropping its `Mpi`, by
 //! `std::process::exit` or a signal, is for the launcher to notice; `mpirun` and `srun` then end the job.

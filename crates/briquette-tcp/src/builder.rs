@@ -177,7 +177,7 @@ impl TcpBuilder {
         self
     }
 
-    /// The address that the others are told for this rank, where it is not the one that it listens at: behind a relay, or
+    /// The address that the other ranks are given for this one, where it is not the one that it listens at: behind a relay, or
     /// in a container with forwarded ports.
     pub fn advertise(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.advertise = Some(address.into());

@@ -2,7 +2,7 @@
 //!
 //! Rank 0 has a line to every other rank. A rank that is computing, swapping or debugging still sends its heartbeat: it is
 //! slow, and the deadline decides. One whose heartbeats stop, or whose line breaks without a goodbye, is dead, and rank 0
-//! tells everyone; when rank 0 itself is, every rank sees it by itself.
+//! reports it to all; when rank 0 itself is, every rank sees it by itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a launcher tells the processes it starts: torchrun's names, read once into a typed struct.
+//! The environment of processes that a launcher starts: torchrun's names, read once into a typed struct.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -25,7 +25,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// One that takes frames up to so many bytes.
+    /// One that takes frames up to this many bytes.
     pub fn new(longest: usize, checksums: bool) -> Frames {
         let limits = Limits { queue: 4, frame: longest, checksums };
         Frames { reader: Reader::new(limits), pool: FramePool::default() }
@@ -146,7 +146,7 @@ fn converse<T>(said: &[u8], piece: usize, side: impl AsyncFnOnce(DuplexStream) -
     (result, heard)
 }
 
-/// What nobody outside has to be waited for: a few turns are enough for both sides to have said everything.
+/// What needs no peer outside: a few turns are enough for both sides to have sent everything.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..100 {
@@ -154,5 +154,5 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
             return value;
         }
     }
-    panic!("it waits, and there is nobody who could wake it")
+    panic!("it waits, and nothing can wake it")
 }

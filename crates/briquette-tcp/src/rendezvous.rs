@@ -1,4 +1,4 @@
-//! How a world comes together: everyone calls rank 0, rank 0 tells everyone where everyone is, and each rank calls the
+//! How a world comes together: everyone calls rank 0, rank 0 sends all the addresses of all, and each rank calls the
 //! ranks below its own.
 
 use std::collections::BTreeSet;

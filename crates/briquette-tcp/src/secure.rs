@@ -18,7 +18,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use crate::error::JoinError;
 use crate::stream::{Stream, Tls};
 
-/// The name in the certificates of `briquette cert`: ranks are told apart by their handshakes, not by host names.
+/// The name in the certificates of `briquette cert`: ranks are distinguished by their handshakes, not by host names.
 const NAME: &str = "briquette";
 
 /// Certificates: the own authority's, and one signed by it with its key. Both sides of a connection must have one.

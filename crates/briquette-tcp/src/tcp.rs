@@ -23,7 +23,7 @@ use crate::shared::{Shared, Stop};
 
 /// How long a rank whose link broke waits for word of why.
 const GRACE: Duration = Duration::from_millis(500);
-/// Letters of a reason that the others are told.
+/// Letters of a reason that is sent to the others.
 const LONGEST_REASON: usize = 100_000;
 /// How long a rank that leaves waits for its control thread to say so.
 const LEAVING: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! A network that misbehaves when told to: a relay of TCP connections for tests.
+//! A network that misbehaves on request: a relay of TCP connections for tests.
 //!
 //! A test points the connecting side at [`Proxy::address`] in place of the real address, and says with
 //! [`Proxy::set`] what the network shall do to the bytes, at any time, for present and future connections alike.
@@ -46,7 +46,7 @@ pub struct Harm {
     /// When a connection is reset: both ends get a reset, not an orderly end.
     pub reset: Option<Reset>,
     /// Swallows everything in both directions, ends of streams too, and keeps the sockets open: the other side is gone
-    /// and nobody says so. What was swallowed stays lost when the harm is lifted.
+    /// and neither side is notified. What was swallowed stays lost when the harm is lifted.
     pub half_open: bool,
     /// A byte whose lowest bit is turned over.
     pub flip: Option<Flip>,
@@ -59,7 +59,7 @@ pub struct Harm {
 /// When a connection is reset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reset {
-    /// When so many bytes of either direction have passed since it was made, or more.
+    /// When this many bytes of either direction have passed since it was made, or more.
     After(u64),
     /// With this probability, for every piece that arrives. The draws follow from the seed; how a stream is cut into
     /// pieces is the kernel's doing, so two runs need not end at the same byte.

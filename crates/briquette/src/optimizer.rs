@@ -201,7 +201,7 @@ impl DistributedOptimizer {
         self.sync.evaluation_copy(module)
     }
 
-    /// Tells controllers this rank's loss; see [`Synchronizer::record_loss`].
+    /// This rank's loss, for controllers; see [`Synchronizer::record_loss`].
     pub fn record_loss(&mut self, loss: f64) {
         self.sync.record_loss(loss);
     }
@@ -211,12 +211,12 @@ impl DistributedOptimizer {
         self.sync.record_validation_loss(loss);
     }
 
-    /// Tells how many samples are behind the gradient; see [`Synchronizer::record_samples`].
+    /// How many samples are behind the gradient; see [`Synchronizer::record_samples`].
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);
     }
 
-    /// Tells the learning rate where [`step`](Self::step) does not; see [`Synchronizer::record_learning_rate`].
+    /// The learning rate, where [`step`](Self::step) does not record it; see [`Synchronizer::record_learning_rate`].
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.sync.record_learning_rate(learning_rate);
     }

@@ -1,7 +1,7 @@
 //! Initial weights from keyed generators on the host.
 //!
 //! Burn's backends draw from generators of their own, so its initializers give other weights on every backend, and
-//! within a process other weights to whoever comes second. Here every parameter has its own generators, named by the
+//! within a process other weights to the thread that comes second. Here every parameter has its own generators, named by the
 //! run's key and the parameter's path: a seed means the same weights on every backend, rank and thread count.
 //!
 //! The distributions are PyTorch's defaults, one rule for all models:

@@ -3,7 +3,7 @@
 //! When one rank fails, the others fail a moment later because they lost it; a launcher that showed whichever ended first
 //! would often name a victim. So of the ranks that fail within [`WINDOW`] of the first, one killed by a signal is
 //! taken before one that was asked for what cannot be done, that one before one that says what went wrong, that one before ranks
-//! told to stop, and all of them before ranks that only say that another one was lost.
+//! stopped by others, and all of them before ranks that only say that another one was lost.
 
 use std::fmt;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub(super) enum Blame {
     Refused,
     /// It says what went wrong, or nothing.
     Own,
-    /// It was told to stop and did: the exit code of an interrupted program.
+    /// It was asked to stop and did: the exit code of an interrupted program.
     Stopped,
     /// It lost another rank, or was stopped by it.
     Another,
@@ -116,7 +116,7 @@ impl Ended {
     }
 }
 
-/// The rank that failed first, and not because of another one if that can be told.
+/// The rank that failed first, and not because of another one where that is known.
 pub(super) fn first<'a>(ended: impl Iterator<Item = &'a Ended> + Clone) -> Option<&'a Ended> {
     let failed = ended.filter(|e| e.end.failed() && !e.told);
     let start = failed.clone().map(|e| e.at).min()?;

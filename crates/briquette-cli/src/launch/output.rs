@@ -36,7 +36,7 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub(super) struct Output {
     terminal: Arc<Terminal>,
-    /// The launcher's own words, written by a thread: the launcher must act on signals even where nobody reads.
+    /// The launcher's own lines, written by a thread: the launcher must act on signals even where nothing reads them.
     own: Option<Sender<String>>,
     writer: Option<JoinHandle<()>>,
 }
@@ -145,7 +145,7 @@ impl Drop for Output {
 }
 
 impl Terminal {
-    /// Writes whole lines. Where nobody reads any more they are dropped: a run does not end because its reader did.
+    /// Writes whole lines. Where the reader has gone they are dropped: a run does not end because its reader did.
     fn write(&self, stream: Stream, lines: &[u8]) {
         let _writing = lock(&self.writing);
         let _ = match stream {
@@ -219,7 +219,7 @@ impl Last {
 }
 
 impl Pipes {
-    /// Waits until all has been read; not for ever where a process holds a pipe open that the launcher does not know.
+    /// Waits until all has been read; not forever where a process holds a pipe open that the launcher does not know.
     pub(super) fn drain(&self) -> bool {
         loop {
             let terminal = &self.rank.terminal;

@@ -1,4 +1,4 @@
-//! What a command line asks for, checked before anything starts, and what each rank is told.
+//! What a command line asks for, checked before anything starts, and each rank's environment.
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
@@ -26,7 +26,7 @@ pub(super) struct Plan {
     token_file: Option<PathBuf>,
     tls: Option<PathBuf>,
     command: Vec<OsString>,
-    /// What tells this launch from others.
+    /// The identity of this launch.
     launch: String,
 }
 
@@ -115,7 +115,7 @@ impl Plan {
         }
     }
 
-    /// What `rank` is told.
+    /// The environment of `rank`.
     pub(super) fn environment(&self, rank: usize, start: &Start) -> Environment {
         Environment {
             rank,

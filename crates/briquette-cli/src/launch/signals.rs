@@ -1,4 +1,4 @@
-//! What the system tells the launcher: to stop, or that a child ended.
+//! Signals to the launcher: requests to stop, and children that ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,12 +59,12 @@ impl Listening {
         }
     }
 
-    /// A signal to stop that has come and that nobody has waited for.
+    /// A signal to stop that has come and that no call has taken yet.
     pub(super) fn asked_to_stop(&self) -> Option<i32> {
         self.received.try_iter().find(|signal| *signal != SIGCHLD)
     }
 
-    /// Does what may take for ever while there are no ranks: a signal to stop then ends the launcher where it is.
+    /// Does what may never end while there are no ranks: a signal to stop then ends the launcher where it is.
     pub(super) fn while_idle(&self, work: impl FnOnce()) {
         self.idle.store(true, Ordering::SeqCst);
         work();

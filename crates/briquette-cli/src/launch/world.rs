@@ -19,7 +19,7 @@ use super::{LaunchError, child};
 /// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
 /// what the launcher got too.
 const SAME: Duration = Duration::from_millis(300);
-/// Children are looked at this often even if nothing is heard of them.
+/// Children are looked at this often even if no signal comes.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The ranks of this machine, running. Those still alive when it is dropped are killed.
@@ -38,7 +38,7 @@ pub(super) struct World<'a> {
 pub(super) enum Outcome {
     /// Without a failure: the launcher's exit code.
     Ended(u8),
-    /// With one. `again`: nobody asked for an end, and another attempt may end otherwise.
+    /// With one. `again`: no end was requested, and another attempt may end otherwise.
     Failed { failure: Failure, again: bool },
 }
 
@@ -176,7 +176,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether `end` is one that nobody asked for.
+    /// Whether `end` was not requested.
     fn is_failure(&self, end: End) -> bool {
         let asked = self.stop.is_some_and(|(signal, _)| end == End::Signal(signal) || end.stopped());
         end.failed() && !asked

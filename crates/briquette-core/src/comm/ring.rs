@@ -25,7 +25,7 @@ pub(crate) enum Hop {
 /// What a rank does with the values of one vector as they go round. Each value is sent by each rank once before it is delivered:
 /// with `Start`, `Sum` or `Whole`.
 pub(crate) trait Hops {
-    /// Bytes of a frame of so many values.
+    /// Bytes of a frame of this many values.
     fn bytes(&self, values: usize) -> usize;
     /// Replaces what is in `frame`, which has room for [`bytes`](Self::bytes).
     fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame);

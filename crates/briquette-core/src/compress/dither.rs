@@ -189,7 +189,7 @@ fn chance(share: f32) -> u32 {
     (share * UNITS + UNITS).to_bits() - UNITS.to_bits()
 }
 
-/// A linear grid of so many levels.
+/// A linear grid of this many levels.
 #[derive(Clone, Copy)]
 pub(super) struct Linear(pub(super) u8);
 
@@ -203,7 +203,7 @@ impl Level for Linear {
     }
 }
 
-/// A grid of so many powers of two: a float's own exponent is its level.
+/// A grid of this many powers of two: a float's own exponent is its level.
 #[derive(Clone, Copy)]
 struct Binary(u8);
 

@@ -70,7 +70,7 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// Values that share a scale, unless told otherwise.
+    /// Values that share a scale, by default.
     pub const DEFAULT_BUCKET: usize = 512;
 
     /// `bits` a value, sign included; one scale for every `bucket` values.

@@ -133,7 +133,7 @@ impl Compressor for RandomK {
     }
 }
 
-/// Up to one position in so many, drawing positions and sorting them is faster than asking for each one.
+/// Up to one position in this many, drawing positions and sorting them is faster than asking for each one.
 const FEW: usize = 16;
 
 /// `k` of `len` positions in ascending order, each subset equally likely.

@@ -71,7 +71,7 @@ pub struct ThresholdTopK {
 }
 
 impl ThresholdTopK {
-    /// The share of the vector that is looked at unless told otherwise.
+    /// The share of the vector that is looked at by default.
     pub const DEFAULT_SAMPLE: f64 = 0.01;
 
     /// Keeps about this share of the values, in (0, 1].

@@ -2,7 +2,7 @@
 //!
 //! **Why.** The baseline of every controller, and a fair choice where the network and the model are known: a constant
 //! factor found once costs no probes and no extra all-reduce. **Why not.** Early steps tolerate less than late ones
-//! ([`Schedule`](super::Schedule)), and nobody notices when the network changes ([`GraVac`](super::GraVac)).
+//! ([`Schedule`](super::Schedule)), and a network that changes goes unnoticed ([`GraVac`](super::GraVac)).
 //!
 //! **Method.** `decide` answers the factor; nothing is measured, nothing remembered.
 //!

@@ -48,7 +48,7 @@ use crate::state::{State, Stateful};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     shape: Shape,
-    /// The stage last told of in a reason.
+    /// The stage that the last reason was about.
     told: Option<u64>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Reducer`] is given this rank's vector and a session, and writes the average over ranks. How it gets there
 //! is its own business: an all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of
-//! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Layers
+//! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Wrappers
 //! ([`wrapper`](crate::wrapper)) are reducers around reducers.
 
 pub mod artemis;
@@ -50,7 +50,7 @@ pub struct AgreedStep {
     pub validation_loss: Option<f64>,
     /// Samples behind this step, all ranks together.
     pub samples: u64,
-    /// The inner optimizer's learning rate at this step, where the training loop tells it.
+    /// The inner optimizer's learning rate at this step, where the training loop records it.
     pub learning_rate: Option<f64>,
     /// Seconds from the end of the last exchange to the start of this one, the slowest rank's.
     pub compute_seconds: f64,
@@ -88,12 +88,12 @@ pub struct Round<'a> {
     pub input: &'a [f32],
     /// Out: the average, bit-identical on every rank.
     pub average: &'a mut [f32],
-    /// Out: what this rank effectively contributed; asked for only by layers that need it.
+    /// Out: what this rank effectively contributed; requested only by wrappers that need it.
     pub sent: Option<&'a mut [f32]>,
 }
 
 impl<'a> Round<'a> {
-    /// The same round over other vectors, for layers.
+    /// The same round over other vectors, for wrappers.
     pub fn with<'b>(&self, input: &'b [f32], average: &'b mut [f32], sent: Option<&'b mut [f32]>) -> Round<'b>
     where
         'a: 'b,
@@ -129,7 +129,7 @@ impl Selection {
 pub(crate) struct Selections(Vec<bool>);
 
 impl Selections {
-    /// For so many slots.
+    /// For this many slots.
     pub(crate) fn of(slots: usize) -> Self {
         Selections(vec![false; slots])
     }
@@ -171,7 +171,7 @@ impl Exchanged {
 }
 
 /// A sum of finite vectors may have become infinite. Every reducer that makes an average looks at it before it returns, and
-/// after all that it sends: the ranks hold the same bits and say the same. So the layers around it hear of it before they
+/// after all that it sends: the ranks hold the same bits and return the same error. So the wrappers around it learn of it before they
 /// change a memory; only one that adds to the average ([`Shifted`](crate::wrapper::Shifted)) looks again.
 pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {

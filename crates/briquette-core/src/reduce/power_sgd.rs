@@ -168,7 +168,7 @@ impl PowerSgd {
     }
 }
 
-/// A zero column would stay zero for ever.
+/// A zero column would stay zero forever.
 fn refill_zero_columns(q: &mut [f32], rank: usize, key: Key) {
     for column in 0..rank {
         if q.iter().skip(column).step_by(rank).all(|v| *v == 0.0) {

@@ -79,7 +79,7 @@ use crate::{CompressionFactor, Key, Layout, Message, Session};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sketch {
-    /// `d/k`: one value in so many is exchanged.
+    /// `d/k`: one value in this many is exchanged.
     pub factor: CompressionFactor,
     /// Rows of the sketch, odd.
     pub rows: usize,

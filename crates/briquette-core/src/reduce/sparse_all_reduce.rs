@@ -45,7 +45,7 @@
 //! gather also delivers up to `W·k` coordinates, and this about `k`.
 //!
 //! **Properties.** Every value sent is the rank's own, so conservation holds to the bit. No constant bounds a single rank's
-//! loss (its selection may lose in every range): needs error feedback, which leaves no coordinate waiting for ever, as a
+//! loss (its selection may lose in every range): needs error feedback, which leaves no coordinate waiting forever, as a
 //! residual that grows is selected at last. `W = 1` is top-k.
 //!
 //! **Knobs.** The factor `d/k`. Below `k = W` every rank still keeps one value.

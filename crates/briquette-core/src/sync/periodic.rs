@@ -50,7 +50,7 @@ impl Periodic {
     }
 }
 
-/// Nothing to save: the rhythm follows from the step.
+/// Nothing to save: which steps exchange follows from the step.
 impl Stateful for Periodic {}
 
 impl SyncStrategy for Periodic {

@@ -163,7 +163,7 @@ mod tests {
     use crate::reduce::{AgreedStep, Selection};
     use crate::{Key, Layout};
 
-    /// A clock that goes on when told.
+    /// A clock that a test moves.
     struct Hand(AtomicU64);
 
     impl Clock for Hand {

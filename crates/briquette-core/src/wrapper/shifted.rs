@@ -17,7 +17,7 @@
 //! | `ĝ = h + mean Δᵢ` | the average |
 //! | `hᵢ ← hᵢ + αΔᵢ`, `h ← h + α mean Δᵢ` | the new memories |
 //!
-//! So EF21's average is its new `H`, and its first message is `C(g)`. This layer's own `sent` is `hᵢ + Δᵢ`.
+//! So EF21's average is its new `H`, and its first message is `C(g)`. This wrapper's own `sent` is `hᵢ + Δᵢ`.
 //!
 //! **On the wire.** The inner reducer's bytes, nothing more.
 //!

@@ -1,6 +1,6 @@
 //! Encodes and decodes on several threads.
 //!
-//! Whatever is inside runs in a pool of this layer's own, whose threads share the segments of long vectors
+//! Whatever is inside runs in a pool of this wrapper's own, whose threads share the segments of long vectors
 //! ([ADR 15](https://github.com/briquette-rs/briquette/blob/main/docs/adr/0015-speed-of-codecs.md)). All bits are the same
 //! as without. Every rank that lives in a process has its own pool: worth it where a rank has cores to spare while it
 //! exchanges, and vectors are of several segments of 65 536 values.
@@ -21,7 +21,7 @@ pub struct Threaded<R> {
 }
 
 impl<R: Reducer> Threaded<R> {
-    /// With so many threads.
+    /// With this many threads.
     ///
     /// # Errors
     /// [`ConfigError`] when `threads` is 0, or the system gives none.

@@ -15,7 +15,7 @@ use super::{Direction, Harm, Reset, Shared, Writes};
 /// does not become a limit of the rate at the speeds of a test.
 const PIECE: usize = 16 * 1024;
 const PIECES: usize = 256;
-/// How often a wait that nobody ends looks whether the connection is still there.
+/// How often a wait without an end looks whether the connection is still there.
 const LOOK: Duration = Duration::from_millis(20);
 /// What coalesced writes wait for.
 const COALESCED: usize = 64 * 1024;
@@ -29,7 +29,7 @@ pub(super) struct Link {
     ended: AtomicBool,
 }
 
-/// What a reader tells its writer.
+/// What a reader sends its writer.
 enum Piece {
     /// When they arrived, and which.
     Bytes(Instant, Vec<u8>),
@@ -112,7 +112,7 @@ impl Link {
     }
 }
 
-/// Reads until the source ends or nobody wants more.
+/// Reads until the source or the sink ends.
 fn read(link: &Link, direction: Direction, pieces: &SyncSender<Piece>) {
     let mut buffer = vec![0; PIECE];
     loop {

@@ -21,7 +21,7 @@ pub fn frames_of_a_pair_stay_in_order<L: Launch>(launch: &L) {
     });
 }
 
-/// Ranks that send each other megabytes before they receive anything do not wait for each other for ever.
+/// Ranks that send each other megabytes before they receive anything do not wait for each other forever.
 pub fn many_large_frames_may_be_sent_before_any_is_received<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());

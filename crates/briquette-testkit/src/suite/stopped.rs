@@ -41,7 +41,7 @@ pub fn panic_of_a_rank_stops_the_others_and_names_it<L: Launch>(launch: &L) {
     });
 }
 
-/// Ranks whose vectors differ in length all fail, by what a rank found itself or was told.
+/// Ranks whose vectors differ in length all fail, by what a rank found itself or was sent.
 pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
     for len in [10, 3000] {
         let body = |comm: &mut Session| {
@@ -88,7 +88,7 @@ pub fn a_rank_outside_the_world_is_an_error<L: Launch>(launch: &L) {
     every_world(launch, |comm| comm.recv(comm.world()), |_, _, result| assert!(result.is_err()));
 }
 
-/// A wait in vain ends at the deadline, with an error that names who waited and for whom; the others are told.
+/// A wait in vain ends at the deadline, with an error that names who waited and for whom; the others learn of it.
 ///
 /// Needs worlds with a short deadline, of a second at most, so it is not in the list of facts; a transport calls it
 /// with a launcher of its own.

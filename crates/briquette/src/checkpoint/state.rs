@@ -5,7 +5,7 @@ use safetensors::tensor::{Dtype, SafeTensors};
 
 /// Tensors whose names do not begin so are Burn's.
 pub(super) const PREFIX: &str = "state/";
-/// A lone number is told from a vector of one by its name.
+/// A lone number differs from a vector of one by its name.
 const ONE: &str = "one:";
 
 /// Bytes of a value.

@@ -56,7 +56,7 @@ impl Synchronizer {
         }
     }
 
-    /// Rank 0's parameters; the step's books get the largest distance of any rank's from them, and what it cost.
+    /// Rank 0's parameters; the step's report gets the largest distance of any rank's from them, and what it cost.
     fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<Vec<f32>, Error> {
         // The optimizer may not be done; its seconds are the next step's computing, as ever.
         flat::settle(module)?;

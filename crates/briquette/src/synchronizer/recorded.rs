@@ -1,4 +1,4 @@
-//! What the training loop tells before an exchange, and what it learns of the others' wishes.
+//! What the training loop records before an exchange, and other ranks' stop requests.
 
 use briquette_core::sync::{Header, StopFlags};
 
@@ -6,7 +6,7 @@ use super::Synchronizer;
 use crate::error::Error;
 
 impl Synchronizer {
-    /// Tells controllers this rank's loss. Call it before the step; several calls (gradient accumulation) are averaged,
+    /// This rank's loss, for controllers. Call it before the step; several calls (gradient accumulation) are averaged,
     /// and ranks are weighted by their samples.
     pub fn record_loss(&mut self, loss: f64) {
         self.loss.sum += loss;
@@ -27,14 +27,14 @@ impl Synchronizer {
         *sum = sum.saturating_add(samples as u64);
     }
 
-    /// Tells what the inner optimizer multiplies the average by, until told otherwise; every rank must tell the same. What
-    /// needs to know is [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
-    /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) tells its own.
+    /// What the inner optimizer multiplies the average by, until the next call; it must be the same on every rank. Only
+    /// needed by [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
+    /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) records its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.learning_rate = Some(learning_rate);
     }
 
-    /// Where no header tells the others of this step: refuses what it would refuse, and stops them.
+    /// Where the step has no header: refuses what it would refuse, and stops them.
     pub(super) fn check_recorded(&mut self) -> Result<(), Error> {
         let (learning_rate, samples) = (self.learning_rate, self.loss.samples.unwrap_or_default());
         let header = Header { learning_rate, samples, ..Header::default() };

@@ -1,4 +1,4 @@
-//! GraVAC against the paper's numbers, driven as the adaptive layer drives it. Golden traces that need vectors or ranks
+//! GraVAC against the paper's numbers, driven as the wrapper `Adaptive` drives it. Golden traces that need vectors or ranks
 //! are in `tests/gravac.rs`.
 
 mod recovery;

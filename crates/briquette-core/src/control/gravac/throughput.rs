@@ -84,7 +84,7 @@ impl Throughput {
 
 /// Samples per second of a step at `factor`; `None` without a clock.
 ///
-/// A dense step is not charged for what was spent on probing: without compression nobody would probe (Alg. 1, line 25).
+/// A dense step is not charged for what was spent on probing: without compression nothing would be probed (Alg. 1, line 25).
 pub(super) fn samples_per_second(step: &LastExchange, factor: CompressionFactor) -> Option<f64> {
     let compress = if factor.is_dense() { 0.0 } else { step.compress_seconds };
     let seconds = step.compute_seconds + compress + step.exchange_seconds;

@@ -22,7 +22,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// Bytes of so many values that lie in one frame.
+    /// Bytes of this many values that lie in one frame.
     ///
     /// ```
     /// use briquette_core::reduce::Wire;
