@@ -150,6 +150,19 @@ pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn scale_segment(x: &mut [f32], weight: f32) -> f64 {
+    x.iter_mut().for_each(|v| *v *= weight);
+    lanes(x, |v| v * v)
+}
+
+/// `x ← weight·x`, and `‖x‖²` of it: finite where all of it is.
+pub(crate) fn scale(x: &mut [f32], weight: f32) -> f64 {
+    let (segments, work) = (x.len().div_ceil(SEGMENT), Part(x, SEGMENT));
+    parallel::fold(0..segments, work, &|_, x: Part<&mut [f32]>| scale_segment(x.0, weight), &|a, b| a + b)
+        .unwrap_or(0.0)
+}
+
 /// `x ← x − sent`; what that was is added to `kept`, and whether all that stays behind is finite. For blocks that lie in the
 /// nearest cache: two loops, each of which vectorises.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]

@@ -93,6 +93,8 @@ pub(crate) struct Gradients {
     pub(crate) flat: Vec<f32>,
     /// Which slots had one.
     pub(crate) present: Vec<bool>,
+    /// The first slot with a value that is not finite.
+    pub(crate) bad_slot: Option<u32>,
     /// Values read at a time; what the device wants if absent.
     bucket: Option<usize>,
     targets: Vec<Target>,
@@ -180,18 +182,21 @@ impl Gradients {
         }
         self.flat.resize(layout.len(), 0.0);
         self.blocks.clear();
-        let Gradients { flat, present, targets, blocks, .. } = self;
-        let mut rest = layout.slots().iter().zip(targets).zip(&*present);
+        self.bad_slot = None;
+        let Gradients { flat, present, bad_slot, targets, blocks, .. } = self;
+        let mut rest = layout.slots().iter().zip(targets).zip(&*present).zip(0..);
         pieces.read(|block| {
             let (values, mut offset) = (as_f32(&block)?, 0);
             // To the end of the block: slots without a gradient are not in it.
             while offset < values.len()
-                && let Some(((slot, target), present)) = rest.next()
+                && let Some((((slot, target), present), index)) = rest.next()
             {
                 let out = &mut flat[slot.range()];
                 // A tensor without values is a view of nothing, and is made anew.
                 if *present && slot.len() > 0 {
-                    out.copy_from_slice(&values[offset..][..slot.len()]);
+                    if !copy_finite(&values[offset..][..slot.len()], out) {
+                        bad_slot.get_or_insert(index);
+                    }
                     target.place = Some((blocks.len(), offset));
                     offset += slot.len();
                 } else {
@@ -201,7 +206,7 @@ impl Gradients {
             blocks.push(block);
             Ok(())
         })?;
-        rest.for_each(|((slot, _), _)| flat[slot.range()].fill(0.0));
+        rest.for_each(|(((slot, _), _), _)| flat[slot.range()].fill(0.0));
         Ok(())
     }
 
@@ -302,11 +307,23 @@ pub(crate) fn drain<M: Module>(module: &M) {
     let _ = module.valid();
 }
 
+/// Whether all values are finite. Without a branch or an early end, so that it runs at the speed of memory.
+fn finite(x: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
+}
+
+/// Copies, and whether all values are finite: a part is near when it is looked at.
+fn copy_finite(from: &[f32], to: &mut [f32]) -> bool {
+    const PART: usize = 4096;
+    from.chunks(PART).zip(to.chunks_mut(PART)).fold(true, |all, (from, to)| {
+        to.copy_from_slice(from);
+        all & finite(to)
+    })
+}
+
 /// The first slot with a value that is not finite.
 pub(crate) fn first_bad_slot(flat: &[f32], layout: &Layout) -> Option<u32> {
-    const EXPONENT: u32 = 0x7f80_0000;
-    // Without a branch or an early end, so that it runs at the speed of memory.
-    let finite = |x: &[f32]| x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0;
     if finite(flat) {
         return None;
     }

@@ -232,8 +232,8 @@ impl Synchronizer {
         let begin = self.comm.now();
         gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
         let read_seconds = self.comm.now() - begin;
-        let Gradients { flat, present, .. } = gradients;
-        self.exchange(flat, present, Moment::AfterBackward)?;
+        let Gradients { flat: values, present, bad_slot, .. } = gradients;
+        self.exchange(Vector { values, present, bad_slot: *bad_slot }, Moment::AfterBackward)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
         let restored = gradients.restore(module, layout);
@@ -242,12 +242,13 @@ impl Synchronizer {
     }
 
     /// The agreement, then the strategy's part with `vector`.
-    fn exchange(&mut self, vector: &mut [f32], present: &mut [bool], moment: Moment) -> Result<(), Error> {
+    fn exchange(&mut self, vector: Vector<'_>, moment: Moment) -> Result<(), Error> {
+        let Vector { values: vector, present, bad_slot } = vector;
         let plan = self.plan()?;
         let before = self.comm.now();
         let agreement = match self.agreement.take() {
-            Some(agreement) => self.agree_again(vector, agreement)?,
-            None => self.agree(vector, present, plan)?,
+            Some(agreement) => self.agree_again(bad_slot, agreement)?,
+            None => self.agree(bad_slot, present, plan)?,
         };
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let layout = &joined.inventory.layout;
@@ -358,10 +359,20 @@ impl Synchronizer {
         let begin = self.comm.now();
         flat::read_values(module, Part::Trainable, values)?;
         let read_seconds = self.comm.now() - begin;
-        let mut present = vec![true; self.layout().map_or(0, |l| l.slots().len())];
-        self.exchange(values, &mut present, Moment::AfterStep)?;
+        let layout = self.layout()?;
+        let (mut present, bad_slot) = (vec![true; layout.slots().len()], first_bad_slot(values, layout));
+        self.exchange(Vector { values, present: &mut present, bad_slot }, Moment::AfterStep)?;
         Ok(read_seconds)
     }
+}
+
+/// What this rank brings to an exchange.
+struct Vector<'a> {
+    values: &'a mut Vec<f32>,
+    /// Slots that it has values for; afterwards, that any rank has.
+    present: &'a mut [bool],
+    /// The first slot with a value that is not finite.
+    bad_slot: Option<u32>,
 }
 
 /// Where in a step a strategy acts.

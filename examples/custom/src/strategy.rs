@@ -35,7 +35,7 @@ impl SyncStrategy for Doubling {
 
     fn after_step(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut Vec<f32>,
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {

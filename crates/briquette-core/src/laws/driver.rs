@@ -293,8 +293,8 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     fn unchanged_by_failure<T>(
         &mut self,
-        vector: &mut [f32],
-        hook: impl FnOnce(&mut dyn SyncStrategy, &mut [f32]) -> Result<T, SyncError>,
+        vector: &mut Vec<f32>,
+        hook: impl FnOnce(&mut dyn SyncStrategy, &mut Vec<f32>) -> Result<T, SyncError>,
     ) -> Result<T, SyncError> {
         let before = vector.to_vec();
         let result = hook(&mut *self.strategy, vector);

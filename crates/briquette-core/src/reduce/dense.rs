@@ -22,6 +22,7 @@ use super::{Exchanged, Kept, Reducer, Round, Selection, Unsent, check_average};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
+use crate::math::{copy_and_norm2, scale};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{CompressionFactor, Layout, Session};
@@ -36,12 +37,13 @@ impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { slots, input, average, sent, .. } = round;
         let weight = 1.0 / comm.world() as f32;
-        average.copy_from_slice(input);
+        let own = copy_and_norm2(input, average);
         let exchanged = Exchanged::count(comm, Selection::All, |comm| Ok(comm.all_reduce_sum(average)?))?;
-        if weight != 1.0 {
-            average.iter_mut().for_each(|v| *v *= weight);
+        // Energies of finite values are finite: the walk that is made anyway looks at them.
+        let energy = if weight == 1.0 { own } else { scale(average, weight) };
+        if !energy.is_finite() {
+            check_average(average, slots)?;
         }
-        check_average(average, slots)?;
         if let Some(sent) = sent {
             sent.copy_from_slice(input);
         }

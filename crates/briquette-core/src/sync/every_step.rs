@@ -36,7 +36,7 @@ impl<R: Reducer> Stateful for EveryStep<R> {
     }
 }
 
-/// A reducer that works in place, through a buffer, so that the vector is untouched when the exchange fails.
+/// A reducer that works in place, through a buffer that takes the vector's place, so that it is untouched when the exchange fails.
 #[derive(Debug)]
 pub(super) struct InPlace<R> {
     pub(super) reducer: R,
@@ -49,7 +49,12 @@ impl<R: Reducer> InPlace<R> {
         InPlace { reducer, average: Vec::new(), traffic: Traffic::default() }
     }
 
-    pub(super) fn reduce(&mut self, local: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    pub(super) fn reduce(
+        &mut self,
+        local: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
         let (step, average) = (cx.agreed_step.step, &mut self.average);
         average.resize(local.len(), 0.0);
         let round = Round {
@@ -61,7 +66,7 @@ impl<R: Reducer> InPlace<R> {
             sent: None,
         };
         let exchanged = self.reducer.reduce(round, comm).map_err(|source| SyncError::Reduce { step, source })?;
-        local.copy_from_slice(&self.average);
+        std::mem::swap(local, &mut self.average);
         self.traffic = exchanged.traffic;
         Ok(())
     }
@@ -77,7 +82,12 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         Plan::GRADIENTS
     }
 
-    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
         self.exchange.reduce(gradient, cx, comm)
     }
 

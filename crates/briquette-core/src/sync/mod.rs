@@ -123,26 +123,28 @@ pub trait SyncStrategy: Stateful + Send {
     /// The parameters that every rank begins with, before step 0.
     fn begin(&mut self, _parameters: &[f32]) {}
 
-    /// Before the inner optimizer's step, with this rank's gradient: what is left in it is what the optimizer steps with.
+    /// Before the inner optimizer's step, with this rank's gradient: what is left in it is what the optimizer steps with. It may be
+    /// exchanged for another vector of the same length.
     ///
     /// # Errors
     /// [`SyncError`]; `gradient` and this strategy's state are then as before.
     fn after_backward(
         &mut self,
-        _gradient: &mut [f32],
+        _gradient: &mut Vec<f32>,
         _cx: &Context<'_>,
         _comm: &mut Session,
     ) -> Result<(), SyncError> {
         Ok(())
     }
 
-    /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with.
+    /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with. They
+    /// may be exchanged for another vector of the same length.
     ///
     /// # Errors
     /// [`SyncError`]; `parameters` and this strategy's state are then as before.
     fn after_step(
         &mut self,
-        _parameters: &mut [f32],
+        _parameters: &mut Vec<f32>,
         _cx: &Context<'_>,
         _comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
@@ -183,12 +185,17 @@ impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
     fn begin(&mut self, parameters: &[f32]) {
         (**self).begin(parameters);
     }
-    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
         (**self).after_backward(gradient, cx, comm)
     }
     fn after_step(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut Vec<f32>,
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {

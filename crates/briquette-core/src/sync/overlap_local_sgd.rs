@@ -296,7 +296,7 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
 
     fn after_step(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut Vec<f32>,
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {

@@ -161,7 +161,7 @@ impl SyncStrategy for Sgp {
 
     fn after_step(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut Vec<f32>,
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {

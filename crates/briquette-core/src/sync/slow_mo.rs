@@ -280,13 +280,18 @@ impl<R: Reducer> SyncStrategy for SlowMo<R> {
         self.base.iter_mut().for_each(|base| base.begin(parameters));
     }
 
-    fn after_backward(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
         self.base.as_mut().map_or(Ok(()), |base| base.after_backward(gradient, cx, comm))
     }
 
     fn after_step(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut Vec<f32>,
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {

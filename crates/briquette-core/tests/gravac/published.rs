@@ -42,7 +42,7 @@ struct Rank<'a> {
 
 impl Rank<'_> {
     /// Header, exchange, commit; what is known of it goes into the next header.
-    fn step(&mut self, step: u64, gradient: &mut [f32]) -> Result<Report, SyncError> {
+    fn step(&mut self, step: u64, gradient: &mut Vec<f32>) -> Result<Report, SyncError> {
         let (layout, comm) = (layout(), &mut *self.comm);
         comm.begin_step(step);
         let previous = self.before.map(|(_, previous)| previous);

@@ -37,11 +37,11 @@ impl SyncStrategy for Both {
     fn plan(&self, _step: u64) -> Plan {
         Plan { parameters: true, ..Plan::GRADIENTS }
     }
-    fn after_backward(&mut self, x: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    fn after_backward(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         (self.traffic, self.seen) = (Traffic::default(), *cx.agreed_step);
         self.average(x, cx, comm)
     }
-    fn after_step(&mut self, x: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Momenta, SyncError> {
+    fn after_step(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<Momenta, SyncError> {
         assert_eq!(*cx.agreed_step, self.seen, "one agreement a step");
         self.average(x, cx, comm).map(|()| Momenta::Keep)
     }

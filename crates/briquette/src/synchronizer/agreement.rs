@@ -5,16 +5,20 @@ use briquette_core::sync::{Agreement, Agrees, Header, Plan, agree};
 
 use super::Synchronizer;
 use crate::error::Error;
-use crate::flat::first_bad_slot;
 
 impl Synchronizer {
     /// The header where ranks agree on one, else what this rank knows by itself.
-    pub(super) fn agree(&mut self, vector: &[f32], present: &mut [bool], plan: Plan) -> Result<Agreement, Error> {
+    pub(super) fn agree(
+        &mut self,
+        bad_slot: Option<u32>,
+        present: &mut [bool],
+        plan: Plan,
+    ) -> Result<Agreement, Error> {
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let (layout, loss) = (&joined.inventory.layout, std::mem::take(&mut self.loss));
         let header = Header {
             step: self.step,
-            bad_slot: first_bad_slot(vector, layout),
+            bad_slot,
             stop: self.stop_request,
             samples: loss.samples.unwrap_or(1),
             loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
@@ -31,10 +35,10 @@ impl Synchronizer {
     }
 
     /// What this step has agreed on before, if the optimizer's step has left finite values.
-    pub(super) fn agree_again(&mut self, vector: &[f32], agreement: Agreement) -> Result<Agreement, Error> {
+    pub(super) fn agree_again(&mut self, bad_slot: Option<u32>, agreement: Agreement) -> Result<Agreement, Error> {
         let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let layout = &joined.inventory.layout;
-        let header = Header { step: self.step, bad_slot: first_bad_slot(vector, layout), ..Header::default() };
+        let header = Header { step: self.step, bad_slot, ..Header::default() };
         let checked = header.check_slot(self.comm.rank(), layout.slots());
         self.agreed(checked.map(|()| agreement), false)
     }

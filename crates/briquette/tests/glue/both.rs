@@ -44,11 +44,11 @@ impl SyncStrategy for Both {
     fn plan(&self, _step: u64) -> Plan {
         Plan { parameters: true, same_rate: self.same_rate, ..Plan::GRADIENTS }
     }
-    fn after_backward(&mut self, x: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+    fn after_backward(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         self.traffic = Traffic::default();
         self.average(x, cx, comm)
     }
-    fn after_step(&mut self, x: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<Momenta, SyncError> {
+    fn after_step(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<Momenta, SyncError> {
         self.average(x, cx, comm).map(|()| Momenta::Keep)
     }
     fn report(&self, report: &mut Report) {

@@ -117,10 +117,10 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
     let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
-    let (mut first, mut x) = (overlap(settings.clone()), [8.0]);
+    let (mut first, mut x) = (overlap(settings.clone()), vec![8.0]);
     first.begin(&[0.0]);
     let agreed_step = |step| AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
-    let mut step = |overlap: &mut OverlapLocalSgd<Dense>, x: &mut [f32], step| {
+    let mut step = |overlap: &mut OverlapLocalSgd<Dense>, x: &mut Vec<f32>, step| {
         let agreed_step = agreed_step(step);
         let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
         overlap.after_step(x, &cx, &mut comm).unwrap();
@@ -134,12 +134,12 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
         state
     };
     let (under_way, mut second) = (saved(&first), overlap(settings));
-    assert_eq!((x, under_way.f32s("input", None).unwrap()), ([4.0], &[4.0][..]));
+    assert_eq!((x.clone(), under_way.f32s("input", None).unwrap()), (vec![4.0], &[4.0][..]));
     second.load(&under_way).unwrap();
-    let mut y = x;
+    let mut y = x.clone();
     step(&mut first, &mut x, 1);
     step(&mut second, &mut y, 1);
-    assert_eq!((x, y, second.anchor()), ([4.0], [4.0], &[4.0][..]));
+    assert_eq!((x, y, second.anchor()), (vec![4.0], vec![4.0], &[4.0][..]));
     assert_eq!(saved(&first), saved(&second));
 }
 
@@ -165,7 +165,7 @@ fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
         overlap.begin(&[0.0]);
         let agreed_step = AgreedStep { learning_rate: Some(1e-35), ..AgreedStep::default() };
         let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-        let mut x = [1e10 * comm.rank() as f32];
+        let mut x = vec![1e10 * comm.rank() as f32];
         let result = overlap.after_step(&mut x, &cx, &mut comm);
         assert_eq!(x, [1e10 * comm.rank() as f32]);
         Ok::<_, CommError>(result)

@@ -102,7 +102,7 @@ fn a_frame_of_another_size_names_its_sender() {
     other.send(0, vec![0; 7]).unwrap();
     let (layout, agreed_step) = (Layout::flat(1), AgreedStep::default());
     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-    let (mut gossip, mut z) = (sgp("exponential", 2), [1.0]);
+    let (mut gossip, mut z) = (sgp("exponential", 2), vec![1.0]);
     let error = gossip.after_step(&mut z, &cx, &mut comm).unwrap_err().to_string();
     assert!(error.contains("7 bytes from rank 1") && error.contains("expected 8"), "{error}");
     assert_eq!(z, [1.0]);
@@ -144,7 +144,7 @@ fn values_that_are_not_finite_are_those_of_the_rank_that_has_them() {
             let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             // Weights differ after the first step: `z − shown` of rank 2 exceeds the largest number at the second.
             let sign = if step == 1 && comm.rank() == 2 { -1.0 } else { 1.0 };
-            results.push(sgp.after_step(&mut [sign * 0.6 * f32::MAX], &cx, &mut comm));
+            results.push(sgp.after_step(&mut vec![sign * 0.6 * f32::MAX], &cx, &mut comm));
             sgp.commit();
         }
         Ok::<_, CommError>(results)

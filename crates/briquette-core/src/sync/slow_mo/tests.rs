@@ -57,7 +57,7 @@ fn alone_and_without_momentum_it_is_lookahead() {
 fn the_division_is_by_the_rate_of_the_step_that_ends_the_period() {
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
-    let (mut ours, mut x) = (slow_mo(SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() }), [1.0]);
+    let (mut ours, mut x) = (slow_mo(SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() }), vec![1.0]);
     ours.begin(&x);
     for (step, rate) in [(0, 0.5), (1, 0.125)] {
         let agreed_step = crate::reduce::AgreedStep { step, learning_rate: Some(rate), ..Default::default() };
@@ -67,7 +67,7 @@ fn the_division_is_by_the_rate_of_the_step_that_ends_the_period() {
         ours.commit();
     }
     // u = 1, then 1.5: 1 − 0.5 − 0.125·1.5.
-    assert_eq!((x, ours.momentum()), ([0.3125], &[1.5][..]));
+    assert_eq!((&x[..], ours.momentum()), (&[0.3125][..], &[1.5][..]));
     let agreed_step = crate::reduce::AgreedStep { step: 2, ..Default::default() };
     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
     let error = ours.after_step(&mut x, &cx, &mut comm).unwrap_err().to_string();
