@@ -1,4 +1,6 @@
 //! Bad input: one error that says what, where and what is valid; nothing is written, and an earlier run stays whole.
+//!
+//! Over 400 lines: a table of mistakes and answers, in one place.
 
 mod common;
 
@@ -105,7 +107,10 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused(AG_NEWS, "--dataset generated --model resnet8", &["--model", "resnet8", "lstm, bilstm"]);
     refused(CIFAR, "--dataset mnist", &["unknown --dataset `mnist`; valid are: cifar10, cifar100, generated"]);
     refused(AG_NEWS, "--dataset cifar10", &["unknown --dataset `cifar10`; valid are: ag-news, generated"]);
-    refused_flags("--reducer ring", &["--reducer", "`ring`", "valid are: dense, gather, shared-random-k, power-sgd"]);
+    refused_flags(
+        "--reducer circle",
+        &["--reducer", "`circle`", "valid are: dense, gather, shared-random-k, power-sgd"],
+    );
     refused_flags("--rules fc", &["--rules", "`fc` is not PATTERN=COMPRESSOR"]);
     refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; ", "topk[", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
@@ -140,7 +145,7 @@ fn a_key_that_cannot_be_set_is_named_with_what_is_valid() {
     for (set, words) in [
         ("reducre=dense", &["--set", "unknown field `reducre`", "`strategy`, `reducer`, `aggregator`"][..]),
         ("reducer", &["--set", "`reducer` is not KEY=VALUE"]),
-        ("reducer=ring", &["--set", "unknown reducer `ring`", "dense, gather"]),
+        ("reducer=circle", &["--set", "unknown reducer `circle`", "dense, gather"]),
         ("reducer=power-sgd:0", &["--set", "PowerSGD rank must be at least 1, got 0"]),
         ("reducer.rank=2", &["--set", "`reducer` is \"gather:topk:20x:q8\"", "set reducer.kind first"]),
         ("bucket_values=many", &["--set", "bucket_values", "\"many\"", "usize"]),
@@ -243,7 +248,7 @@ fn a_wrong_config_file_is_named_with_line_and_key() {
     let file = "--config run.toml";
     with("dataset = \"generated\"\nrank = 3\n", &[file, "line 2", "unknown field `rank`", "`ranks`"]);
     with("ranks = \"three\"\n", &[file, "line 1", "ranks"]);
-    with("seed = 1\nreducer = \"ring\"\n", &[file, "line 2", "`ring`", "dense, gather"]);
+    with("seed = 1\nreducer = \"circle\"\n", &[file, "line 2", "`circle`", "dense, gather"]);
     with("schedule = \"slow\"\n", &[file, "line 1", "`slow`", "`one-cycle`"]);
     with("ranks = \n", &[file, "line 1"]);
     with("compressor = \"topk:2\"\n", &[file, "line 1", "above 0 and at most 1"]);

@@ -132,10 +132,8 @@ pub fn exchanges() -> Vec<Exchange> {
     }
     // Rings, messages and dense by turns, through one memory.
     for feedback in [Feedback::None, Feedback::Error, momentum] {
-        for controller in [ControllerConfig::from(representative::<CostAwareConfig>()), gravac(0.4).into()] {
-            let reducer = ReducerConfig::from(LadderConfig::default());
-            add(Exchange { reducer, feedback, controller, ..Exchange::default() });
-        }
+        let (reducer, controller) = (LadderConfig::default().into(), representative::<CostAwareConfig>().into());
+        add(Exchange { reducer, feedback, controller, ..Exchange::default() });
     }
     // Random coordinates keep less: about 1/4 of the energy at 4x.
     let gravac = ControllerConfig::from(GraVacConfig { dense_steps: 1, ..gravac(0.2) });

@@ -139,6 +139,7 @@ impl<R: Reducer> Knob for Ladder<R> {
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         let in_rings = probe.factors.iter().take_while(|factor| ring(**factor).is_some()).count();
+        out.clear(probe.factors.len());
         let (mut sparse, factors) = (Energies::new(), &probe.factors[in_rings..]);
         sparse.clear(factors.len());
         match self.sparse.knob().filter(|_| !factors.is_empty()) {

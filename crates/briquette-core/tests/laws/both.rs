@@ -81,7 +81,7 @@ fn a_step_that_exchanges_gradients_and_parameters_has_one_header() {
         Rank::new(&setup, rank).step(&mut comm).unwrap();
         comm.traffic().sent
     });
-    let header = 81 + 1;
+    let header = 105 + 1;
     assert_eq!(sent, vec![header + 2 * 4 * short().len() as u64; 2]);
 }
 

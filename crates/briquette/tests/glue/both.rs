@@ -82,7 +82,8 @@ fn both_exchanges_of_a_step_are_one_with_one_header_and_one_loss() {
         Ok::<_, Error>((seen.lock().unwrap().clone(), reports))
     });
     // 83 values in 4 slots.
-    let sent = (81 + 1) + 2 * 4 * 83;
+    let header = 105 + 1;
+    let sent = header + 2 * 4 * 83;
     for result in results {
         let (seen, reports) = result.unwrap();
         assert_eq!((seen.len(), reports.len()), (6, 3));
@@ -93,7 +94,7 @@ fn both_exchanges_of_a_step_are_one_with_one_header_and_one_loss() {
             assert_eq!((agreed.samples, *ranks), (8, 2));
             assert_eq!((report.loss, report.samples), (agreed.loss, 8));
             assert_eq!((report.traffic.sent, report.compute_seconds), (sent, 0.125));
-            assert_eq!(report.exchange.traffic.unwrap().sent, sent - 82);
+            assert_eq!(report.exchange.traffic.unwrap().sent, sent - header);
         }
         let before = seen[2].0.previous.expect("there was a step before");
         assert_eq!((before.traffic.sent, before.samples), (2 * sent, 8));

@@ -158,7 +158,7 @@ impl Costs {
     }
 
     pub(super) fn save(&self, state: &mut State) {
-        let cost = |cost: Cost| [1.0, cost.bytes, cost.compress, cost.exchange, cost.expected.unwrap_or(f64::NAN)];
+        let cost = |cost: Cost| [1.0, cost.bytes, cost.compress, cost.exchange, cost.expected.unwrap_or(-1.0)];
         let costs: Vec<f64> = self.levels.iter().flat_map(|level| level.map_or([0.0; 5], cost)).collect();
         let recent = self.recent.iter().flat_map(|s| [s.compute, s.compress, s.exchange, s.bytes]);
         state.put("costs", costs);
@@ -182,7 +182,7 @@ impl Costs {
             return wrong("at", format!("below {} levels", self.levels.len()), at);
         }
         let cost = |[known, bytes, compress, exchange, expected]: &[f64; 5]| {
-            let expected = Some(*expected).filter(|expected| !expected.is_nan());
+            let expected = Some(*expected).filter(|expected| *expected >= 0.0);
             (*known != 0.0).then_some(Cost { bytes: *bytes, compress: *compress, exchange: *exchange, expected })
         };
         self.levels = costs.iter().map(cost).collect();

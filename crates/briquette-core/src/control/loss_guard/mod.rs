@@ -40,7 +40,7 @@
 //!     let decision = guard.decide(&Agreed::new(&agreed_step, &[]));
 //!     reasons.extend(decision.reason.map(|reason| (step, reason)));
 //! }
-//! assert_eq!(reasons, [(90, "training loss 1.25, 1.10 expected: at most 25x".into())]);
+//! assert_eq!(reasons, [(99, "training loss 1.35, 1.28 expected: at most 25x".into())]);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 

@@ -85,7 +85,6 @@ fn rings_gains_are_one_and_messages_their_own() {
     let (mut ladder, layout, input) = (ladder(), Layout::flat(3000), input(0));
     let factors = [2.0, 4.0, 10.0, 100.0].map(|factor| CompressionFactor::new(factor).unwrap());
     let mut energies = Energies::new();
-    energies.clear(4);
     let probe =
         Probe { input: &input, slots: layout.slots(), key: Key::new(0), rank: 0, factors: &factors, per_slot: false };
     ladder.knob().unwrap().probe(&probe, &mut energies);
