@@ -16,7 +16,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 
 use crate::error::Error;
-use crate::flat::{self, Gradients, Inventory, Part};
+use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
