@@ -40,7 +40,7 @@
 //! let layout = Layout::flat(1);
 //! let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
 //! let mut overlap = OverlapLocalSgd::new(settings, Dense)?;
-//! let mut x = [0.0];
+//! let mut x = vec![0.0];
 //! overlap.begin(&x);
 //! let mut seen = vec![];
 //! for step in 0..3 {

@@ -43,7 +43,7 @@
 //! let layout = Layout::flat(1);
 //! let settings = SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() };
 //! let mut slow_mo = SlowMo::new(settings, Dense, None)?;
-//! let mut x = [1.0];
+//! let mut x = vec![1.0];
 //! slow_mo.begin(&x);
 //! for step in 0..2 {
 //!     x[0] -= 0.1 * 2.0; // a gradient of 2 at rate 0.1
