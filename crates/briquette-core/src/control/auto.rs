@@ -2,7 +2,7 @@
 //!
 //! **Why.** Which ratio pays depends on the link, the machine, the model and the phase of training. This is what
 //! [`Config::auto`](crate::config::Config::auto) uses: no setting has to be given. **Why not.** Where ratio and network are known and do
-//! not change, a [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
+//! not change, a [`Constant`] saves the steps that time other levels (about fourteen at the start).
 //!
 //! **Method.** [`CostAware`] chooses the least compression whose predicted step is within a few per cent of the fastest, at most what
 //! [`LossGuard`] allows; that begins with `max`, and lowers it for a while where the loss falls behind its trend. Written out:
