@@ -150,17 +150,24 @@ pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn scale_segment(x: &mut [f32], weight: f32) -> f64 {
-    x.iter_mut().for_each(|v| *v *= weight);
-    lanes(x, |v| v * v)
+/// `x ← weight·x`, and whether all of it is finite: a segment is near when it is looked at.
+pub(crate) fn scale(x: &mut [f32], weight: f32) -> bool {
+    let (segments, work) = (x.len().div_ceil(SEGMENT), Part(x, SEGMENT));
+    let each = |_, x: Part<&mut [f32]>| {
+        x.0.iter_mut().for_each(|v| *v *= weight);
+        all_finite(x.0)
+    };
+    parallel::fold(0..segments, work, &each, &|a, b| a & b).unwrap_or(true)
 }
 
-/// `x ← weight·x`, and `‖x‖²` of it: finite where all of it is.
-pub(crate) fn scale(x: &mut [f32], weight: f32) -> f64 {
-    let (segments, work) = (x.len().div_ceil(SEGMENT), Part(x, SEGMENT));
-    parallel::fold(0..segments, work, &|_, x: Part<&mut [f32]>| scale_segment(x.0, weight), &|a, b| a + b)
-        .unwrap_or(0.0)
+/// `out = x`, and whether all of it is finite.
+pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
+    let work = (Part(x, SEGMENT), Part(out, SEGMENT));
+    let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
+        out.0.copy_from_slice(x.0);
+        all_finite(out.0)
+    };
+    parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a & b).unwrap_or(true)
 }
 
 /// `x ← x − sent`; what that was is added to `kept`, and whether all that stays behind is finite. For blocks that lie in the

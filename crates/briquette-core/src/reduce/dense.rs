@@ -22,7 +22,7 @@ use super::{Exchanged, Kept, Reducer, Round, Selection, Unsent, check_average};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
-use crate::math::{copy_and_norm2, scale};
+use crate::math::{copy_finite, scale};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{CompressionFactor, Layout, Session};
@@ -37,11 +37,10 @@ impl Reducer for Dense {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { slots, input, average, sent, .. } = round;
         let weight = 1.0 / comm.world() as f32;
-        let own = copy_and_norm2(input, average);
+        let is_own_finite = copy_finite(input, average);
         let exchanged = Exchanged::count(comm, Selection::All, |comm| Ok(comm.all_reduce_sum(average)?))?;
-        // Energies of finite values are finite: the walk that is made anyway looks at them.
-        let energy = if weight == 1.0 { own } else { scale(average, weight) };
-        if !energy.is_finite() {
+        let is_finite = if weight == 1.0 { is_own_finite } else { scale(average, weight) };
+        if !is_finite {
             check_average(average, slots)?;
         }
         if let Some(sent) = sent {
