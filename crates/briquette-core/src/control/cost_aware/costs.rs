@@ -44,14 +44,17 @@ pub(super) struct Costs {
     compute: f64,
     /// The last steps at the present level, oldest first.
     recent: Vec<Sample>,
+    /// Steps at the present level, measured or not.
+    tried: u64,
     at: usize,
 }
 
 impl Costs {
     pub(super) fn new(levels: &[CompressionFactor], world: usize) -> Self {
         let factors: Vec<f64> = levels.iter().map(|level| level.get()).collect();
-        let (levels, recent, zero) = (vec![None; factors.len()], Vec::new(), 0.0);
-        Costs { factors, world, dense_bytes: zero, levels, latency: zero, per_byte: zero, compute: zero, recent, at: 0 }
+        let (levels, recent) = (vec![None; factors.len()], Vec::new());
+        let (latency, per_byte, compute, dense_bytes, tried, at) = Default::default();
+        Costs { factors, world, dense_bytes, levels, latency, per_byte, compute, recent, tried, at }
     }
 
     /// From how long the vector is: a ring moves it `2·(W − 1)` times.
@@ -62,12 +65,22 @@ impl Costs {
     /// From the next step on this level is sent.
     pub(super) fn begin(&mut self, level: usize) {
         self.at = level;
+        self.restart();
+    }
+
+    fn restart(&mut self) {
         self.recent.clear();
+        self.tried = 0;
     }
 
     /// Steps measured at the present level, at most five.
     pub(super) fn samples(&self) -> usize {
         self.recent.len()
+    }
+
+    /// Whether the present level has been measured at this many steps, or cannot be: five times as many were tried in vain.
+    pub(super) fn is_timed(&self, samples: usize) -> bool {
+        self.recent.len() >= samples || self.tried >= 5 * samples as u64
     }
 
     /// The lower median of a number of the recent steps; 0 without any.
@@ -81,6 +94,7 @@ impl Costs {
     pub(super) fn learn(&mut self, last: &LastExchange) {
         let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } =
             *last;
+        self.tried = self.tried.saturating_add(1);
         if ![compute, compress, exchange].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
             return;
         }
@@ -143,9 +157,10 @@ impl Costs {
         self.levels[level].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
     }
 
-    /// Everything but the present level's own recent steps, for timing anew.
+    /// What was measured, for timing anew.
     pub(super) fn forget(&mut self) {
         self.levels.fill(None);
+        self.restart();
     }
 
     /// Whether the exchange at the present level was expected to take something else: more than `most` times as long or as short,
@@ -165,6 +180,7 @@ impl Costs {
         state.put("recent", recent.collect::<Vec<f64>>());
         state.put("link", vec![self.latency, self.per_byte, self.compute, self.dense_bytes]);
         state.put("at", self.at as u64);
+        state.put("tried", self.tried);
     }
 
     pub(super) fn load(&mut self, state: &State) -> Result<(), StateError> {
@@ -177,6 +193,7 @@ impl Costs {
         let &[latency, per_byte, compute, dense_bytes] = link else {
             return wrong("link", "4 numbers".into(), link.len());
         };
+        let tried = state.u64("tried")?;
         let at = usize::try_from(state.u64("at")?).unwrap_or(usize::MAX);
         if at >= self.levels.len() {
             return wrong("at", format!("below {} levels", self.levels.len()), at);
@@ -188,8 +205,8 @@ impl Costs {
         self.levels = costs.iter().map(cost).collect();
         let sample = |&[compute, compress, exchange, bytes]: &[f64; 4]| Sample { compute, compress, exchange, bytes };
         self.recent = recent.as_chunks::<4>().0.iter().map(sample).collect();
-        (self.latency, self.per_byte, self.compute, self.dense_bytes, self.at) =
-            (latency, per_byte, compute, dense_bytes, at);
+        (self.latency, self.per_byte, self.compute, self.dense_bytes) = (latency, per_byte, compute, dense_bytes);
+        (self.at, self.tried) = (at, tried);
         Ok(())
     }
 }

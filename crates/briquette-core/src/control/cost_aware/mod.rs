@@ -31,7 +31,7 @@
 //! that their predicted cost stays below 1 % of the time between them.
 //!
 //! **Not numbers.** Seconds that are negative or not finite (a clock that went backwards) are no measurement: the level is timed once
-//! more. A step that took 0 s is one.
+//! more, up to five times `samples` steps. Where no level can be measured dense is sent. A step that took 0 s is a measurement.
 //!
 //! **Source.** The cost model is the usual one of latency and bandwidth (R. Hockney, *The communication challenge for MPP*, Parallel
 //! Computing 20, 1994); the rule of the knee is this project's.
@@ -81,7 +81,7 @@ pub struct CostAwareConfig {
     pub tolerance: f64,
     /// Steps for which a level is timed, 1 to 5.
     pub samples: usize,
-    /// Steps from one look at a neighbouring level to the next, at least 1.
+    /// Steps from one look at the next lower level to the next look, at least 1.
     pub look: u64,
     /// What sets the limit below `max`; [`NoController`](super::NoController) for none.
     pub limit: Box<ControllerConfig>,
@@ -116,7 +116,7 @@ pub struct CostAware<K> {
     sent: Option<usize>,
     /// Levels that are still to be timed, the next one last.
     to_time: Vec<usize>,
-    /// Steps until a neighbour is looked at.
+    /// Steps until the next lower level is looked at.
     until_look: u64,
     /// Whether all levels have been through the timing at the start.
     has_started: bool,
@@ -150,7 +150,7 @@ impl<K: Controller> CostAware<K> {
     /// Goes on with timing: the level to be sent next, if one is still to be timed.
     fn next_to_time(&mut self, allowed: usize) -> Option<usize> {
         while let Some(level) = self.to_time.last().copied() {
-            let is_timed = self.sent == Some(level) && self.costs.samples() >= self.settings.samples;
+            let is_timed = self.sent == Some(level) && self.costs.is_timed(self.settings.samples);
             let is_hopeless = !self.has_started && self.costs.is_hopeless(level, HOPELESS);
             if level < allowed && !is_timed && !is_hopeless {
                 return Some(level);
@@ -241,11 +241,12 @@ impl<K: Controller> Controller for CostAware<K> {
         let before = self.has_started.then_some(self.chosen);
         let mut timing = self.next_to_time(allowed);
         if timing.is_none() && self.sent == Some(self.chosen) {
-            // A line that no longer holds must not choose.
+            // What no longer holds must not choose.
             self.look();
             timing = self.next_to_time(allowed);
         }
-        if timing.is_none() && (self.sent != Some(self.chosen) || self.costs.samples() >= self.settings.samples) {
+        let is_open = self.chosen >= allowed || self.sent != Some(self.chosen);
+        if timing.is_none() && (is_open || self.costs.is_timed(self.settings.samples)) {
             self.chosen = self.knee(allowed);
         }
         let level = timing.unwrap_or(self.chosen);

@@ -139,6 +139,39 @@ fn seconds_that_are_none_are_no_measurement() {
 }
 
 #[test]
+fn where_no_second_is_one_dense_is_sent() {
+    let (mut controller, layout, mut previous, mut sent) = (controller(100.0), Layout::flat(100), None, Vec::new());
+    for step in 0..100 {
+        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
+        let level = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
+        previous = Some(LastExchange { exchange_seconds: f64::NAN, ..MACHINE.last(level) });
+        sent.push(level);
+    }
+    // Ten tries at each of seven levels.
+    assert_eq!(sent[70..], [1.0; 30], "{sent:?}");
+}
+
+/// The limit is one from the step on at which it is lowered, whatever has been measured.
+#[test]
+fn a_limit_that_falls_holds_at_once() {
+    struct Falls(u64);
+    impl Stateful for Falls {}
+    impl Controller for Falls {
+        fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+            Decision::all(factor(if agreed.agreed_step.step < self.0 { 100.0 } else { 10.0 }), None)
+        }
+    }
+    let slow = Machine { bits_a_second: 40e6, ..MACHINE };
+    for at in 0..60 {
+        let settings = CostAwareConfig { samples: 5, ..CostAwareConfig::default() };
+        let (sent, _) = run(&mut CostAware::new(settings, Falls(at as u64), 4).unwrap(), 80, |_| slow);
+        assert!(at == 0 || sent[..at].iter().any(|level| *level > 10.0), "{sent:?}");
+        assert!(sent[at..].iter().all(|level| *level <= 10.0), "at {at}: {sent:?}");
+    }
+}
+
+#[test]
 fn without_a_clock_dense_is_sent() {
     let machine = Machine { compute: 0.0, compress: 0.0, latency: 0.0, bits_a_second: f64::INFINITY, ..MACHINE };
     assert_eq!(run(&mut controller(100.0), 40, |_| machine).0[14..], [1.0; 26]);

@@ -16,7 +16,7 @@
 //! | the loss is not a finite number | the limit is dense |
 //! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
 //! | an alarm after that | `hold` doubles, up to 64 times |
-//! | the limit reaches what the controller inside decides | there is no limit any more |
+//! | the limit reaches what was sent before the alarms | there is no limit any more |
 //!
 //! A validation loss that the training loop reports is a second trend, with a point a report. Steps without a loss change nothing; with
 //! none at all this controller has no effect, and neither has it while points are as expected. The controller inside learns what was
@@ -103,6 +103,8 @@ pub struct LossGuard<K> {
     alarms: u32,
     /// The highest ratio of the last step.
     sent: f64,
+    /// What was sent before the alarms: where the limit ends.
+    wanted: f64,
     /// Why the limit changed, until it is reported.
     why: Option<String>,
     /// Of slots, where these are limited.
@@ -118,7 +120,20 @@ impl<K: Controller> LossGuard<K> {
         settings.check()?;
         let (training, validation) = Default::default();
         let (losses, limit, hold, alarms, why, limited) = Default::default();
-        Ok(LossGuard { settings, inner, losses, training, validation, limit, hold, alarms, sent: 1.0, why, limited })
+        Ok(LossGuard {
+            settings,
+            inner,
+            losses,
+            training,
+            validation,
+            limit,
+            hold,
+            alarms,
+            sent: 1.0,
+            wanted: 1.0,
+            why,
+            limited,
+        })
     }
 
     /// The highest ratio that may be sent; `None` where the controller inside decides.
@@ -129,9 +144,10 @@ impl<K: Controller> LossGuard<K> {
     fn lower(&mut self, to: f64, why: String) {
         let to = if to < 2.0 { 1.0 } else { to };
         let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
+        self.wanted = if self.limit.is_some() { self.wanted.max(self.sent) } else { self.sent };
         self.limit = Some(limit);
-        self.hold = self.settings.hold << self.alarms.min(MOST_DOUBLINGS);
-        self.alarms += 1;
+        self.hold = self.settings.hold.saturating_mul(1 << self.alarms.min(MOST_DOUBLINGS));
+        self.alarms = self.alarms.saturating_add(1);
         self.why = Some(format!("{why}: at most {limit}"));
         self.losses.clear();
         self.training.restart();
@@ -170,7 +186,8 @@ impl<K: Controller> LossGuard<K> {
             self.hold = self.hold.saturating_sub(1);
             if self.hold == 0 {
                 let next = CompressionFactor::new(limit.get() * self.settings.back).unwrap_or(limit);
-                (self.limit, self.hold) = (Some(next), self.settings.hold);
+                self.limit = Some(next).filter(|next| next.get() < self.wanted);
+                self.hold = self.settings.hold;
                 self.why = Some(format!("{} points as expected: at most {next}", self.settings.hold));
                 self.training.promise();
             }
@@ -180,9 +197,6 @@ impl<K: Controller> LossGuard<K> {
     /// What of `decided` may be sent.
     fn apply(&mut self, highest: f64) -> bool {
         let limit = self.limit.filter(|limit| highest > limit.get());
-        if limit.is_none() {
-            self.limit = None;
-        }
         let now = limit.map_or(highest, |limit| limit.get());
         if now >= 2.0 * self.sent {
             self.training.promise();
@@ -257,13 +271,13 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.put("hold", self.hold);
         state.put("alarms", u64::from(self.alarms));
         // 0 is no limit.
-        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent]);
+        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let &[limit, sent] = state.f64s("ratios")? else {
-            return Err(StateError::mismatch("ratios", "2 numbers", state.f64s("ratios")?.len()));
+        let &[limit, sent, wanted] = state.f64s("ratios")? else {
+            return Err(StateError::mismatch("ratios", "3 numbers", state.f64s("ratios")?.len()));
         };
         let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
         let (losses, hold) = (state.f64s("losses")?.to_vec(), state.u64("hold")?);
@@ -271,7 +285,7 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.load_part("inner", &mut self.inner)?;
         (self.training, self.validation, self.losses) = (training, validation, losses);
         (self.hold, self.alarms, self.sent, self.why) = (hold, alarms, sent, None);
-        self.limit = CompressionFactor::new(limit).ok();
+        (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
         Ok(())
     }
 }

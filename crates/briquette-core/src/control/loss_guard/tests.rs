@@ -66,6 +66,31 @@ fn a_loss_that_is_no_number_stops_compressing_and_alarms_hold_longer_each_time()
     assert_eq!(held, [2, 4, 8, 16]);
 }
 
+/// Sends what the step says, dense by turns, as a controller that falls back does.
+struct ByTurns(u64);
+
+impl Stateful for ByTurns {}
+
+impl Controller for ByTurns {
+    fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
+        self.0 += 1;
+        Decision::all(factor(if self.0.is_multiple_of(2) { 100.0 } else { 1.0 }), None)
+    }
+}
+
+#[test]
+fn a_controller_that_falls_back_for_a_step_does_not_end_the_limit() {
+    let settings = LossGuardConfig { window: 1, points: 4, hold: 10, ..LossGuardConfig::default() };
+    let mut guard = LossGuard::new(settings, ByTurns(0)).unwrap();
+    (0..2).for_each(|_| drop(step(&mut guard, Some(1.0), None)));
+    step(&mut guard, Some(f64::NAN), None);
+    for t in 0..9 {
+        assert_eq!(step(&mut guard, Some(1.0), None).0, 1.0, "step {t} after the alarm");
+    }
+    let later: Vec<f64> = (0..80).map(|_| step(&mut guard, Some(1.0), None).0).collect();
+    assert_eq!((guard.limit(), later[79].max(later[78])), (None, 100.0));
+}
+
 #[test]
 fn where_nothing_is_compressed_no_alarm_is_raised() {
     let settings = LossGuardConfig { window: 1, points: 4, ..LossGuardConfig::default() };
