@@ -19,6 +19,37 @@ pub struct Report {
     pub traffic: Option<Traffic>,
     /// What entered this rank's memory of what was not sent, and what waits in it, where there is one.
     pub waiting: Option<Waiting>,
+    /// What the controller needs for its next decision, of this rank's vector, where that is agreed with the next step header.
+    pub measured: Measured,
+}
+
+/// A few numbers that ranks add up in the step header; most often there are none.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Measured {
+    numbers: [f64; Measured::MOST],
+    count: usize,
+}
+
+impl Measured {
+    /// As many as a header has room for.
+    pub const MOST: usize = 8;
+
+    /// These numbers; `None` where there are more than [`MOST`](Self::MOST).
+    pub fn new(numbers: &[f64]) -> Option<Self> {
+        let mut measured = Measured { count: numbers.len(), ..Measured::default() };
+        measured.numbers.get_mut(..numbers.len())?.copy_from_slice(numbers);
+        Some(measured)
+    }
+
+    /// The numbers.
+    pub fn numbers(&self) -> &[f64] {
+        &self.numbers[..self.count]
+    }
+
+    /// Adds another rank's, number by number.
+    pub(crate) fn add(&mut self, other: &Measured) {
+        self.numbers.iter_mut().zip(other.numbers).for_each(|(sum, number)| *sum += number);
+    }
 }
 
 /// Energies (`‖x‖²`) around a memory of what was not sent, after an exchange. They add up over ranks.

@@ -37,7 +37,15 @@ fn previous() -> impl Strategy<Value = LastExchange> {
     (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes, waiting).prop_map(
         |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes, waiting)| {
             let traffic = Traffic { sent: bytes, received: bytes };
-            LastExchange { samples, compute_seconds, compress_seconds, exchange_seconds, traffic, waiting }
+            LastExchange {
+                samples,
+                compute_seconds,
+                compress_seconds,
+                exchange_seconds,
+                traffic,
+                waiting,
+                ..LastExchange::default()
+            }
         },
     )
 }

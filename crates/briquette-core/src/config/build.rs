@@ -6,7 +6,7 @@ use crate::Layout;
 use crate::control::Controller;
 use crate::error::ConfigError;
 use crate::reduce::{Dense, Reducer};
-use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered};
+use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered, Probing};
 
 impl Exchange {
     /// The reducer alone, without a strategy.
@@ -29,6 +29,10 @@ impl Exchange {
                  none: lower dense_below, or use controller none"
                     .into(),
             ));
+        }
+        if controller.is_none() && self.probing != Probing::default() {
+            let why = "probing first would be ignored without a controller: set one, or leave it out";
+            return Err(ConfigError::Conflict(why.into()));
         }
         if let Some(reducer) = self.reducers().find(|reducer| reducer.get().fewest_ranks() > world) {
             let fewest = reducer.get().fewest_ranks();
@@ -96,7 +100,7 @@ impl Exchange {
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
         let mut reducer = self.fixed(layout)?;
         if reducer.knob().is_some() {
-            return Ok(Box::new(Adaptive::new(reducer, controller)?));
+            return Ok(Box::new(Adaptive::new(reducer, controller)?.probing(self.probing)));
         }
         let why = match self.reducer.get().compressor() {
             Some(compressor) => {

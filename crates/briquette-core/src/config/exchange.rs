@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, Rule};
 use crate::error::ConfigError;
+use crate::wrapper::Probing;
 
 /// What travels at an exchange, and how.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -17,6 +18,8 @@ pub struct Exchange {
     pub feedback: Feedback,
     /// What decides the compression ratio.
     pub controller: ControllerConfig,
+    /// When what the controller needs is agreed: `late`, with the next step's header, or `first`, in front of the exchange.
+    pub probing: Probing,
     /// Values a bucket holds at least; one bucket when absent.
     pub bucket_values: Option<usize>,
     /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
@@ -39,13 +42,24 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 impl Exchange {
     /// The keys that do not have their defaults.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Exchange { reducer, aggregator, feedback, controller, bucket_values, overlap, rules, dense_below, threads } =
-            self;
+        let Exchange {
+            reducer,
+            aggregator,
+            feedback,
+            controller,
+            probing,
+            bucket_values,
+            overlap,
+            rules,
+            dense_below,
+            threads,
+        } = self;
         let given = [
             ("reducer", !is_default(reducer)),
             ("aggregator", !is_default(aggregator)),
             ("feedback", !is_default(feedback)),
             ("controller", !is_default(controller)),
+            ("probing", !is_default(probing)),
             ("bucket_values", bucket_values.is_some()),
             ("overlap", *overlap),
             ("rules", !rules.is_empty()),

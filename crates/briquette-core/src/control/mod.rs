@@ -32,8 +32,8 @@ use crate::Slot;
 use crate::reduce::{AgreedStep, Energies, Levels};
 use crate::state::Stateful;
 
-/// What a controller needs measured of this step's vector; by default nothing. What is needed is agreed in one all-reduce of as
-/// many `f64` as there are numbers; what the step header carries ([`AgreedStep`]: losses, samples, seconds and bytes of the exchange
+/// What a controller needs measured of a step's vector; by default nothing. What is needed is agreed with the next step's header, or in
+/// an all-reduce of as many `f64` as there are numbers ([`Probing`](crate::wrapper::Probing)); what the step header carries ([`AgreedStep`]: losses, samples, seconds and bytes of the exchange
 /// before) is agreed anyway and costs nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Needs<'a> {
@@ -120,7 +120,9 @@ impl Decision<'_> {
 
 /// Agreed observations in, compression ratios out.
 ///
-/// The order of calls in a step: [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide).
+/// The order of calls in a step: [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide). Where
+/// numbers are agreed [late](crate::wrapper::Probing), `needs` is asked again after `decide`, and what it then returns is measured; if
+/// it returns the same after the next `observe`, that is what `decide` is given.
 /// When the exchange fails, the caller restores the state of before the first of them through [`Stateful`].
 pub trait Controller: Stateful + Send {
     /// Whether it may decide for each slot, or needs gains of each: then the reducer must compress each slot by itself.

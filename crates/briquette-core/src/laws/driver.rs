@@ -252,9 +252,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let reported = report.traffic.unwrap_or_default();
         if let Some(agreement) = agreement {
             let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-            let waiting = report.waiting.unwrap_or_default();
-            let previous =
-                LastExchange { exchange_seconds: seconds, traffic: counted, waiting, ..LastExchange::default() };
+            let (waiting, measured) = (report.waiting.unwrap_or_default(), report.measured);
+            let (exchange_seconds, traffic) = (seconds, counted);
+            let previous = LastExchange { exchange_seconds, traffic, waiting, measured, ..LastExchange::default() };
             self.last = Some((agreement.agreed_step, previous));
         }
         self.parameters.clone_from(&parameters);

@@ -35,7 +35,7 @@ pub use unsent::{Kept, Unsent};
 
 use crate::error::ReduceError;
 use crate::math::all_finite;
-use crate::report::{Report, Waiting};
+use crate::report::{Measured, Report, Waiting};
 use crate::state::Stateful;
 use crate::{Key, Session, Slot, Traffic};
 
@@ -58,6 +58,14 @@ pub struct AgreedStep {
     pub previous: Option<LastExchange>,
 }
 
+impl AgreedStep {
+    /// For one of several parts of an exchange: what was measured is of the whole.
+    pub(crate) fn of_a_part(&self) -> AgreedStep {
+        let previous = self.previous.map(|previous| LastExchange { measured: Measured::default(), ..previous });
+        AgreedStep { previous, ..*self }
+    }
+}
+
 /// What became of the exchange before this one, equal on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LastExchange {
@@ -73,6 +81,8 @@ pub struct LastExchange {
     pub traffic: Traffic,
     /// What entered the ranks' memories of what was not sent, and what waits in them, all ranks together; zeros without one.
     pub waiting: Waiting,
+    /// What a controller needed measured of that step's vector, all ranks together; see [`Adaptive`](crate::wrapper::Adaptive).
+    pub measured: Measured,
 }
 
 /// One exchange.

@@ -4,11 +4,11 @@
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
 //! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
 //!
-//! **On the wire.** `105 + ⌈slots/8⌉` bytes to each of `W−1` ranks.
+//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks, `n` the numbers that a controller needs, most often none.
 
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
-use crate::report::Waiting;
+use crate::report::{Measured, Waiting};
 use crate::{Session, Slot, Traffic};
 
 /// Requests to stop, which any rank may make and all ranks then follow.
@@ -165,7 +165,15 @@ impl Header {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Header> {
+    /// The numbers that a controller needs, behind the header proper.
+    fn measured(&self) -> Measured {
+        self.previous.map_or(Measured::default(), |previous| previous.measured)
+    }
+
+    /// Of a rank that sends as many measured numbers as this one.
+    fn from_bytes(bytes: &[u8], measured: usize) -> Option<Header> {
+        let numbers = bytes.get(BYTES..BYTES + 8 * measured)?.as_chunks().0;
+        let measured = Measured::new(&numbers.iter().map(|number| f64::from_le_bytes(*number)).collect::<Vec<_>>())?;
         let bytes = bytes.get(..BYTES)?;
         let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
         let last = bytes[BYTES - 1];
@@ -175,6 +183,7 @@ impl Header {
             exchange_seconds: float(6),
             traffic: Traffic { sent: word(7), received: word(8) },
             waiting: Waiting { entered: float(10), left: float(11) },
+            measured,
             ..LastExchange::default()
         };
         Some(Header {
@@ -207,7 +216,9 @@ pub fn agree(
     comm.scope().operation = "step header";
     let (rank, world) = (comm.rank(), comm.world());
     let failed = |source: CommError| SyncError::Reduce { step: mine.step, source: ReduceError::Comm(source) };
-    let mut bytes = mine.to_bytes().to_vec();
+    let (mut bytes, measured) = (mine.to_bytes().to_vec(), mine.measured());
+    bytes.extend(measured.numbers().iter().flat_map(|number| number.to_le_bytes()));
+    let bits = bytes.len();
     bytes.extend(present.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, &bit| byte << 1 | u8::from(bit))));
     let mut frames = Vec::new();
     comm.all_gather(&bytes, &mut frames).map_err(failed)?;
@@ -215,10 +226,12 @@ pub fn agree(
     for (from, frame) in frames.drain(..).enumerate() {
         if from == rank {
             all.push(*mine);
-        } else if let (true, Some(header)) = (frame.len() == bytes.len(), Header::from_bytes(&frame)) {
+        } else if let (true, Some(header)) =
+            (frame.len() == bytes.len(), Header::from_bytes(&frame, measured.numbers().len()))
+        {
             all.push(header);
             for (i, bit) in present.iter_mut().enumerate() {
-                *bit |= frame[BYTES + i / 8] >> (i % 8) & 1 == 1;
+                *bit |= frame[bits + i / 8] >> (i % 8) & 1 == 1;
             }
         } else {
             let during = *comm.scope();
@@ -263,6 +276,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
         exchange_seconds: mean(|p| p.exchange_seconds),
         traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
         waiting: Waiting { entered: world * mean(|p| p.waiting.entered), left: world * mean(|p| p.waiting.left) },
+        measured: sum_of_measured(all),
     });
     Agreement {
         ranks: all.iter().map(RankStep::from).collect(),
@@ -280,118 +294,14 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Layout;
-    use crate::comm::Local;
-
-    fn exchange(headers: [Header; 2]) -> [Result<Agreement, SyncError>; 2] {
-        let layout = Layout::new([("conv.weight", vec![2]), ("fc.bias", vec![1])]);
-        let mut world = Local::world(2);
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = world
-                .iter_mut()
-                .zip(headers)
-                .map(|(comm, header)| {
-                    let layout = &layout;
-                    scope.spawn(move || {
-                        let mut present = [header.samples > 0, false];
-                        let agreed = agree(&header, None, layout.slots(), &mut present, comm)?;
-                        assert_eq!(present, [agreed.agreed_step.samples > 0, false]);
-                        Ok(agreed)
-                    })
-                })
-                .collect();
-            handles.into_iter().map(|h| h.join().unwrap()).collect::<Vec<_>>().try_into().unwrap()
-        })
-    }
-
-    #[test]
-    fn weights_make_the_plain_mean_a_mean_over_samples() {
-        let header = |samples, loss| Header { samples, loss, ..Header::default() };
-        let [a, b] = exchange([header(3, Some(1.0)), header(1, Some(5.0))]).map(Result::unwrap);
-        // (3·1.5 + 1·0.5)/… : weights 3·2/4 and 1·2/4; loss (3·1 + 1·5)/4 = 2.
-        assert_eq!((a.weight, b.weight), (1.5, 0.5));
-        assert_eq!((a.agreed_step, a.agreed_step.loss, a.agreed_step.samples), (b.agreed_step, Some(2.0), 4));
-        let [a, b] = exchange([header(0, None), header(2, Some(7.0))]).map(Result::unwrap);
-        assert_eq!((a.weight, b.weight, a.agreed_step.loss), (0.0, 2.0, Some(7.0)));
-    }
-
-    /// Threat R3.
-    #[test]
-    fn a_bad_slot_is_refused_on_every_rank_by_name() {
-        let bad = Header { bad_slot: Some(1), ..Header::default() };
-        for result in exchange([Header::default(), bad]) {
-            let text = result.unwrap_err().to_string();
-            assert!(text.contains("rank 1") && text.contains("`fc.bias`"), "{text}");
-        }
-    }
-
-    #[test]
-    fn one_rank_stops_all_and_another_step_is_an_error() {
-        let stop = Header { stop: StopFlags::INTERRUPTED, ..Header::default() };
-        for result in exchange([stop, Header::default()]) {
-            assert!(result.unwrap().stop.contains(StopFlags::INTERRUPTED));
-        }
-        let late = Header { step: 3, ..Header::default() };
-        let [a, b] = exchange([Header::default(), late]).map(|r| r.unwrap_err().to_string());
-        assert!(a.contains("rank 1 is at step 3, this rank at step 0"), "{a}");
-        assert!(b.contains("rank 0 is at step 0"), "{b}");
-    }
-
-    #[test]
-    fn ranks_with_different_learning_rates_are_told_so() {
-        let header = |learning_rate| Header { learning_rate, ..Header::default() };
-        let [a, b] = exchange([header(Some(0.1)), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
-        assert!(a.contains("rank 1 steps with learning rate 0.2, this rank with 0.1"), "{a}");
-        assert!(b.contains("rank 0 steps with learning rate 0.1"), "{b}");
-        let [a, _] = exchange([header(None), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
-        assert!(a.contains("this rank with none told"), "{a}");
-        let [a, b] = exchange([header(Some(0.2)), header(Some(0.2))]).map(Result::unwrap);
-        assert_eq!((a.agreed_step.learning_rate, b.agreed_step.learning_rate), (Some(0.2), Some(0.2)));
-    }
-
-    /// Threat R3.
-    #[test]
-    fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
-        let good = Header { samples: 4, learning_rate: Some(0.1), ..Header::default() };
-        for rate in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let bad = Header { learning_rate: Some(rate), ..good };
-            for result in exchange([good, bad]).into_iter().chain(exchange([bad, bad])) {
-                let error = result.unwrap_err();
-                assert!(matches!(error, SyncError::Rate { step: 0, .. }) && error.is_everyones(), "{error}");
-            }
-        }
-        for samples in [u64::MAX, MOST_SAMPLES + 1] {
-            for result in exchange([good, Header { samples, ..good }]) {
-                let error = result.unwrap_err();
-                assert_eq!(error, SyncError::Samples { step: 0, rank: 1, got: samples, most: MOST_SAMPLES });
-            }
-        }
-        assert!(exchange([good, Header { samples: MOST_SAMPLES, ..good }]).iter().all(Result::is_ok));
-    }
-
-    #[test]
-    fn headers_survive_the_wire() {
-        let header = Header {
-            step: 9,
-            bad_slot: Some(4),
-            stop: StopFlags::EARLY,
-            samples: 7,
-            loss: Some(0.5),
-            validation_loss: Some(0.75),
-            learning_rate: Some(0.1),
-            compute_seconds: 1.5,
-            previous: Some(LastExchange {
-                compress_seconds: 0.25,
-                exchange_seconds: 2.0,
-                traffic: Traffic { sent: 1, received: 2 },
-                waiting: Waiting { entered: 3.0, left: 0.5 },
-                ..LastExchange::default()
-            }),
-        };
-        assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
-        assert_eq!(Header::from_bytes(&[0; BYTES - 1]), None);
-    }
+/// In rank order.
+fn sum_of_measured(all: &[Header]) -> Measured {
+    let (first, others) = all.split_first().expect("this rank's own is among them");
+    others.iter().fold(first.measured(), |mut sum, header| {
+        sum.add(&header.measured());
+        sum
+    })
 }
+
+#[cfg(test)]
+mod tests;

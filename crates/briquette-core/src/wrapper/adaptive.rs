@@ -1,9 +1,8 @@
 //! Lets a controller set the compression ratio of every exchange, dense included, for the whole vector or for each slot.
 //!
-//! **Method.** Measure of this rank's vector what the controller [needs](Controller::needs), sum it over ranks (one small
-//! all-reduce of f64, only where something is needed), let every rank's copy of the controller decide from the agreed numbers,
-//! set the [knob](Reducer::knob), reduce. The message of a probe whose factor is chosen is the message sent: nothing is
-//! compressed again to be sent. Where all factors are 1 a [`Dense`] ring is used, because gathering `W` full messages costs
+//! **Method.** Measure of this rank's vector what the controller [needs](Controller::needs), sum it over ranks, let every rank's
+//! copy of the controller decide from the agreed numbers, set the [knob](Reducer::knob), reduce. The message of a probe whose factor
+//! is chosen is the message sent: nothing is compressed again to be sent. Where all factors are 1 a [`Dense`] ring is used, because gathering `W` full messages costs
 //! `W/2` times as much.
 //!
 //! **Cost.** Every gain needs a message. Top-k, threshold top-k, Redsync and random-k make each from the one before, in a pass over
@@ -15,17 +14,50 @@
 //! [`MomentumCorrection`](super::MomentumCorrection), so that gains are those of the vector with its residual, as GraVAC
 //! defines them; *outside* [`Bucketed`](super::Bucketed), so that one decision holds for all buckets.
 //!
-//! **On the wire.** In front of the exchange an all-reduce of the numbers needed, as f64: `‖x‖²` and one a gain, the same for each
-//! slot instead where slots are needed, and one where moments are.
+//! **When numbers are agreed** ([`Probing`]). *Late*, the default: what is measured of this step's vector goes with the next step's
+//! header, and the decision of that step uses it. It is one step old and costs no round trip. Where the controller needs something
+//! else than was measured (at the first step, at the end of a GraVAC window, every so many steps of AdaQS or L-GreCo), and where there
+//! are more than [`Measured::MOST`] numbers, a step asks first. *First*, as published: an all-reduce in front of every exchange.
+//!
+//! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
+//! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
 
 use crate::CompressionFactor;
 use crate::Session;
-use crate::control::{Agreed, Controller, Moments};
+use crate::control::{Agreed, Controller, Moments, Needs};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
 use crate::reduce::{Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, gain};
-use crate::report::Report;
+use crate::report::{Measured, Report};
 use crate::state::{State, Stateful};
+
+/// When what controllers need is agreed; see the [module](self).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Probing {
+    /// With the next step's header: decisions use numbers of the step before.
+    #[default]
+    Late,
+    /// In an all-reduce in front of the exchange, as published.
+    First,
+}
+
+/// What a controller needed, to compare.
+#[derive(Debug, Default, PartialEq)]
+struct Asked {
+    gains: Vec<CompressionFactor>,
+    flags: [bool; 3],
+}
+
+impl Asked {
+    fn of(needs: Needs<'_>) -> Asked {
+        Asked { gains: needs.gains.to_vec(), flags: [needs.slots, needs.norm, needs.moments] }
+    }
+
+    fn is(&self, needs: Needs<'_>) -> bool {
+        *needs.gains == self.gains && self.flags == [needs.slots, needs.norm, needs.moments]
+    }
+}
 
 /// A reducer under a controller; see the [module](self).
 #[derive(Debug)]
@@ -37,9 +69,15 @@ pub struct Adaptive<R, K> {
     /// The controller before an exchange that was neither committed nor discarded.
     before: Option<State>,
     reason: Option<String>,
+    probing: Probing,
     energies: Energies,
     /// Of the whole vector: `‖x‖²` and the gains.
     whole: Vec<f64>,
+    /// This rank's own numbers, and what they are.
+    own: Vec<f64>,
+    asked: Option<Asked>,
+    /// Those of this step, for the next header.
+    measured: Measured,
 }
 
 impl<R: Reducer, K: Controller> Adaptive<R, K> {
@@ -51,9 +89,20 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
     pub fn new(mut inner: R, controller: K) -> Result<Self, ConfigError> {
         let why = match inner.knob() {
             Some(knob) if knob.per_slot() || !controller.per_slot() => {
-                let (energies, whole) = (Energies::new(), Vec::new());
-                let (dense, was_dense, before, reason) = (Dense, false, None, None);
-                return Ok(Adaptive { inner, dense, controller, was_dense, before, reason, energies, whole });
+                return Ok(Adaptive {
+                    inner,
+                    dense: Dense,
+                    controller,
+                    was_dense: false,
+                    before: None,
+                    reason: None,
+                    probing: Probing::default(),
+                    energies: Energies::new(),
+                    whole: Vec::new(),
+                    own: Vec::new(),
+                    asked: None,
+                    measured: Measured::default(),
+                });
             }
             Some(_) => {
                 "the controller sets a compression ratio for each slot, and the reducer compresses all slots together: use gather \
@@ -67,51 +116,80 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         Err(ConfigError::Conflict(why.into()))
     }
 
-    /// Measures what the controller needs. Afterwards `energies` and `whole` are agreed.
-    fn measure(&mut self, round: &Round<'_>, comm: &mut Session) -> Result<Moments, ReduceError> {
-        let (needs, energies) = (self.controller.needs(), &mut self.energies);
-        let Round { input, slots, key, .. } = *round;
+    /// When what the controller needs is agreed.
+    #[must_use]
+    pub fn probing(mut self, probing: Probing) -> Self {
+        self.probing = probing;
+        self
+    }
+
+    /// This rank's numbers of what the controller needs, in `own`, unless they are there.
+    fn measure(&mut self, round: &Round<'_>, rank: usize) {
+        let needs = self.controller.needs();
+        if self.asked.as_ref().is_some_and(|asked| asked.is(needs)) {
+            return;
+        }
+        let (Round { input, slots, key, .. }, energies) = (round, &mut self.energies);
         energies.clear(needs.gains.len());
         match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
             Some(knob) => {
-                let (rank, factors, per_slot) = (comm.rank(), needs.gains, needs.slots);
-                knob.probe(&Probe { input, slots, key, rank, factors, per_slot }, energies);
+                let (factors, per_slot) = (needs.gains, needs.slots);
+                knob.probe(&Probe { input, slots, key: *key, rank, factors, per_slot }, energies);
             }
             None if needs.slots => slots.iter().for_each(|slot| energies.push(norm2(&input[slot.range()]))),
             None if needs.norm || needs.moments => energies.push(norm2(input)),
             None => {}
         }
-        let sums = energies.numbers();
-        sums.extend(needs.moments.then(|| total(input)));
-        if !sums.is_empty() {
-            comm.all_reduce_sum_f64(sums)?;
+        self.own.clone_from(energies.numbers());
+        self.own.extend(needs.moments.then(|| total(input)));
+        self.asked = Some(Asked::of(needs));
+    }
+
+    /// Agrees on what the controller needs: `energies` and `whole`, and the moments.
+    fn agree(&mut self, round: &Round<'_>, late: Measured, comm: &mut Session) -> Result<Moments, ReduceError> {
+        let asked = Asked::of(self.controller.needs());
+        let mut sums = late.numbers().to_vec();
+        self.controller.observe(round.agreed_step);
+        let is_answered = self.probing == Probing::Late && !sums.is_empty() && asked.is(self.controller.needs());
+        if !is_answered {
+            self.measure(round, comm.rank());
+            sums.clone_from(&self.own);
+            if !sums.is_empty() {
+                comm.all_reduce_sum_f64(&mut sums)?;
+            }
         }
+        let needs = self.controller.needs();
         let sum = if needs.moments { sums.pop() } else { None };
-        energies.whole(&mut self.whole);
+        self.energies.clear(needs.gains.len());
+        *self.energies.numbers() = sums;
+        self.energies.whole(&mut self.whole);
         let norm2 = self.whole.first().copied().unwrap_or(0.0);
         self.whole.iter_mut().skip(1).for_each(|kept| *kept = gain(*kept, norm2));
-        let count = (input.len() * comm.world()) as f64;
+        let count = (round.input.len() * comm.world()) as f64;
         Ok(sum.map_or(Moments::default(), |sum| Moments::of(count, sum, norm2)))
     }
 
     fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
-        self.controller.observe(round.agreed_step);
-        let moments = self.measure(&round, comm)?;
+        (self.asked, self.measured) = (None, Measured::default());
+        let late = round.agreed_step.previous.map_or(Measured::default(), |previous| previous.measured);
+        let moments = self.agree(&round, late, comm)?;
         let (norm2, gains) = self.whole.split_first().map_or((0.0, &[][..]), |(norm2, gains)| (*norm2, gains));
         let (agreed_step, slots, energies) = (round.agreed_step, round.slots, &self.energies);
         let decision = self.controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains, energies });
         if let Levels::PerSlot(factors) = decision.levels {
             assert_eq!(factors.len(), slots.len(), "a controller must decide for each slot, or for all as one");
         }
-        let is_dense = decision.levels.is_dense();
-        let exchanged = if is_dense {
-            self.dense.reduce(round, comm)?
-        } else {
+        (self.was_dense, self.reason) = (decision.levels.is_dense(), decision.reason);
+        if !self.was_dense {
             self.inner.knob().into_iter().for_each(|knob| knob.set(decision.levels));
-            self.inner.reduce(round, comm)?
-        };
-        (self.was_dense, self.reason) = (is_dense, decision.reason);
+        }
+        if self.probing == Probing::Late {
+            self.measure(&round, comm.rank());
+            self.measured = Measured::new(&self.own).unwrap_or_default();
+        }
+        let exchanged =
+            if self.was_dense { self.dense.reduce(round, comm)? } else { self.inner.reduce(round, comm)? };
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
 }
@@ -169,5 +247,6 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
             report.factor = Some(CompressionFactor::DENSE);
         }
         report.reason.clone_from(&self.reason);
+        report.measured = self.measured;
     }
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{AgreedStep, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
-use crate::report::Report;
+use crate::report::{Measured, Report};
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
 
@@ -118,10 +118,13 @@ impl<R: Reducer> Stateful for Bucketed<R> {
 }
 
 impl<R: Reducer + 'static> Reducer for Bucketed<R> {
-    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
+        // Buckets measure nothing for the whole.
+        let of_a_part = round.agreed_step.of_a_part();
+        let mut round = Round { agreed_step: &of_a_part, ..round };
         let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
         let exchanged = if overlapped {
             self.reduce_overlapped(round, comm)?
@@ -149,6 +152,7 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
     fn report(&self, report: &mut Report) {
         let Some(first) = self.buckets.first() else { return };
         first.reducer.report(report);
+        report.measured = Measured::default();
         report.factor = self.factor(report.factor);
     }
 

@@ -158,16 +158,20 @@ impl Stateful for Grouped {
 }
 
 impl Reducer for Grouped {
-    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
         let mut selections = Selections::of(round.slots.len());
-        let (mut traffic, key) = (Traffic::default(), round.key);
+        let (mut traffic, key, whole) = (Traffic::default(), round.key, round.agreed_step);
+        // What was measured is the main group's.
+        let of_a_part = whole.of_a_part();
+        let mut round = Round { agreed_step: &of_a_part, ..round };
         for (index, group) in self.others.iter_mut().enumerate() {
             let key = key.purpose("group").bucket(index);
             traffic += group.reduce(&mut round, key, comm, &mut selections)?;
         }
+        round.agreed_step = whole;
         traffic += self.main.reduce(&mut round, key, comm, &mut selections)?;
         Ok(Exchanged { traffic, selection: selections.finish() })
     }

@@ -15,7 +15,7 @@ pub mod shifted;
 #[cfg(feature = "rayon")]
 pub mod threaded;
 
-pub use adaptive::Adaptive;
+pub use adaptive::{Adaptive, Probing};
 pub use bucketed::Bucketed;
 pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;

@@ -3,7 +3,7 @@
 use briquette_core::Traffic;
 use briquette_core::error::StateError;
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::Waiting;
+use briquette_core::report::{Measured, Waiting};
 use briquette_core::state::State;
 
 use crate::synchronizer::Synchronizer;
@@ -35,6 +35,9 @@ impl StepTiming {
             state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
             let Waiting { entered, left } = previous.waiting;
             state.put("previous/waiting", vec![entered, left]);
+            if !previous.measured.numbers().is_empty() {
+                state.put("previous/measured", previous.measured.numbers().to_vec());
+            }
             state.put("previous/sent", previous.traffic.sent);
             state.put("previous/received", previous.traffic.received);
         }
@@ -49,13 +52,15 @@ impl StepTiming {
                 ..AgreedStep::default()
             };
             // Not in files of older versions.
-            let waiting = if state.contains("previous/waiting") { state.f64s("previous/waiting")? } else { &[] };
+            let optional = |name| if state.contains(name) { state.f64s(name) } else { Ok(&[][..]) };
+            let (waiting, measured) = (optional("previous/waiting")?, optional("previous/measured")?);
             let energy = |at: usize| waiting.get(at).copied().unwrap_or_default();
             let previous = LastExchange {
                 compress_seconds: seconds.first().copied().unwrap_or_default(),
                 exchange_seconds: seconds.get(1).copied().unwrap_or_default(),
                 traffic: Traffic { sent: state.u64("previous/sent")?, received: state.u64("previous/received")? },
                 waiting: Waiting { entered: energy(0), left: energy(1) },
+                measured: Measured::new(measured).unwrap_or_default(),
                 ..LastExchange::default()
             };
             Ok((agreed_step, previous))

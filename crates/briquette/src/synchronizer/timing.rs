@@ -72,9 +72,16 @@ impl Synchronizer {
                 // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
                 let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
                 let (compress_seconds, exchange_seconds) = (compress, exchange);
-                let waiting = self.report.exchange.waiting.unwrap_or_default();
-                let last =
-                    LastExchange { compress_seconds, exchange_seconds, traffic, waiting, ..LastExchange::default() };
+                let (waiting, measured) =
+                    (self.report.exchange.waiting.unwrap_or_default(), self.report.exchange.measured);
+                let last = LastExchange {
+                    compress_seconds,
+                    exchange_seconds,
+                    traffic,
+                    waiting,
+                    measured,
+                    ..LastExchange::default()
+                };
                 self.previous = Some(last);
                 self.report.traffic = traffic;
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
