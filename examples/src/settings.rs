@@ -129,6 +129,9 @@ flags! {
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
     /// (fixed:500ms,50ms where rank 0 is slower than the others)
     clock: ClockSpec = ClockSpec::Wall,
+    /// Seconds of encoding and decoding under --clock fixed, a CSV with reducer (as in config.toml), ratio, values, seconds
+    #[arg(value_name = "FILE")]
+    compress_seconds: PathBuf,
     /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
     /// for ranks in turn; `list` shows what there is
     backend: String = crate::backend::default().into(),
@@ -295,6 +298,9 @@ impl Settings {
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
             bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());
+        }
+        if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
+            bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");
         }
         self.network()?;
         crate::backend::backends(self)?;

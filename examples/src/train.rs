@@ -2,6 +2,7 @@
 //! session of its own.
 
 mod common;
+mod compress_seconds;
 mod failure;
 mod rank;
 mod start;

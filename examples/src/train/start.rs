@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
 use super::common::compared;
+use super::compress_seconds;
 use super::rank::Rank;
 use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
@@ -35,6 +36,7 @@ impl<T: Task> Run<'_, T> {
             optim = optim.with_rebroadcast(steps);
         }
         let mut model = optim.join(self.task.build(&device))?;
+        self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
         let (mut totals, mut from) = (Totals::default(), None);
         if start.resumed {
@@ -50,6 +52,16 @@ impl<T: Task> Run<'_, T> {
         let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
         let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted)
+    }
+
+    /// What compressing takes, where it is given.
+    fn set_compress_seconds(&self, optim: &mut DistributedOptimizer) -> Result<()> {
+        if let Some(path) = &self.settings.compress_seconds {
+            let (sync, reducer) = (optim.synchronizer_mut(), &self.settings.config.exchange.reducer);
+            let seconds = compress_seconds::read(path, &reducer.to_string(), sync.layout()?.len())?;
+            sync.communicator().set_compress_seconds(seconds);
+        }
+        Ok(())
     }
 
     /// When every rank is ready, and before anything is written, rank 0 takes the directory and decides for all.

@@ -13,6 +13,7 @@
 mod arrivals;
 mod background;
 mod collectives;
+mod compress_seconds;
 mod faulty;
 mod group;
 mod local;
@@ -29,6 +30,7 @@ mod turns;
 pub use background::Pending;
 pub(crate) use collectives::expect_size;
 pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
+pub use compress_seconds::CompressSeconds;
 pub use faulty::Faulty;
 pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;

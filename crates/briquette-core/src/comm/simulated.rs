@@ -61,8 +61,8 @@ pub enum Simulated {}
 #[derive(Clone)]
 pub enum Compute {
     /// Every step takes this long to compute on every rank: [`begin_step`](Session::begin_step) moves the clock
-    /// by it, and nothing else does but frames. Compressing takes no time on this clock: it appears neither in the
-    /// simulated seconds nor in what controllers observe.
+    /// by it, and nothing else does but frames, and compressing where its seconds [are given](Session::set_compress_seconds):
+    /// without, it appears neither in the simulated seconds nor in what controllers observe.
     Fixed(Duration),
     /// The same with a time of each rank's own, in rank order: a world with slower ranks. Ranks beyond the last take the last.
     PerRank(Vec<Duration>),
@@ -167,6 +167,13 @@ impl Simulation {
 
     pub(super) fn begin_step(&mut self) {
         if let Pace::Fixed(seconds) = self.pace {
+            self.clock += seconds;
+        }
+    }
+
+    /// Computing beside that of a step, where it is not measured.
+    pub(super) fn spend(&mut self, seconds: f64) {
+        if let Pace::Fixed(_) = self.pace {
             self.clock += seconds;
         }
     }

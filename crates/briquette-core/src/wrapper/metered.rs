@@ -1,7 +1,7 @@
 //! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
 //!
 //! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange,
-//! the rest as compression. Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the
+//! the rest as compression, and where the clock does not show that, [what it is said to take](Session::set_compress_seconds). Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the
 //! others is exchange: the sum is what the step waited. Costs one pass over the vector, and one vector where no wrapper above
 //! asks for `sent`.
 
@@ -103,6 +103,11 @@ impl<R: Reducer> Reducer for Metered<R> {
         let (exchanged, Spent { inside: exchange, first }) = comm.spent_in(|comm| self.inner.reduce(inner, comm));
         let exchanged = exchanged?;
         self.traffic = exchanged.traffic;
+        comm.compressed(|| {
+            let mut report = Report::default();
+            self.inner.report(&mut report);
+            report.factor
+        });
         let end = comm.now();
         let encode = (first.unwrap_or(end) - start).max(0.0);
         self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
@@ -159,8 +164,12 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::comm::{Clock, Local};
-    use crate::reduce::{AgreedStep, Selection};
+    use std::time::Duration;
+
+    use crate::aggregate::Mean;
+    use crate::comm::{Clock, CompressSeconds, Compute, Local, Simulated};
+    use crate::compress::TopK;
+    use crate::reduce::{AgreedStep, Gather, Selection};
     use crate::{Key, Layout};
 
     /// A clock that a test moves.
@@ -210,5 +219,25 @@ mod tests {
         let mut report = Report::default();
         metered.report(&mut report);
         assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, exchange: 0.0 }));
+    }
+
+    #[test]
+    fn given_seconds_of_compressing_are_those_of_the_ratio_in_force() {
+        let seconds = CompressSeconds::new(&[(1.0, 0.5), (4.0, 2.0)]).unwrap();
+        let network = "unlimited".parse().unwrap();
+        for (ratio, expected) in [(4.0, 2.0), (2.0, 1.25)] {
+            let mut comm = Simulated::world(1, network, Compute::Fixed(Duration::from_secs(1))).remove(0);
+            comm.set_compress_seconds(seconds.clone());
+            comm.begin_step(0);
+            let mut metered = Metered::new(Gather::new(TopK::fraction(1.0 / ratio).unwrap(), Mean));
+            let (layout, mut average, agreed_step) = (Layout::flat(8), [0.0; 8], AgreedStep::default());
+            let (key, slots, input) = (Key::new(0), layout.slots(), &[1.0; 8]);
+            let round = Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None };
+            metered.reduce(round, &mut comm).unwrap();
+            let mut report = Report::default();
+            metered.report(&mut report);
+            assert_eq!(report.seconds, Some(ExchangeSeconds { compress: expected, encode: 0.0, exchange: 0.0 }));
+            assert_eq!(comm.now(), 1.0 + expected);
+        }
     }
 }

@@ -1,0 +1,74 @@
+//! What compressing takes, for clocks that measure nothing.
+
+use crate::CompressionFactor;
+use crate::error::ConfigError;
+
+/// Seconds that an exchange spends encoding and decoding at some compression ratios, as they were measured once: under a fixed
+/// compute time they become part of a session's seconds, and of what controllers observe.
+///
+/// Between two ratios seconds change linearly in the logarithm of the ratio; beyond the last one they are that one's.
+///
+/// ```
+/// use briquette_core::{CompressionFactor, comm::CompressSeconds};
+/// let seconds = CompressSeconds::new(&[(1.0, 0.001), (4.0, 0.003), (100.0, 0.002)])?;
+/// let at = |ratio| seconds.at(CompressionFactor::new(ratio).unwrap());
+/// assert_eq!([1.0, 2.0, 4.0, 20.0, 1000.0].map(at), [0.001, 0.002, 0.003, 0.0025, 0.002]);
+/// # Ok::<(), briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompressSeconds(Vec<(f64, f64)>);
+
+impl CompressSeconds {
+    /// Compression ratios with the seconds each takes, in any order.
+    ///
+    /// # Errors
+    /// [`ConfigError`] without any, where a ratio is below 1 or is there twice, and where seconds are not finite or negative.
+    pub fn new(points: &[(f64, f64)]) -> Result<Self, ConfigError> {
+        let conflict = |why: String| Err(ConfigError::Conflict(format!("seconds of compressing: {why}")));
+        let mut points = points.to_vec();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if points.is_empty() {
+            return conflict("no ratio is given".into());
+        }
+        for (ratio, seconds) in &points {
+            CompressionFactor::new(*ratio)?;
+            if !seconds.is_finite() || *seconds < 0.0 {
+                return conflict(format!("{seconds} at {ratio}x, expected a finite number of at least 0"));
+            }
+        }
+        match points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            Some(pair) => conflict(format!("{}x is given twice", pair[0].0)),
+            None => Ok(CompressSeconds(points)),
+        }
+    }
+
+    /// Seconds of an exchange at this ratio.
+    pub fn at(&self, ratio: CompressionFactor) -> f64 {
+        let (ratio, points) = (ratio.get(), &self.0);
+        let above = points.partition_point(|(at, _)| *at < ratio);
+        match (above.checked_sub(1).map(|below| points[below]), points.get(above)) {
+            (Some((low, begin)), Some((high, end))) => begin + (end - begin) * (ratio / low).ln() / (high / low).ln(),
+            (None, Some((_, seconds))) => *seconds,
+            _ => points[points.len() - 1].1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_that_cannot_be_are_refused() {
+        for (points, why) in [
+            (&[][..], "no ratio"),
+            (&[(0.5, 0.1)], "1"),
+            (&[(2.0, f64::NAN)], "finite"),
+            (&[(2.0, -1.0)], "at least 0"),
+            (&[(2.0, 0.1), (4.0, 0.1), (2.0, 0.2)], "2x is given twice"),
+        ] {
+            let error = CompressSeconds::new(points).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

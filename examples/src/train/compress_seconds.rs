@@ -1,0 +1,58 @@
+//! What compressing takes, as it was measured once, for clocks that do not measure it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use briquette::core::comm::CompressSeconds;
+use serde::Deserialize;
+
+/// A line of the file; it may have other columns.
+#[derive(Debug, Deserialize)]
+struct Line {
+    /// As `reducer` in config.toml, the nominal compression ratio, and how many values the model has.
+    reducer: String,
+    ratio: f64,
+    values: usize,
+    /// Of encoding and decoding, a step.
+    seconds: f64,
+}
+
+/// The seconds of `reducer` for a model of `values` values.
+///
+/// # Errors
+/// When the file cannot be read, or has none of these.
+pub(super) fn read(path: &Path, reducer: &str, values: usize) -> Result<CompressSeconds> {
+    let name = || format!("--compress-seconds {}", path.display());
+    let lines: Vec<Line> =
+        csv::Reader::from_path(path).and_then(|mut file| file.deserialize().collect()).with_context(name)?;
+    let is_ours = |line: &&Line| line.reducer == reducer && line.values == values;
+    let points: Vec<_> = lines.iter().filter(is_ours).map(|line| (line.ratio, line.seconds)).collect();
+    if points.is_empty() {
+        let mut known: Vec<_> = lines.iter().map(|line| format!("{} of {}", line.reducer, line.values)).collect();
+        known.sort();
+        known.dedup();
+        bail!("{}: no line for reducer {reducer} and {values} values; there are: {}", name(), known.join(", "));
+    }
+    CompressSeconds::new(&points).with_context(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette::core::CompressionFactor;
+
+    #[test]
+    fn the_lines_of_this_reducer_and_model_are_taken_and_others_are_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "reducer,ratio,values,seconds,machine\nladder,1,10,0.1,a\nladder,4,10,0.3,a\nladder,1,20,9,a\ndense,1,10,8,a\n";
+        std::fs::write(file.path(), text).unwrap();
+        let seconds = read(file.path(), "ladder", 10).unwrap();
+        assert_eq!(seconds.at(CompressionFactor::new(4.0).unwrap()), 0.3);
+        assert_eq!(seconds.at(CompressionFactor::DENSE), 0.1);
+        let error = read(file.path(), "gather:topk:10x", 10).unwrap_err().to_string();
+        assert!(error.contains("no line for reducer gather:topk:10x and 10 values") && error.contains("ladder of 20"));
+        std::fs::write(file.path(), "reducer,ratio,values,seconds\nladder,1,10,fast\n").unwrap();
+        let error = format!("{:#}", read(file.path(), "ladder", 10).unwrap_err());
+        assert!(error.contains("--compress-seconds") && error.contains("float"), "{error}");
+    }
+}
