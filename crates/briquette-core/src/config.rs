@@ -97,7 +97,7 @@ impl Config {
     }
 
     /// Decides by itself how much to compress, by what a step takes and how the loss falls: from dense through 16 and 8 bits to one
-    /// value in 20. With error feedback: works under any inner optimizer. Under plain SGD with its momentum in the
+    /// value in 100. With error feedback: works under any inner optimizer. Under plain SGD with its momentum in the
     /// [feedback](Feedback::Momentum) more is saved at the same accuracy.
     ///
     /// Needs a session with a clock: without one dense is sent.

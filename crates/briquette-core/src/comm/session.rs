@@ -268,6 +268,11 @@ impl Session {
         self.call.time.set(seconds);
     }
 
+    /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
+    pub fn set_network(&mut self, network: Network) {
+        self.call.time.network_mut().into_iter().for_each(|simulated| simulated.set_network(network));
+    }
+
     /// The network that is simulated, if one is.
     pub fn network(&self) -> Option<Network> {
         self.call.time.network().map(|network| network.network())

@@ -139,6 +139,10 @@ impl Simulation {
         self.network
     }
 
+    pub(super) fn set_network(&mut self, network: Network) {
+        self.network = network;
+    }
+
     fn turns(&self) -> Option<&Turns> {
         match &self.pace {
             Pace::Fixed(_) => None,

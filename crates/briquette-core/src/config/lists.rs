@@ -80,6 +80,7 @@ family! {
         Accordion(Accordion),
         CostAware(CostAwareConfig),
         LossGuard(LossGuardConfig),
+        DelayLimit(DelayLimitConfig),
         Auto(AutoConfig),
     }
 }

@@ -156,6 +156,14 @@ pub trait ControllerSettings: fmt::Debug {
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
 
+    /// The same where it is known what becomes of what was not sent.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    fn build_under(&self, _feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        self.build(world)
+    }
+
     /// Whether it decides for each slot: the reducer must then compress each by itself.
     fn per_slot(&self) -> bool {
         false

@@ -2,30 +2,36 @@
 //!
 //! **Why.** Which ratio pays depends on the link, the machine, the model and the phase of training. This is what
 //! [`Config::auto`](crate::config::Config::auto) uses: no setting has to be given. **Why not.** Where ratio and network are known and do
-//! not change, a [`Constant`] saves the steps that time other levels (about fourteen at the start).
+//! not change, a [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
 //!
-//! **Method.** [`CostAware`] chooses the least compression whose predicted step is within a few per cent of the fastest, at most what
-//! [`LossGuard`] allows; that begins with `max`, and lowers it for a while where the loss falls behind its trend. Written out:
-//! `cost-aware:MAX,tolerance=0.04,limit=(loss-guard:(constant:MAX))`.
+//! **Method.** Three controllers in one another:
 //!
-//! **Knobs.** `max`: 20x, which under momentum correction trained a ResNet-8 as well as dense (five seeds); more compression hardly
-//! shortens a step there. What it reads are seconds, so a run replays only on a clock that does.
+//! - [`CostAware`] chooses the least compression whose predicted step is within a few per cent of the fastest;
+//! - at most what [`LossGuard`] allows: it lowers the ratio for a while where the loss falls behind its trend;
+//! - and at most what [`DelayLimit`](super::DelayLimit) allows: from 10x up, while what waits to be sent stays fresh.
+//!
+//! How fresh depends on the memory. Under [error feedback](crate::wrapper::ErrorFeedback) around an optimizer with a momentum of its own,
+//! half a point of accuracy is lost at an effective delay of about 0.3 steps, under [momentum
+//! correction](crate::wrapper::MomentumCorrection) at about 5 (`docs/signals.md`). Written out, for error feedback:
+//! `cost-aware:MAX,tolerance=0.04,limit=(loss-guard:(delay-limit:MAX,most=0.3))`.
+//!
+//! **Knobs.** `max`. What it reads are seconds, so a run replays only on a clock that does.
 //!
 //! **Source.** This project's.
 //!
 //! ```
 //! use briquette_core::{Layout, config::Config};
 //! let config = Config::auto();
-//! assert_eq!(config.exchange.controller.to_string(), "auto:20x");
+//! assert_eq!(config.exchange.controller.to_string(), "auto:100x");
 //! config.build(&Layout::flat(1000), 4)?;
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-use super::{Constant, Controller, CostAware, CostAwareConfig, LossGuard, LossGuardConfig};
+use super::{Controller, CostAware, CostAwareConfig, DelayLimitConfig, LossGuard, LossGuardConfig};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
 
 /// Settings of the controller; see the [module](self).
@@ -38,23 +44,31 @@ pub struct AutoConfig {
 
 impl Default for AutoConfig {
     fn default() -> Self {
-        AutoConfig { max: CompressionFactor::constant(20.0) }
+        AutoConfig { max: CompressionFactor::constant(100.0) }
     }
 }
 
 /// With what timing costs, within 5 % of the fastest.
 const TOLERANCE: f64 = 0.04;
+/// The longest effective delay, in steps: under error feedback, and under momentum correction.
+const DELAYS: [f64; 2] = [0.3, 5.0];
 
 impl Described for AutoConfig {
     const NAME: &'static str = "auto";
     const SETTINGS: &'static str = "MAX";
     const HELP: &'static str =
-        "what pays here and now by seconds and loss progress, dense included; with reducer ladder (20x)";
+        "what pays here and now by seconds and loss progress, dense included; with reducer ladder (100x)";
 }
 
 impl ControllerSettings for AutoConfig {
     fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let guard = LossGuard::new(LossGuardConfig::default(), Constant(self.max))?;
+        self.build_under(&Feedback::Error, world)
+    }
+
+    fn build_under(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        let most = DELAYS[usize::from(matches!(feedback, Feedback::Momentum(_)))];
+        let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
+        let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
         let settings = CostAwareConfig { max: self.max, tolerance: TOLERANCE, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }

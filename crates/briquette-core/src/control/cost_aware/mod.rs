@@ -67,7 +67,7 @@ use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::config::{ControllerConfig, ControllerSettings, Described};
 use crate::error::{ConfigError, StateError};
-use crate::reduce::AgreedStep;
+use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
 use costs::Costs;
 
@@ -96,6 +96,11 @@ impl Default for CostAwareConfig {
 
 /// Levels that are tried, as far as they are below the highest ratio.
 const LEVELS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+/// What may be sent where the highest ratio is `max`.
+pub(super) fn levels(max: CompressionFactor) -> Vec<CompressionFactor> {
+    LEVELS.into_iter().map(CompressionFactor::constant).filter(|level| *level < max).chain([max]).collect()
+}
+
 /// A level that is predicted to take longer than the best by more than this is not timed at the start.
 const HOPELESS: f64 = 2.0;
 /// The share of the time that looks may take.
@@ -133,8 +138,7 @@ impl<K: Controller> CostAware<K> {
             let why = "cost-aware chooses one ratio for the whole vector: its limit must not decide for each slot";
             return Err(ConfigError::Conflict(why.into()));
         }
-        let below = LEVELS.into_iter().map(CompressionFactor::constant).filter(|level| *level < settings.max);
-        let levels: Vec<_> = below.chain([settings.max]).collect();
+        let levels = levels(settings.max);
         let costs = Costs::new(&levels, world);
         let to_time = (0..levels.len()).collect();
         let (chosen, until_look) = (levels.len() - 1, settings.look);
@@ -254,6 +258,9 @@ impl<K: Controller> Controller for CostAware<K> {
             self.costs.begin(level);
         }
         self.sent = Some(level);
+        if limit != Some(self.levels[level]) {
+            self.limit.overruled(Levels::All(self.levels[level]));
+        }
         let own = if self.has_started { self.reason(before, limit) } else { None };
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
         Decision::all(self.levels[level], reason)

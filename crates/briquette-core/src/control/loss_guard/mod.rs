@@ -101,8 +101,9 @@ pub struct LossGuard<K> {
     /// Points until a new try.
     hold: u64,
     alarms: u32,
-    /// The highest ratio of the last step.
+    /// The highest ratio of the last step, and of the one before it.
     sent: f64,
+    before: f64,
     /// What was sent before the alarms: where the limit ends.
     wanted: f64,
     /// Why the limit changed, until it is reported.
@@ -130,6 +131,7 @@ impl<K: Controller> LossGuard<K> {
             hold,
             alarms,
             sent: 1.0,
+            before: 1.0,
             wanted: 1.0,
             why,
             limited,
@@ -197,12 +199,7 @@ impl<K: Controller> LossGuard<K> {
     /// What of `decided` may be sent.
     fn apply(&mut self, highest: f64) -> bool {
         let limit = self.limit.filter(|limit| highest > limit.get());
-        let now = limit.map_or(highest, |limit| limit.get());
-        if now >= 2.0 * self.sent {
-            self.training.promise();
-            self.validation.promise();
-        }
-        self.sent = now;
+        self.before = std::mem::replace(&mut self.sent, limit.map_or(highest, |limit| limit.get()));
         limit.is_some()
     }
 }
@@ -222,6 +219,10 @@ impl<K: Controller> Controller for LossGuard<K> {
 
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.inner.observe(agreed_step);
+        if self.sent >= 2.0 * self.before {
+            self.training.promise();
+            self.validation.promise();
+        }
         agreed_step.loss.into_iter().for_each(|loss| self.learn(loss));
         let reported = agreed_step.validation_loss.filter(|loss| loss.is_finite());
         reported.into_iter().for_each(|loss| self.point("validation", loss));
@@ -271,13 +272,13 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.put("hold", self.hold);
         state.put("alarms", u64::from(self.alarms));
         // 0 is no limit.
-        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
+        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted, self.before]);
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let &[limit, sent, wanted] = state.f64s("ratios")? else {
-            return Err(StateError::mismatch("ratios", "3 numbers", state.f64s("ratios")?.len()));
+        let &[limit, sent, wanted, before] = state.f64s("ratios")? else {
+            return Err(StateError::mismatch("ratios", "4 numbers", state.f64s("ratios")?.len()));
         };
         let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
         let (losses, hold) = (state.f64s("losses")?.to_vec(), state.u64("hold")?);
@@ -285,7 +286,7 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.load_part("inner", &mut self.inner)?;
         (self.training, self.validation, self.losses) = (training, validation, losses);
         (self.hold, self.alarms, self.sent, self.why) = (hold, alarms, sent, None);
-        (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
+        (self.limit, self.wanted, self.before) = (CompressionFactor::new(limit).ok(), wanted, before);
         Ok(())
     }
 }

@@ -1,0 +1,273 @@
+//! Raises the ratio as far as what waits to be sent stays fresh: a limit on the effective delay.
+//!
+//! **Why.** Under a memory of what was not sent, the gain does not tell what compression costs in accuracy: all of a gradient arrives,
+//! later. How much later is the *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)), in steps. Measured in the first third of a run,
+//! it ranks settings by the accuracy that they lose (`docs/signals.md`). **Why not.** Without a memory there is no delay, and the
+//! ratio stays where it starts. It knows no seconds: as the limit of [`CostAware`](super::CostAware) it keeps that from the ratios
+//! that cost accuracy.
+//!
+//! **Method.** After `window` steps at a ratio, in which the residual grows to its size, the median delay of the next `window` steps
+//! counts. A delay is taken to grow in proportion to the ratio. Of 1x, 2x, 4x, 10x, 20x, 50x, 100x, … and `max`:
+//!
+//! - where the delay is above `most`, the highest ratio at which it is expected to be within `most` is next; the way up is closed for
+//!   eight times `window` steps;
+//! - where it is expected to be within `most` at the next higher ratio, that is next.
+//!
+//! Steps at which less is sent than this controller decided ([`Controller::overruled`]) count for the ratio that was sent.
+//!
+//! **Knobs.** [`DelayLimitConfig`]. **Not numbers.** A step without a delay (nothing entered, or sums that are not finite) is not counted.
+//!
+//! **Source.** This project's.
+//!
+//! ```
+//! use briquette_core::control::{Agreed, Controller, DelayLimitConfig};
+//! use briquette_core::{CompressionFactor, reduce::{AgreedStep, LastExchange}, report::Waiting};
+//! let settings = DelayLimitConfig { max: CompressionFactor::new(100.0)?, most: 1.0, ..Default::default() };
+//! let mut controller = settings.controller()?;
+//! let (mut ratio, mut previous) = (10.0, None);
+//! for step in 0..200 {
+//!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+//!     controller.observe(&agreed_step);
+//!     ratio = controller.decide(&Agreed::new(&agreed_step, &[])).factor().expect("one for all").get();
+//!     // At 10x a fifth of a step waits, and in proportion.
+//!     let waiting = Waiting { entered: 1.0, left: (0.02 * ratio) * (0.02 * ratio) };
+//!     previous = Some(LastExchange { waiting, ..LastExchange::default() });
+//! }
+//! assert_eq!(ratio, 50.0); // a delay of 1; 100x would be 2
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use super::cost_aware::levels;
+use super::{Agreed, Controller, Decision};
+use crate::CompressionFactor;
+use crate::config::{ControllerSettings, Described};
+use crate::error::{ConfigError, StateError};
+use crate::reduce::{AgreedStep, Levels};
+use crate::state::{State, Stateful};
+
+/// Settings of [`DelayLimit`]; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DelayLimitConfig {
+    /// The highest ratio.
+    pub max: CompressionFactor,
+    /// The ratio to begin with; `max`, where that is lower.
+    pub start: CompressionFactor,
+    /// The longest effective delay, in steps; positive.
+    pub most: f64,
+    /// Steps that a ratio settles for, and then as many of which the delay counts; at least 1.
+    pub window: u64,
+}
+
+impl Default for DelayLimitConfig {
+    fn default() -> Self {
+        let [max, start] = [100.0, 10.0].map(CompressionFactor::constant);
+        DelayLimitConfig { max, start, most: 0.3, window: 10 }
+    }
+}
+
+/// Windows after a ratio that was too high in which none higher is tried.
+const CLOSED: u64 = 8;
+
+/// The controller; see the [module](self).
+#[derive(Debug, Clone, PartialEq)]
+pub struct DelayLimit {
+    settings: DelayLimitConfig,
+    levels: Vec<CompressionFactor>,
+    /// What is decided.
+    limit: CompressionFactor,
+    /// What was sent at the last steps, how many they are, and what is sent at this one.
+    sent: CompressionFactor,
+    steps: u64,
+    now: CompressionFactor,
+    delays: Vec<f64>,
+    /// Steps until a higher ratio may be tried.
+    closed: u64,
+    why: Option<String>,
+}
+
+impl DelayLimitConfig {
+    /// The controller.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] for settings out of range.
+    pub fn controller(&self) -> Result<DelayLimit, ConfigError> {
+        self.check()?;
+        let levels = levels(self.max);
+        let limit = levels.iter().rev().find(|level| **level <= self.start).copied().unwrap_or(levels[0]);
+        let (steps, closed, delays, why) = Default::default();
+        Ok(DelayLimit { settings: *self, levels, limit, sent: limit, steps, now: limit, delays, closed, why })
+    }
+}
+
+impl DelayLimit {
+    /// A step at the present ratio is known.
+    fn learn(&mut self, delay: Option<f64>) {
+        self.steps += 1;
+        self.closed = self.closed.saturating_sub(1);
+        let Some(delay) = delay.filter(|_| self.steps > self.settings.window) else { return };
+        self.delays.push(delay);
+        if (self.delays.len() as u64) < self.settings.window {
+            return;
+        }
+        let mut delays = std::mem::take(&mut self.delays);
+        delays.sort_by(f64::total_cmp);
+        self.weigh(delays[(delays.len() - 1) / 2]);
+    }
+
+    /// What follows from a delay at the ratio that is sent.
+    fn weigh(&mut self, delay: f64) {
+        let most = self.settings.most;
+        let expected = |level: CompressionFactor| delay * level.get() / self.sent.get();
+        if delay > most {
+            let fits = |level: &&CompressionFactor| **level < self.sent && expected(**level) <= most;
+            self.limit = self.levels.iter().rev().find(fits).copied().unwrap_or(CompressionFactor::DENSE);
+            self.closed = CLOSED * self.settings.window;
+            self.why = Some(format!("effective delay {delay:.2} at {}: at most {}", self.sent, self.limit));
+        } else if self.sent == self.limit && self.closed == 0 {
+            let higher = self.levels.iter().find(|level| **level > self.limit);
+            if let Some(next) = higher.copied().filter(|next| expected(*next) <= most) {
+                self.limit = next;
+                self.why = Some(format!("effective delay {delay:.2} at {}: up to {next}", self.sent));
+            }
+        }
+    }
+}
+
+impl Controller for DelayLimit {
+    fn observe(&mut self, agreed_step: &AgreedStep) {
+        let Some(previous) = &agreed_step.previous else { return };
+        if self.now != self.sent {
+            self.sent = self.now;
+            self.steps = 0;
+            self.delays.clear();
+        }
+        self.learn(previous.waiting.delay());
+    }
+
+    fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
+        self.now = self.limit;
+        Decision::all(self.limit, self.why.take())
+    }
+
+    fn overruled(&mut self, levels: Levels<'_>) {
+        if let Levels::All(ratio) = levels {
+            self.now = ratio;
+        }
+    }
+}
+
+impl Stateful for DelayLimit {
+    fn save(&self, state: &mut State) {
+        state.put("ratios", [self.limit, self.sent, self.now].map(|ratio| ratio.get()).to_vec());
+        state.put("steps", self.steps);
+        state.put("closed", self.closed);
+        state.put("delays", self.delays.clone());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let ratios = state.f64s("ratios")?;
+        let ratio = |at: usize| ratios.get(at).and_then(|ratio| CompressionFactor::new(*ratio).ok());
+        let (Some(limit), Some(sent), Some(now)) = (ratio(0), ratio(1), ratio(2)) else {
+            return Err(StateError::mismatch("ratios", "3 ratios", format!("{ratios:?}")));
+        };
+        let (steps, closed, delays) = (state.u64("steps")?, state.u64("closed")?, state.f64s("delays")?.to_vec());
+        (self.limit, self.sent, self.now, self.why) = (limit, sent, now, None);
+        (self.steps, self.closed, self.delays) = (steps, closed, delays);
+        Ok(())
+    }
+}
+
+impl Described for DelayLimitConfig {
+    const NAME: &'static str = "delay-limit";
+    const SETTINGS: &'static str = "MAX[,start=RATIO,most=STEPS,window=STEPS]";
+    const HELP: &'static str = "the highest ratio at which what waits to be sent stays as fresh as `most` steps (100x)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(self.most > 0.0 && self.most.is_finite()) {
+            return Err(ConfigError::range("most of delay-limit", "a positive number of steps", self.most));
+        }
+        match self.window {
+            0 => Err(ConfigError::range("window of delay-limit", "at least 1 step", 0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn representatives() -> Vec<Self> {
+        let max = CompressionFactor::constant(20.0);
+        vec![DelayLimitConfig { max, start: CompressionFactor::constant(4.0), window: 1, ..Default::default() }]
+    }
+}
+
+impl ControllerSettings for DelayLimitConfig {
+    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        Ok(Some(Box::new(self.controller()?)))
+    }
+
+    fn ratios(&self) -> [CompressionFactor; 2] {
+        [CompressionFactor::DENSE, self.max]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::LastExchange;
+    use crate::report::Waiting;
+
+    fn ratio(value: f64) -> CompressionFactor {
+        CompressionFactor::new(value).unwrap()
+    }
+
+    /// The ratio after each of `steps` steps in which `delay` tells what waits at a ratio; what is sent is at most `sent`.
+    fn run(settings: DelayLimitConfig, steps: u64, sent: f64, delay: impl Fn(f64) -> f64) -> Vec<f64> {
+        let mut controller = settings.controller().unwrap();
+        let mut previous = None;
+        let step = |step| {
+            let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+            controller.observe(&agreed_step);
+            let decided = controller.decide(&Agreed::new(&agreed_step, &[])).factor().unwrap().get();
+            let now = decided.min(sent);
+            if now < decided {
+                controller.overruled(Levels::All(ratio(now)));
+            }
+            let waiting = Waiting { entered: 1.0, left: delay(now).powi(2) };
+            previous = Some(LastExchange { waiting, ..LastExchange::default() });
+            decided
+        };
+        (0..steps).map(step).collect()
+    }
+
+    /// From 10x, where .1 of a step waits, after 10 steps to settle and 10 that count.
+    #[test]
+    fn the_ratio_rises_while_the_delay_is_expected_to_stay_short_and_no_further() {
+        let ratios = run(DelayLimitConfig::default(), 200, f64::MAX, |ratio| 0.01 * ratio);
+        let changes: Vec<_> = ratios.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]).collect();
+        assert_eq!(changes.iter().map(|(step, pair)| (step + 1, pair[1])).collect::<Vec<_>>(), [(20, 20.0)]);
+    }
+
+    #[test]
+    fn a_delay_that_is_too_long_lowers_the_ratio_at_once_to_one_that_fits() {
+        let ratios = run(DelayLimitConfig::default(), 60, f64::MAX, |ratio| 0.082 * ratio);
+        // .82 at 10x, of which .16 is expected at 2x and .33 at 4x.
+        assert_eq!((ratios[19], ratios[20], ratios[59]), (10.0, 2.0, 2.0));
+        assert_eq!(run(DelayLimitConfig::default(), 60, f64::MAX, |_| 50.0)[59], 1.0);
+    }
+
+    #[test]
+    fn nothing_is_learnt_of_ratios_that_are_not_sent() {
+        let ratios = run(DelayLimitConfig::default(), 200, 4.0, |_| 0.01);
+        assert!(ratios.iter().all(|ratio| *ratio == 10.0), "{ratios:?}");
+        // What is sent has a delay that is too long, below the limit.
+        assert_eq!(run(DelayLimitConfig::default(), 30, 4.0, |_| 0.5)[29], 2.0);
+    }
+
+    #[test]
+    fn steps_without_a_delay_change_nothing() {
+        for delay in [f64::NAN, f64::INFINITY] {
+            assert_eq!(run(DelayLimitConfig::default(), 100, f64::MAX, |_| delay)[99], 10.0);
+        }
+    }
+}
