@@ -65,6 +65,7 @@ mod optimizer;
 mod probe;
 mod step_report;
 pub mod strategy;
+mod summary;
 mod synchronizer;
 
 pub use briquette_core as core;
@@ -79,4 +80,5 @@ pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
 pub use step_report::StepReport;
+pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

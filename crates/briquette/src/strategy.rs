@@ -40,7 +40,7 @@
 use std::fmt;
 
 use briquette_core::Layout;
-use briquette_core::config::Config;
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 
@@ -68,6 +68,22 @@ pub trait BuildStrategy: Send {
         true
     }
 
+    /// Decides what was left open until the optimizer is known, once, before anything of the above is asked. What was decided, and why,
+    /// in words; by default nothing was open.
+    fn suit(&mut self, _optimizer: &dyn Fn() -> InnerOptimizer) -> Option<String> {
+        None
+    }
+
+    /// Whether something is decided by seconds, for which a session needs a clock.
+    fn needs_clock(&self) -> bool {
+        false
+    }
+
+    /// What decides how much is sent, or else what is sent, in a word or two, for [summaries](crate::RunSummary).
+    fn label(&self) -> String {
+        self.settings()
+    }
+
     /// Whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is exchanged.
     fn weighs_samples(&self) -> bool {
         true
@@ -89,6 +105,68 @@ impl BuildStrategy for Config {
     }
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
+    }
+    fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Option<String> {
+        if self.exchange.feedback != Feedback::ByOptimizer {
+            return None;
+        }
+        if self.strategy != StrategyConfig::EveryStep {
+            *self = self.clone().for_optimizer(None);
+            return Some(format!("error feedback (strategy {})", self.strategy.name()));
+        }
+        let optimizer = optimizer();
+        *self = self.clone().for_optimizer(optimizer.momentum());
+        let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
+        Some(format!("{memory} ({optimizer})"))
+    }
+    fn needs_clock(&self) -> bool {
+        self.exchange.controller.get().needs_clock()
+    }
+    fn label(&self) -> String {
+        let Exchange { controller, reducer, .. } = &self.exchange;
+        match (controller, &self.strategy) {
+            (ControllerConfig::None, StrategyConfig::EveryStep) => reducer.to_string(),
+            (ControllerConfig::None, strategy) => strategy.to_string(),
+            (controller, _) => controller.name().to_owned(),
+        }
+    }
+}
+
+/// The optimizer that steps with the averages, as far as it shows what it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum InnerOptimizer {
+    /// SGD without momentum.
+    Sgd,
+    /// SGD with momentum in (0, 1), in the usual form; dampened or not.
+    HeavyBall {
+        /// The velocity's decay.
+        momentum: f32,
+    },
+    /// None of these: Adam, Nesterov's form, clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
+    Other,
+    /// The exchange has no optimizer: something else steps.
+    Unseen,
+}
+
+impl InnerOptimizer {
+    /// Of heavy-ball SGD.
+    pub fn momentum(self) -> Option<f32> {
+        match self {
+            InnerOptimizer::HeavyBall { momentum } => Some(momentum),
+            InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => None,
+        }
+    }
+}
+
+impl fmt::Display for InnerOptimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
+            InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
+            InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
+            InnerOptimizer::Unseen => f.write_str("the optimizer cannot be seen"),
+        }
     }
 }
 

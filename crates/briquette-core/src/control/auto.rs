@@ -59,6 +59,10 @@ impl ControllerSettings for AutoConfig {
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
 
+    fn needs_clock(&self) -> bool {
+        true
+    }
+
     fn ratios(&self) -> [CompressionFactor; 2] {
         [CompressionFactor::DENSE, self.max]
     }

@@ -72,7 +72,7 @@ impl<M: LearnerModel> Run<M> {
             Failure::Known(error) => error.to_string(),
         };
         if !failure.is_everyones() {
-            self.own.sync.communicator().abort(&reason);
+            self.own.sync.session().abort(&reason);
         }
         let rank = self.own.sync.rank();
         match failure {
@@ -112,7 +112,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
             // What happens between epochs is not the next step's computing.
-            let clock = self.own.sync.communicator().now();
+            let clock = self.own.sync.session().now();
             self.validate(epoch)?;
             self.check()?;
             let decision = self.decide(epoch)?;

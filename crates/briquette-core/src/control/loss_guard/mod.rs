@@ -220,6 +220,10 @@ impl<K: Controller> Controller for LossGuard<K> {
         self.inner.per_slot()
     }
 
+    fn dense_seconds(&self) -> Option<f64> {
+        self.inner.dense_seconds()
+    }
+
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.inner.observe(agreed_step);
         agreed_step.loss.into_iter().for_each(|loss| self.learn(loss));
@@ -333,6 +337,10 @@ impl ControllerSettings for LossGuardConfig {
 
     fn per_slot(&self) -> bool {
         self.inner.get().per_slot()
+    }
+
+    fn needs_clock(&self) -> bool {
+        self.inner.get().needs_clock()
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {
