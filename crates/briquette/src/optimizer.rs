@@ -17,22 +17,22 @@ use crate::synchronizer::Synchronizer;
 /// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
 ///
 /// ```no_run
-/// use briquette::{Config, DistributedOptimizer, core::Session};
+/// use briquette::{DistributedOptimizer, core::Session};
 /// use burn::optim::{GradientsParams, SgdConfig};
 /// # use burn::prelude::*;
 /// # use burn::nn::{Linear, LinearConfig};
 /// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
 /// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
 /// # }
-/// # fn train(comm: Session, device: Device) -> Result<(), briquette::Error> {
+/// # fn train(session: Session, device: Device) -> Result<(), briquette::Error> {
 /// # let model = LinearConfig::new(2, 1).init(&device);
 /// let optim = SgdConfig::new().init();
-/// let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42); // 1
-/// let mut model = optim.join(model)?;                                               // 2
+/// let mut optim = DistributedOptimizer::auto(optim, session, 42); // 1
+/// let mut model = optim.join(model)?;                             // 2
 /// for _ in 0..10 {
 ///     let loss = loss(&model, &device);
 ///     let grads = GradientsParams::from_grads(loss.backward(), &model);
-///     model = optim.step(0.1, model, grads)?;                                       // 3
+///     model = optim.step(0.1, model, grads)?;                     // 3
 /// }
 /// # Ok(())
 /// # }
@@ -129,7 +129,7 @@ impl DistributedOptimizer {
     /// # Errors
     /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
     /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
-    /// SGD, the communicator is of no further use.
+    /// SGD, the session is of no further use.
     pub fn step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,

@@ -43,6 +43,7 @@ use briquette_core::Layout;
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
+use briquette_core::wrapper::InnerMomentumConfig;
 
 /// Builds a rank's strategy when its module is known. Every rank must have an equal one.
 pub trait BuildStrategy: Send {
@@ -70,8 +71,11 @@ pub trait BuildStrategy: Send {
 
     /// Decides what was left open until the optimizer is known, once, before anything of the above is asked. What was decided, and why,
     /// in words; by default nothing was open.
-    fn suit(&mut self, _optimizer: &dyn Fn() -> InnerOptimizer) -> Option<String> {
-        None
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what cannot work with this optimizer.
+    fn suit(&mut self, _optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
+        Ok(None)
     }
 
     /// Whether something is decided by seconds, for which a session needs a clock.
@@ -106,18 +110,22 @@ impl BuildStrategy for Config {
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
     }
-    fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Option<String> {
-        if self.exchange.feedback != Feedback::ByOptimizer {
-            return None;
+    fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
+        let steps_with_it = self.strategy == StrategyConfig::EveryStep;
+        match self.exchange.feedback {
+            Feedback::InnerMomentum(settings) => check_momentum(settings, steps_with_it.then(optimizer)).map(|()| None),
+            Feedback::ByOptimizer if !steps_with_it => {
+                *self = self.clone().for_optimizer(None);
+                Ok(Some(format!("error feedback (strategy {})", self.strategy.name())))
+            }
+            Feedback::ByOptimizer => {
+                let optimizer = optimizer();
+                *self = self.clone().for_optimizer(optimizer.momentum());
+                let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
+                Ok(Some(format!("{memory} ({optimizer})")))
+            }
+            _ => Ok(None),
         }
-        if self.strategy != StrategyConfig::EveryStep {
-            *self = self.clone().for_optimizer(None);
-            return Some(format!("error feedback (strategy {})", self.strategy.name()));
-        }
-        let optimizer = optimizer();
-        *self = self.clone().for_optimizer(optimizer.momentum());
-        let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
-        Some(format!("{memory} ({optimizer})"))
     }
     fn needs_clock(&self) -> bool {
         self.exchange.controller.get().needs_clock()
@@ -130,6 +138,22 @@ impl BuildStrategy for Config {
             (controller, _) => controller.name().to_owned(),
         }
     }
+}
+
+/// That an optimizer that steps with what is exchanged has the momentum that it is said to have, as far as it can be seen.
+fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimizer>) -> Result<(), ConfigError> {
+    let InnerMomentumConfig { momentum } = settings;
+    let why = match optimizer {
+        Some(InnerOptimizer::Unseen) => return Ok(()),
+        Some(InnerOptimizer::HeavyBall { momentum: its }) if (its - momentum).abs() <= 1e-6 => return Ok(()),
+        Some(InnerOptimizer::Sgd) if momentum == 0.0 => return Ok(()),
+        Some(optimizer) => format!("got {optimizer}"),
+        None => "and the strategy exchanges parameters".to_owned(),
+    };
+    Err(ConfigError::Conflict(format!(
+        "feedback inner-momentum:{momentum} is for SGD with momentum {momentum}, which steps with the exchanged gradients; {why}: use \
+         feedback by-optimizer, or error"
+    )))
 }
 
 /// The optimizer that steps with the averages, as far as it shows what it is.

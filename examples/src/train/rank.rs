@@ -238,6 +238,9 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
+        if self.rank == 0 {
+            self.run.control.say(self.optim.summary());
+        }
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();
         let score = totals.score;

@@ -47,9 +47,9 @@ impl Synchronizer {
     pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
         let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
-        self.feedback = self.config.suit(&find).or(self.feedback.take());
         let probe = |module: &M| optimizer.map_or(Ok(None), |optimizer| Probe::of(optimizer, module));
         let built = Inventory::of(&module).and_then(|inventory| {
+            self.feedback = self.config.suit(&find)?;
             let strategy = self.config.build(&inventory.layout, self.world())?;
             self.check_rebroadcast(&*strategy)?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
