@@ -19,8 +19,7 @@ use briquette_core::error::{CommError, SyncError};
 use briquette_core::reduce::Sketch;
 use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette_core::sync::{Context, Header, agree};
-use briquette_core::wrapper::DianaConfig;
-use briquette_core::wrapper::Momentum;
+use briquette_core::wrapper::{DianaConfig, InnerMomentumConfig, Momentum};
 use briquette_core::{CompressionFactor, Key, Layout};
 
 struct Counting;
