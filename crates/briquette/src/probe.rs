@@ -20,11 +20,10 @@ use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat::{self, Part, like};
 
-/// Learning rate and size of the gradients of a run of [`STEPS`] steps. The last shows decay alone, however small.
+/// Learning rate and size of the gradients of a run of [`GRADIENTS`]. The last shows decay alone, however small.
 const RUNS: [(f64, f32); 4] = [(0.1, 1.0), (1.0, 1e4), (1.0, 1e-4), (1000.0, 0.0)];
 /// The last of them without a gradient worth speaking of.
-const STEPS: usize = 3;
-const GRADIENTS: [[f32; 4]; STEPS] = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]];
+const GRADIENTS: [[f32; 4]; 3] = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]];
 /// How far results may be apart where devices round alike, and elsewhere: a share of the larger.
 const TOLERANCE: [f32; 2] = [1e-4, 1e-2];
 
@@ -51,8 +50,8 @@ impl Probe {
         let mut all = vec![Vec::new(); lens.len()];
         for (rate, size) in RUNS {
             let (mut optimizer, mut module) = (fresh.clone(), small.clone());
-            for step in 0..STEPS {
-                let gradients = gradients(&module, size, GRADIENTS[step]);
+            for pattern in GRADIENTS {
+                let gradients = gradients(&module, size, pattern);
                 module = optimizer.step(rate, module, gradients);
                 let mut values = Vec::new();
                 flat::read_values(&module, Part::Trainable, &mut values)?;

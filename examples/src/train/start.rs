@@ -59,7 +59,7 @@ impl<T: Task> Run<'_, T> {
         if let Some(path) = &self.settings.compress_seconds {
             let (sync, reducer) = (optim.synchronizer_mut(), &self.settings.config.exchange.reducer);
             let seconds = compress_seconds::read(path, &reducer.to_string(), sync.layout()?.len())?;
-            sync.communicator().set_compress_seconds(seconds);
+            sync.session().set_compress_seconds(seconds);
         }
         Ok(())
     }
