@@ -168,7 +168,7 @@ flags! {
   exchange {
     /// When ranks exchange, and what; below is what there is
     strategy: StrategyConfig,
-    /// How vectors are combined (gather, unless parameters are averaged); below is what there is
+    /// How vectors are combined; gather where another flag of these is given and no parameters are averaged, else ladder under auto
     reducer: ReducerConfig,
     /// The same as --feedback momentum:M with the M of --momentum (sgd), in place of the optimizer's momentum: on or off
     momentum_correction: Toggle,

@@ -49,7 +49,7 @@ Examples:
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
-Each rank is told RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_LAUNCH, an id of \
+Each rank receives RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_LAUNCH, an id of \
 this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
 
 Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one kills \

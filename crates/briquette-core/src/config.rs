@@ -47,15 +47,26 @@ use crate::control::{AutoConfig, GraVacConfig};
 use crate::error::ConfigError;
 use crate::reduce::LadderConfig;
 use crate::sync::{LocalSgdConfig, SyncStrategy};
+use crate::wrapper::InnerMomentumConfig;
 
 /// When ranks exchange, and what. In TOML, `strategy` stands beside the keys of the [exchange](Exchange).
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+///
+/// **Defaults.** Who says nothing of what travels gets [`Config::auto`], as a whole: that is `Config::default()`, an empty table, and one
+/// with no other keys than `bucket_values`, `overlap` and `threads`, which say how the work is done. As soon as one of the other keys is
+/// given, each of those left out has the default of [`Exchange`]: dense, no feedback, no controller.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// When, and what: gradients or parameters.
     pub strategy: StrategyConfig,
     /// How it travels.
     #[serde(flatten)]
     pub exchange: Exchange,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config::auto()
+    }
 }
 
 impl Config {
@@ -71,7 +82,7 @@ impl Config {
 
     /// The exact mean at every step.
     pub fn dense() -> Self {
-        Config::default()
+        Config::every_step(Exchange::default())
     }
 
     /// The largest `fraction` of the values at every step, with error feedback.
@@ -97,17 +108,36 @@ impl Config {
     }
 
     /// Decides by itself how much to compress, by what a step takes and how the loss falls: from dense through 16 and 8 bits to one
-    /// value in 100. With error feedback: works under any inner optimizer. Under plain SGD with its momentum in the
-    /// [feedback](Feedback::Momentum) more is saved at the same accuracy.
+    /// value in 100. What is not sent is remembered in the way that [suits the optimizer](Feedback::ByOptimizer): it works under any.
     ///
     /// Needs a session with a clock: without one dense is sent.
     pub fn auto() -> Self {
         Config::every_step(Exchange {
             reducer: LadderConfig::default().into(),
-            feedback: Feedback::Error,
+            feedback: Feedback::ByOptimizer,
             controller: AutoConfig::default().into(),
             ..Exchange::default()
         })
+    }
+
+    /// For an optimizer that is SGD with heavy-ball momentum `momentum` in (0, 1), or any other one (`None`): a feedback that was left
+    /// [open](Feedback::ByOptimizer) is decided. Only where gradients are exchanged at every step does the optimizer step with what the
+    /// feedback makes: under other strategies it becomes error feedback.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// let feedback = |momentum| Config::auto().for_optimizer(momentum).exchange.feedback.to_string();
+    /// assert_eq!((feedback(Some(0.9)).as_str(), feedback(None).as_str()), ("inner-momentum:0.9", "error"));
+    /// assert_eq!(Config::dense().for_optimizer(Some(0.9)), Config::dense());
+    /// ```
+    #[must_use]
+    pub fn for_optimizer(mut self, momentum: Option<f32>) -> Self {
+        if self.exchange.feedback == Feedback::ByOptimizer {
+            let momentum = momentum.filter(|_| self.strategy == StrategyConfig::EveryStep);
+            let inner = momentum.map(|momentum| InnerMomentumConfig { momentum }.into());
+            self.exchange.feedback = inner.unwrap_or(Feedback::Error);
+        }
+        self
     }
 
     /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered.

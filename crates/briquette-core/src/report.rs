@@ -7,6 +7,8 @@ use crate::{CompressionFactor, Traffic};
 pub struct Report {
     /// The nominal factor in force; 1 when dense.
     pub factor: Option<CompressionFactor>,
+    /// What carried it, where the ratio does not tell: `int8 ring`.
+    pub carrier: Option<&'static str>,
     /// Why the controller changed it, when it just did.
     pub reason: Option<String>,
     /// Share of this rank's vector (with its residual) that was sent: `1 − ‖x − sent‖²/‖x‖²`.
@@ -15,6 +17,8 @@ pub struct Report {
     pub slots: Vec<SlotReport>,
     /// Where the time went.
     pub seconds: Option<ExchangeSeconds>,
+    /// Seconds for compressing and exchanging that the controller predicts of a dense exchange, where it has a model of costs.
+    pub dense_seconds: Option<f64>,
     /// Bytes that the exchange moved through this rank.
     pub traffic: Option<Traffic>,
     /// What entered this rank's memory of what was not sent, and what waits in it, where there is one.

@@ -19,8 +19,7 @@ use briquette_core::error::{CommError, SyncError};
 use briquette_core::reduce::Sketch;
 use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
 use briquette_core::sync::{Context, Header, agree};
-use briquette_core::wrapper::DianaConfig;
-use briquette_core::wrapper::Momentum;
+use briquette_core::wrapper::{DianaConfig, InnerMomentumConfig, Momentum};
 use briquette_core::{CompressionFactor, Key, Layout};
 
 struct Counting;
@@ -208,7 +207,8 @@ fn table() -> Vec<Row> {
         let bucket_values = Some(1 << 10);
         Config::every_step(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
     };
-    let strategy = |text: &str| Config { strategy: text.parse().expect("a strategy"), ..Config::default() };
+    let strategy = |text: &str| Config { strategy: text.parse().expect("a strategy"), ..Config::dense() };
+    let inner = InnerMomentumConfig::default().into();
     vec![
         // A frame is as long as the parameters.
         row("SGP", strategy("sgp"), 3.0, 0.001, false),
@@ -236,6 +236,7 @@ fn table() -> Vec<Row> {
         row("sidco, error feedback", exchange(gather("sidco:0.01"), Feedback::Error), 3.0, 0.024, false),
         row("random-k", exchange(gather("randk:0.01:scaled"), Feedback::None), 2.0, 0.02, false),
         row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum), 6.0, 0.02, false),
+        row("top-k, beside an optimizer's momentum", exchange(gather("topk:0.01"), inner), 8.0, 0.02, false),
         row("GraVAC, error feedback", adaptive(Feedback::Error), 3.0, 0.1, true),
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
         row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),

@@ -9,8 +9,8 @@
 //!
 //! A proof is an HMAC-SHA-256 under the token; a listener that refuses because the caller's proof is wrong sends zeros in
 //! place of its own, so that strangers get nothing to try secrets on. The introduction says which rank is called, so that
-//! nobody between two ranks can lead a call to a third. Both sides draw a number each time, so what was overheard once is of no use
-//! later; under TLS a value of the session goes into the proofs too, so that nobody can stand between. Without a token the
+//! an intermediary between two ranks cannot redirect a call to a third. Both sides draw a number each time, so what was overheard once is of no use
+//! later; under TLS a value of the session goes into the proofs too, so that no intermediary can relay them. Without a token the
 //! proofs are under the empty one and prove nothing: that is for loopback.
 
 use std::io;

@@ -8,7 +8,7 @@
 //!
 //! ```diff
 //!  let optim = SgdConfig::new().init();
-//! +let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42);
+//! +let mut optim = DistributedOptimizer::auto(optim, session, 42);
 //! +let mut model = optim.join(model)?;
 //!  for batch in shard {
 //!      let loss = model.loss(batch);
@@ -18,8 +18,13 @@
 //!  }
 //! ```
 //!
-//! `comm` is this rank's [`Session`](briquette_core::Session), from
-//! [`Local::world`](briquette_core::comm::Local::world) for example. Configuration and seed are the same on every rank.
+//! `session` is this rank's [`Session`](briquette_core::Session) with a clock ([`WallClock`]), from
+//! [`Local::builder`](briquette_core::comm::Local::builder) for example. [`auto`](DistributedOptimizer::auto) decides by itself how much to
+//! compress ([`Config::auto`]): it times dense and compressed steps, reads the losses given to
+//! [`record_loss`](DistributedOptimizer::record_loss), and tries what optimizer it wraps. SGD with momentum gets momentum correction
+//! ([`Feedback::InnerMomentum`](briquette_core::config::Feedback)), with its own momentum and weight decay as they are; any other optimizer
+//! error feedback. Afterwards [`summary`](DistributedOptimizer::summary) says in a line what was sent and saved. To decide yourself, give
+//! [`new`](DistributedOptimizer::new) a [`Config`]. Configuration and seed are the same on every rank.
 //!
 //! # The pieces
 //!
@@ -39,10 +44,11 @@
 //!
 //! | you have | use |
 //! |---|---|
+//! | no idea | [`auto`](DistributedOptimizer::auto), a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | a fast network, or a small model | [`Config::dense`]: compression would lose |
 //! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](briquette_core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
-//! | no idea which compression ratio | [`Config::gravac`], a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
+//! | no idea which compression ratio, and top-k in any case | [`Config::gravac`], a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
 //! | hardly any network | Local SGD: `Config::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
@@ -65,6 +71,7 @@ mod optimizer;
 mod probe;
 mod step_report;
 pub mod strategy;
+mod summary;
 mod synchronizer;
 
 pub use briquette_core as core;
@@ -79,4 +86,5 @@ pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
 pub use step_report::StepReport;
+pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

@@ -1,6 +1,7 @@
 //! The optimizer a Burn user already has, on many ranks.
 
 use briquette_core::Session;
+use briquette_core::config::Config;
 use briquette_core::sync::Momenta;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
@@ -8,30 +9,30 @@ use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
 
 use crate::checkpoint::{Pending, SaveReport, by_the_default_device};
 use crate::error::{Error, StepError};
-use crate::probe::Probe;
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
+use crate::summary::RunSummary;
 use crate::synchronizer::Synchronizer;
 
 /// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
 ///
 /// ```no_run
-/// use briquette::{Config, DistributedOptimizer, core::Session};
+/// use briquette::{DistributedOptimizer, core::Session};
 /// use burn::optim::{GradientsParams, SgdConfig};
 /// # use burn::prelude::*;
 /// # use burn::nn::{Linear, LinearConfig};
 /// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
 /// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
 /// # }
-/// # fn train(comm: Session, device: Device) -> Result<(), briquette::Error> {
+/// # fn train(session: Session, device: Device) -> Result<(), briquette::Error> {
 /// # let model = LinearConfig::new(2, 1).init(&device);
 /// let optim = SgdConfig::new().init();
-/// let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.01)?, 42); // 1
-/// let mut model = optim.join(model)?;                                               // 2
+/// let mut optim = DistributedOptimizer::auto(optim, session, 42); // 1
+/// let mut model = optim.join(model)?;                             // 2
 /// for _ in 0..10 {
 ///     let loss = loss(&model, &device);
 ///     let grads = GradientsParams::from_grads(loss.backward(), &model);
-///     model = optim.step(0.1, model, grads)?;                                       // 3
+///     model = optim.step(0.1, model, grads)?;                     // 3
 /// }
 /// # Ok(())
 /// # }
@@ -58,6 +59,13 @@ pub(crate) fn keeping<M: Module>((module, source): (M, Error)) -> StepError<M> {
 }
 
 impl DistributedOptimizer {
+    /// Wraps `optimizer`, parameter groups and all, and decides by itself how much to compress: [`Config::auto`]. `seed` must be the same
+    /// on every rank. The session needs a clock ([`WallClock`](crate::WallClock)); without one dense is sent. What was decided, and what
+    /// that saved, is in the [`summary`](Self::summary).
+    pub fn auto(optimizer: impl Into<ModuleOptimizer>, session: impl Into<Session>, seed: u64) -> Self {
+        Self::new(optimizer, session, Config::auto(), seed)
+    }
+
     /// Wraps `optimizer`, parameter groups and all. `config` (a [`Config`](crate::Config), or an algorithm
     /// [of your own](crate::strategy)) and `seed` must be the same on every rank.
     pub fn new(
@@ -104,14 +112,14 @@ impl DistributedOptimizer {
     }
 
     /// See [`Synchronizer::join`]: call it once, before the first step. The inner optimizer is compared too, by what a copy of
-    /// it makes of a few test gradients: Burn does not say of what kind it is and how it is set.
+    /// it makes of a few test gradients: Burn does not say of what kind it is and how it is set. By the same means a
+    /// [feedback that was left open](briquette_core::config::Feedback::ByOptimizer), as [`auto`](Self::auto) leaves it, is decided.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
     /// loop.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        let inner = &self.inner;
-        self.sync.join_with(module, |module| Probe::of(inner, module))
+        self.sync.join_with(module, Some(&self.inner))
     }
 
     /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
@@ -121,7 +129,7 @@ impl DistributedOptimizer {
     /// # Errors
     /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
     /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
-    /// SGD, the communicator is of no further use.
+    /// SGD, the session is of no further use.
     pub fn step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -219,6 +227,11 @@ impl DistributedOptimizer {
     /// The learning rate, where [`step`](Self::step) does not record it; see [`Synchronizer::record_learning_rate`].
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.sync.record_learning_rate(learning_rate);
+    }
+
+    /// What the steps so far were sent as; see [`Synchronizer::summary`].
+    pub fn summary(&self) -> RunSummary {
+        self.sync.summary()
     }
 
     /// What the last exchange did.

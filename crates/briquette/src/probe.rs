@@ -5,6 +5,10 @@
 //! small ones and none. Momenta, decays, clipping and parameter groups all show. Optimizers that differ in what only other
 //! gradients or more steps would show are taken for equal.
 
+mod momentum;
+
+pub(crate) use momentum::inner_optimizer;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -16,10 +20,10 @@ use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat::{self, Part, like};
 
-/// Learning rate and size of the gradients of a run of [`STEPS`] steps. The last shows decay alone, however small.
+/// Learning rate and size of the gradients of a run of [`GRADIENTS`]. The last shows decay alone, however small.
 const RUNS: [(f64, f32); 4] = [(0.1, 1.0), (1.0, 1e4), (1.0, 1e-4), (1000.0, 0.0)];
 /// The last of them without a gradient worth speaking of.
-const STEPS: usize = 3;
+const GRADIENTS: [[f32; 4]; 3] = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]];
 /// How far results may be apart where devices round alike, and elsewhere: a share of the larger.
 const TOLERANCE: [f32; 2] = [1e-4, 1e-2];
 
@@ -40,20 +44,14 @@ impl Probe {
     }
 
     fn ask<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
-        let mut fresh = optimizer.clone();
-        if !fresh.to_record().is_empty() {
-            match by_the_default_device(|| optimizer.clone().load_record(OptimizerRecord::default())) {
-                Ok(cleared) => fresh = cleared,
-                Err(_) => return Ok(None),
-            }
-        }
-        let small = module.clone().map(&mut Shrink);
+        let Some(fresh) = fresh(optimizer) else { return Ok(None) };
+        let small = module.clone().map(&mut Shrink { size: 1.0, pattern: [0.5, -0.7, 0.9, 0.4], keeps_type: true });
         let lens = lens(&small);
         let mut all = vec![Vec::new(); lens.len()];
         for (rate, size) in RUNS {
             let (mut optimizer, mut module) = (fresh.clone(), small.clone());
-            for step in 0..STEPS {
-                let gradients = gradients(&module, step, size);
+            for pattern in GRADIENTS {
+                let gradients = gradients(&module, size, pattern);
                 module = optimizer.step(rate, module, gradients);
                 let mut values = Vec::new();
                 flat::read_values(&module, Part::Trainable, &mut values)?;
@@ -104,8 +102,22 @@ fn values<const D: usize>(size: f32, pattern: [f32; 4]) -> TensorData {
     TensorData::new(values, shape)
 }
 
-/// Buffers stay as they are: clones share them.
-struct Shrink;
+/// A copy without state; nothing where that cannot be cleared.
+fn fresh(optimizer: &ModuleOptimizer) -> Option<ModuleOptimizer> {
+    let copy = optimizer.clone();
+    if copy.to_record().is_empty() {
+        return Some(copy);
+    }
+    by_the_default_device(|| copy.load_record(OptimizerRecord::default())).ok()
+}
+
+/// Puts a few values in the place of every parameter. Buffers stay as they are: clones share them.
+struct Shrink {
+    size: f32,
+    pattern: [f32; 4],
+    /// Whether parameters keep their type; else they are f32.
+    keeps_type: bool,
+}
 
 impl ModuleMapper for Shrink {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -114,13 +126,13 @@ impl ModuleMapper for Shrink {
                 return old;
             }
             let device = old.device().inner();
-            let small = Tensor::<D>::from_data(values::<D>(1.0, [0.5, -0.7, 0.9, 0.4]), (&device, DType::F32));
-            like(&old, small.cast(old.dtype()))
+            let small = Tensor::<D>::from_data(values::<D>(self.size, self.pattern), (&device, DType::F32));
+            like(&old, if self.keeps_type { small.cast(old.dtype()) } else { small })
         })
     }
 }
 
-fn gradients<M: Module>(module: &M, step: usize, size: f32) -> GradientsParams {
+fn gradients<M: Module>(module: &M, size: f32, pattern: [f32; 4]) -> GradientsParams {
     struct Give {
         size: f32,
         pattern: [f32; 4],
@@ -136,7 +148,6 @@ fn gradients<M: Module>(module: &M, step: usize, size: f32) -> GradientsParams {
             }
         }
     }
-    let pattern = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]][step % STEPS];
     let mut walk = Give { size, pattern, out: GradientsParams::new() };
     module.visit(&mut walk);
     walk.out

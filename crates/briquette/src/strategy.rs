@@ -40,9 +40,10 @@
 use std::fmt;
 
 use briquette_core::Layout;
-use briquette_core::config::Config;
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
+use briquette_core::wrapper::InnerMomentumConfig;
 
 /// Builds a rank's strategy when its module is known. Every rank must have an equal one.
 pub trait BuildStrategy: Send {
@@ -68,6 +69,25 @@ pub trait BuildStrategy: Send {
         true
     }
 
+    /// Decides what was left open until the optimizer is known, once, before anything of the above is asked. What was decided, and why,
+    /// in words; by default nothing was open.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for what cannot work with this optimizer.
+    fn suit(&mut self, _optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
+        Ok(None)
+    }
+
+    /// Whether something is decided by seconds, for which a session needs a clock.
+    fn needs_clock(&self) -> bool {
+        false
+    }
+
+    /// What decides how much is sent, or else what is sent, in a word or two, for [summaries](crate::RunSummary).
+    fn label(&self) -> String {
+        self.settings()
+    }
+
     /// Whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is exchanged.
     fn weighs_samples(&self) -> bool {
         true
@@ -89,6 +109,88 @@ impl BuildStrategy for Config {
     }
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
+    }
+    fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
+        let steps_with_it = self.strategy == StrategyConfig::EveryStep;
+        match self.exchange.feedback {
+            Feedback::InnerMomentum(settings) => check_momentum(settings, steps_with_it.then(optimizer)).map(|()| None),
+            Feedback::ByOptimizer if !steps_with_it => {
+                *self = self.clone().for_optimizer(None);
+                Ok(Some(format!("error feedback (strategy {})", self.strategy.name())))
+            }
+            Feedback::ByOptimizer => {
+                let optimizer = optimizer();
+                *self = self.clone().for_optimizer(optimizer.momentum());
+                let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
+                Ok(Some(format!("{memory} ({optimizer})")))
+            }
+            _ => Ok(None),
+        }
+    }
+    fn needs_clock(&self) -> bool {
+        self.exchange.controller.get().needs_clock()
+    }
+    fn label(&self) -> String {
+        let Exchange { controller, reducer, .. } = &self.exchange;
+        match (controller, &self.strategy) {
+            (ControllerConfig::None, StrategyConfig::EveryStep) => reducer.to_string(),
+            (ControllerConfig::None, strategy) => strategy.to_string(),
+            (controller, _) => controller.name().to_owned(),
+        }
+    }
+}
+
+/// That an optimizer that steps with what is exchanged has the momentum that it is said to have, as far as it can be seen.
+fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimizer>) -> Result<(), ConfigError> {
+    let InnerMomentumConfig { momentum } = settings;
+    let why = match optimizer {
+        Some(InnerOptimizer::Unseen) => return Ok(()),
+        Some(InnerOptimizer::HeavyBall { momentum: its }) if (its - momentum).abs() <= 1e-6 => return Ok(()),
+        Some(InnerOptimizer::Sgd) if momentum == 0.0 => return Ok(()),
+        Some(optimizer) => format!("got {optimizer}"),
+        None => "and the strategy exchanges parameters".to_owned(),
+    };
+    Err(ConfigError::Conflict(format!(
+        "feedback inner-momentum:{momentum} is for SGD with momentum {momentum}, which steps with the exchanged gradients; {why}: use \
+         feedback by-optimizer, or error"
+    )))
+}
+
+/// The optimizer that steps with the averages, as far as it shows what it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum InnerOptimizer {
+    /// SGD without momentum.
+    Sgd,
+    /// SGD with momentum in (0, 1), in the usual form; dampened or not.
+    HeavyBall {
+        /// The velocity's decay.
+        momentum: f32,
+    },
+    /// None of these: Adam, Nesterov's form, clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
+    Other,
+    /// The exchange has no optimizer: something else steps.
+    Unseen,
+}
+
+impl InnerOptimizer {
+    /// Of heavy-ball SGD.
+    pub fn momentum(self) -> Option<f32> {
+        match self {
+            InnerOptimizer::HeavyBall { momentum } => Some(momentum),
+            InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => None,
+        }
+    }
+}
+
+impl fmt::Display for InnerOptimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
+            InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
+            InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
+            InnerOptimizer::Unseen => f.write_str("the optimizer cannot be seen"),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
+use crate::summary::{RunSummary, Tally};
 
 pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
@@ -54,6 +55,9 @@ pub struct Synchronizer {
     open: bool,
     report: StepReport,
     momenta: Momenta,
+    /// What was left open in the configuration, as it was decided.
+    feedback: Option<String>,
+    tally: Tally,
 }
 
 /// What joining establishes.
@@ -112,6 +116,8 @@ impl Synchronizer {
             open: false,
             report: StepReport::default(),
             momenta: Momenta::Keep,
+            feedback: None,
+            tally: Tally::default(),
         }
     }
 
@@ -165,6 +171,12 @@ impl Synchronizer {
         &self.report
     }
 
+    /// What the steps since joining or resuming were sent as, what that saved, and what keeps the rest; of this rank. Its text is one
+    /// line.
+    pub fn summary(&self) -> RunSummary {
+        self.tally.summary(self.config.label(), self.feedback.clone())
+    }
+
     /// What the last step leaves of the inner optimizer's momenta. [`DistributedOptimizer`](crate::DistributedOptimizer) resets
     /// its own.
     pub fn momenta(&self) -> Momenta {
@@ -172,7 +184,7 @@ impl Synchronizer {
     }
 
     /// The session, for exchanges of the training loop's own; every rank must make the same ones.
-    pub fn communicator(&mut self) -> &mut Session {
+    pub fn session(&mut self) -> &mut Session {
         &mut self.comm
     }
 
@@ -197,7 +209,7 @@ impl Synchronizer {
     /// # Errors
     /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), on every rank, nothing has changed
     /// and the world may go on with the next batch. [`Error::Order`] when the step before was not ended. After any other
-    /// error the communicator is of no further use.
+    /// error the session is of no further use.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let plan = self.plan()?;
         if self.open {
@@ -324,6 +336,7 @@ impl Synchronizer {
             self.skip_exchange();
             module
         };
+        self.tally.add(&self.report);
         self.step += 1;
         self.computing();
         Ok(module)

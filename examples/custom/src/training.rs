@@ -108,7 +108,7 @@ fn rank<B: BuildStrategy + 'static>(
     if let Saved::To(directory) = saved {
         optim.save(&model, directory, &BTreeMap::new())?;
     }
-    let sent = optim.synchronizer_mut().communicator().traffic().sent;
+    let sent = optim.synchronizer_mut().session().traffic().sent;
     Ok(Outcome { losses, sent, ratio, parameters: model.parameters() })
 }
 

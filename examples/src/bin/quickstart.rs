@@ -1,4 +1,4 @@
-//! About a minute: four ranks train on generated images, dense and under the adaptive default, over a simulated 100 Mbit/s link.
+//! About a minute: four ranks train on generated images, dense and under GraVAC, over a simulated 100 Mbit/s link.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use briquette_examples::train::{Control, train};
 use clap::Parser;
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
-/// Four ranks train on generated images, dense and under the adaptive default; about a minute on two cores
+/// Four ranks train on generated images, dense and under GraVAC; about a minute on two cores
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {

@@ -41,11 +41,17 @@ fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
 }
 
 impl Options {
-    /// The exchange: that of a file, or the default one, with what the flags change of it.
+    /// The exchange: that of a file, or the default one, with what the flags change of it. Where neither says anything of what
+    /// travels, it is [`Config::auto`]; where flags alone say something, the rest is as their short forms need it.
     pub(super) fn exchange(&self) -> Result<(Config, Option<WarmUp>)> {
-        let mut config = self.config.clone().unwrap_or_default();
+        let is_auto = self.config.is_none() && !self.says_what();
+        let mut config = match &self.config {
+            Some(config) => config.clone(),
+            None if is_auto => Config::auto(),
+            None => Config::dense(),
+        };
         self.set_strategy(&mut config)?;
-        self.set_reducer(&mut config)?;
+        self.set_reducer(&mut config, is_auto)?;
         let mut warm_up = None;
         match &self.controller {
             Some(ControllerSpec::Core(controller)) => config.exchange.controller = controller.clone(),
@@ -53,8 +59,31 @@ impl Options {
             None => {}
         }
         config = set(config, self.set.as_deref().unwrap_or_default()).context("--set")?;
-        self.set_feedback(&mut config)?;
+        self.set_feedback(&mut config, is_auto)?;
         Ok((config, warm_up))
+    }
+
+    /// Whether a flag says something of what travels, and not only of how the work is done. A run of an older version had top-k where
+    /// none did.
+    fn says_what(&self) -> bool {
+        const HOW: [&str; 3] = ["bucket_values", "overlap", "threads"];
+        let key = |set: &String| set.split('=').next().unwrap_or_default().trim().replace('-', "_");
+        let sets = self.set.iter().flatten().any(|set| !HOW.contains(&key(set).as_str()));
+        let given = [
+            self.former.is_some(),
+            self.strategy.is_some(),
+            self.local_steps.is_some(),
+            self.reducer.is_some(),
+            self.compressor.is_some(),
+            self.per_slot.is_some(),
+            self.aggregator.is_some(),
+            self.rules.is_some(),
+            self.dense_below.is_some(),
+            self.feedback.is_some(),
+            self.momentum_correction.is_some(),
+            self.controller.is_some(),
+        ];
+        sets || given.contains(&true)
     }
 
     fn set_strategy(&self, config: &mut Config) -> Result<()> {
@@ -68,11 +97,11 @@ impl Options {
         Ok(())
     }
 
-    fn set_reducer(&self, config: &mut Config) -> Result<()> {
+    fn set_reducer(&self, config: &mut Config, is_auto: bool) -> Result<()> {
         let Config { strategy, exchange } = config;
         if let Some(reducer) = &self.reducer {
             exchange.reducer = reducer.clone();
-        } else if self.config.is_none() && *strategy == StrategyConfig::EveryStep {
+        } else if self.config.is_none() && !is_auto && *strategy == StrategyConfig::EveryStep {
             exchange.reducer = GatherConfig::default().into();
         }
         let under = match &*strategy {
@@ -103,7 +132,7 @@ impl Options {
     }
 
     /// What is given, or else what the reducers need.
-    fn set_feedback(&self, config: &mut Config) -> Result<()> {
+    fn set_feedback(&self, config: &mut Config, is_auto: bool) -> Result<()> {
         let is_set = self.set.iter().flatten().any(|set| set.starts_with("feedback"));
         let exchange = &mut config.exchange;
         if self.momentum_correction == Some(Toggle::On) {
@@ -112,7 +141,7 @@ impl Options {
             exchange.feedback = Momentum { momentum, ..Momentum::default() }.into();
         } else if let Some(feedback) = self.feedback {
             exchange.feedback = feedback;
-        } else if self.config.is_none() && !is_set {
+        } else if self.config.is_none() && !is_auto && !is_set {
             let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
             exchange.feedback = if is_lossy { Feedback::Error } else { Feedback::None };
         }
@@ -251,5 +280,50 @@ mod tests {
             let set = vec!["reducer=gather:topk:10x:q8".to_owned(), format!("controller={text}")];
             assert_eq!(Options { set: Some(set), ..Options::default() }.resolve().unwrap().config, code, "{text}");
         }
+    }
+
+    /// The boundary of `Config`'s own defaults.
+    #[test]
+    fn without_a_flag_or_key_of_what_travels_it_is_auto() {
+        let config = |text: &str| toml::from_str::<Options>(text).unwrap().resolve().unwrap().config;
+        let auto = Config::auto();
+        for nothing in ["", "optimizer = 'adam'", "[config]", "momentum = 0.5\nweight-decay = 0.1"] {
+            assert_eq!(config(nothing), auto, "{nothing}");
+        }
+        let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(1), ..auto.exchange.clone() };
+        let how = "bucket-values = 100\noverlap = 'on'\nthreads = 1";
+        let keys = "[config]\nbucket_values = 100\noverlap = true\nthreads = 1";
+        for how in [how, keys, "set = ['bucket-values=100', 'overlap=true', 'threads=1']"] {
+            assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
+        }
+        // What a flag or a key alone meant, it means.
+        let top_k =
+            Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::Error, ..Exchange::default() };
+        let gravac = Exchange { controller: "gravac".parse().unwrap(), ..top_k.clone() };
+        let momentum = Exchange { feedback: Momentum::default().into(), ..top_k.clone() };
+        for (flags, expected) in [
+            ("controller = 'gravac'", gravac.clone()),
+            ("momentum-correction = 'on'", momentum),
+            ("momentum-correction = 'off'", top_k.clone()),
+            ("compressor = 'topk:20x:q8'", top_k.clone()),
+            ("dense-below = 5", Exchange { dense_below: Some(5), ..top_k }),
+            ("set = ['controller=gravac']", gravac),
+            ("reducer = 'dense'", Exchange::default()),
+            ("[config]\nstrategy = 'every-step'", Exchange::default()),
+            ("[config]\ncontroller = 'none'", Exchange::default()),
+        ] {
+            assert_eq!(config(flags), Config::every_step(expected), "{flags}");
+        }
+    }
+
+    /// Their checkpoints have top-k.
+    #[test]
+    fn a_run_of_an_older_version_without_such_a_flag_goes_on_with_top_k() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.toml");
+        std::fs::write(&path, "run = \"7\"\nranks = 2\nlr = 0.2\n").unwrap();
+        let read = Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
+        let exchange = read.resolve().unwrap().config.exchange;
+        assert_eq!((exchange.reducer, exchange.feedback), (GatherConfig::default().into(), Feedback::Error));
     }
 }

@@ -144,7 +144,7 @@ impl<T: Task> Rank<'_, T> {
     /// The reason why this rank ends, for the others, unless they all have found the same.
     pub(super) fn tell_others(&mut self, error: &anyhow::Error) {
         if !error.chain().any(|cause| cause.is::<Error>()) {
-            self.optim.synchronizer_mut().communicator().abort(&format!("{error:#}"));
+            self.optim.synchronizer_mut().session().abort(&format!("{error:#}"));
         }
     }
 
@@ -171,7 +171,7 @@ impl<T: Task> Rank<'_, T> {
 
     /// All ranks score their share of the test samples; outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
+        let clock = self.optim.synchronizer_mut().session().now();
         // A copy: evaluating changes nothing of what each rank goes on with.
         let inference = self.optim.evaluation_copy(model(&self.model)?)?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
@@ -183,7 +183,7 @@ impl<T: Task> Rank<'_, T> {
             sums.iter_mut().zip([loss, correct, samples]).for_each(|(sum, v)| *sum += v);
         }
         let sync = self.optim.synchronizer_mut();
-        sync.communicator().all_reduce_sum_f64(&mut sums)?;
+        sync.session().all_reduce_sum_f64(&mut sums)?;
         sync.set_clock(clock);
         let [loss, correct, samples] = sums.map(|sum| sum / sums[2].max(1.0));
         self.totals.score = Some(Score { loss, correct, samples });
@@ -213,12 +213,12 @@ impl<T: Task> Rank<'_, T> {
 
     /// Bytes of all ranks together.
     fn agreed_totals(&mut self) -> Result<Totals> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
+        let clock = self.optim.synchronizer_mut().session().now();
         let mine = &self.totals;
         // Exact up to 2⁵³ bytes.
         let mut sums = [mine.bytes_sent, mine.bytes_received, mine.bytes_dense].map(|b| b as f64);
         let sync = self.optim.synchronizer_mut();
-        sync.communicator().all_reduce_sum_f64(&mut sums)?;
+        sync.session().all_reduce_sum_f64(&mut sums)?;
         sync.set_clock(clock);
         let [bytes_sent, bytes_received, bytes_dense] = sums.map(|b| b as u64);
         Ok(Totals { bytes_sent, bytes_received, bytes_dense, ..self.totals.clone() })
@@ -238,6 +238,9 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
+        if self.rank == 0 {
+            self.run.control.say(self.optim.summary());
+        }
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();
         let score = totals.score;
@@ -250,7 +253,7 @@ impl<T: Task> Rank<'_, T> {
             bytes_received: totals.bytes_received,
             bytes_dense: totals.bytes_dense,
             wall_seconds: self.wall_seconds(),
-            simulated_seconds: simulated.then(|| self.optim.synchronizer_mut().communicator().now()),
+            simulated_seconds: simulated.then(|| self.optim.synchronizer_mut().session().now()),
             compute_seconds: totals.compute_seconds,
             compress_seconds: totals.compress_seconds,
             exchange_seconds: totals.exchange_seconds,

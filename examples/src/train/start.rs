@@ -59,7 +59,7 @@ impl<T: Task> Run<'_, T> {
         if let Some(path) = &self.settings.compress_seconds {
             let (sync, reducer) = (optim.synchronizer_mut(), &self.settings.config.exchange.reducer);
             let seconds = compress_seconds::read(path, &reducer.to_string(), sync.layout()?.len())?;
-            sync.communicator().set_compress_seconds(seconds);
+            sync.session().set_compress_seconds(seconds);
         }
         Ok(())
     }
@@ -67,11 +67,11 @@ impl<T: Task> Run<'_, T> {
     /// When every rank is ready, and before anything is written, rank 0 takes the directory and decides for all.
     fn start(&self, optim: &mut DistributedOptimizer) -> Result<(Option<RunDirectory>, Start)> {
         let sync = optim.synchronizer_mut();
-        sync.communicator().barrier()?;
+        sync.session().barrier()?;
         let claim = (sync.rank() == 0).then(|| RunDirectory::claim(&self.settings.out, self.control)).transpose();
-        let claimed = claim.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
+        let claimed = claim.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
         let mut decided = claimed.as_ref().map_or(Ok(Vec::new()), |(_, start)| serde_json::to_vec(start))?;
-        sync.communicator().broadcast(0, &mut decided)?;
+        sync.session().broadcast(0, &mut decided)?;
         let start = serde_json::from_slice(&decided).context("how the run starts, as received from rank 0")?;
         Ok((claimed.map(|(directory, _)| directory), start))
     }
@@ -86,15 +86,15 @@ impl<T: Task> Run<'_, T> {
     ) -> Result<Option<RunFiles>> {
         let sync = optim.synchronizer_mut();
         // Simulated time begins with the first step, not with the joining.
-        let clock = from.map_or(0.0, |_| sync.communicator().now());
+        let clock = from.map_or(0.0, |_| sync.session().now());
         let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
             (Some(step), run) => directory.resume(self.settings, run, step),
             (None, Some(run)) => directory.begin(self.settings, run),
             (None, None) => bail!("a run that begins has an id"),
         };
         let files = directory.map(open).transpose();
-        let files = files.inspect_err(|error| sync.communicator().abort(&format!("{error:#}")))?;
-        sync.communicator().barrier()?;
+        let files = files.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
+        sync.session().barrier()?;
         sync.set_clock(clock);
         Ok(files)
     }

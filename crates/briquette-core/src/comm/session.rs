@@ -262,6 +262,11 @@ impl Session {
         self.call.time.now()
     }
 
+    /// Whether there is a clock: else seconds are always 0.
+    pub fn has_clock(&self) -> bool {
+        !matches!(self.call.time, Time::Clock(None))
+    }
+
     /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
     /// outside of training is left out. Clocks that are not simulated ignore it.
     pub fn set_clock(&mut self, seconds: f64) {

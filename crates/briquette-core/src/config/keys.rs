@@ -9,6 +9,8 @@ use super::{Config, Exchange, StrategyConfig};
 
 /// The strategy's key, and the period of Local SGD, which had a key of its own.
 const OWN: [&str; 2] = ["strategy", "every"];
+/// Keys that say how the work is done, and nothing of what travels.
+const HOW: [&str; 3] = ["bucket_values", "overlap", "threads"];
 
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -26,9 +28,14 @@ impl<'de> Visitor<'de> for Keys {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Config, A::Error> {
-        let (mut strategy, mut every) = (None, None);
-        let rest = Rest { map, strategy: &mut strategy, every: &mut every, fields: &[] };
+        let (mut strategy, mut every, mut says_what) = (None, None, false);
+        let rest = Rest { map, strategy: &mut strategy, every: &mut every, says_what: &mut says_what, fields: &[] };
         let exchange = Exchange::deserialize(rest)?;
+        if !says_what {
+            let Exchange { bucket_values, overlap, threads, .. } = exchange;
+            let auto = Config::auto();
+            return Ok(Config { exchange: Exchange { bucket_values, overlap, threads, ..auto.exchange }, ..auto });
+        }
         let strategy = match (strategy.unwrap_or_default(), every) {
             (strategy, None) => strategy,
             (StrategyConfig::LocalSgd(mut settings), Some(every)) => {
@@ -50,6 +57,8 @@ struct Rest<'a, A> {
     map: A,
     strategy: &'a mut Option<StrategyConfig>,
     every: &'a mut Option<u64>,
+    /// Whether a key was given that says what travels.
+    says_what: &'a mut bool,
     fields: &'static [&'static str],
 }
 
@@ -80,6 +89,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         while let Some(key) = self.map.next_key_seed(Key(self.fields))? {
+            *self.says_what |= !HOW.contains(&key.as_str());
             match key.as_str() {
                 "strategy" => *self.strategy = Some(self.map.next_value()?),
                 "every" => *self.every = Some(self.map.next_value()?),
@@ -167,6 +177,31 @@ mod tests {
         }
         let periodic = r#"{"strategy":"periodic","every":5}"#;
         assert_eq!(serde_json::from_str::<Config>(periodic).unwrap(), Config::local_sgd(5));
+    }
+
+    #[test]
+    fn who_says_nothing_of_what_travels_gets_auto_and_who_says_something_gets_the_defaults_of_keys() {
+        let read = |text: &str| toml::from_str::<Config>(text).unwrap();
+        assert_eq!((read(""), Config::default()), (Config::auto(), Config::auto()));
+        let how = read("bucket_values = 100\noverlap = true\nthreads = 2");
+        let auto = Config::auto();
+        let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(2), ..auto.exchange };
+        assert_eq!(how, Config { exchange, ..auto });
+        assert_eq!(read("strategy = 'every-step'"), Config::dense());
+        assert_eq!(read("dense_below = 7").exchange, Exchange { dense_below: Some(7), ..Exchange::default() });
+        for (key, text) in
+            [("reducer", "gather:topk:10x"), ("aggregator", "krum:1"), ("feedback", "error"), ("controller", "gravac")]
+        {
+            let config = serde_json::to_value(read(&format!("{key} = '{text}'"))).unwrap();
+            let mut expected = serde_json::to_value(Config::dense()).unwrap();
+            expected[key] = config[key].clone();
+            assert_eq!(config, expected, "{key} alone");
+            assert!(config[key].as_str().unwrap().starts_with(text), "{key} alone");
+        }
+        // What is written names every key.
+        for config in [Config::auto(), Config::dense(), Config::local_sgd(3)] {
+            assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()), Ok(config));
+        }
     }
 
     #[test]

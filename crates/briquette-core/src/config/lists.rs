@@ -62,6 +62,8 @@ family! {
         Error = ErrorFeedbackConfig,
         ErrorInside = ErrorInsideConfig,
         Momentum(Momentum),
+        InnerMomentum(InnerMomentumConfig),
+        ByOptimizer = ByOptimizer,
         Diana(DianaConfig),
         Ef21 = Ef21Config,
     }

@@ -169,6 +169,11 @@ pub trait ControllerSettings: fmt::Debug {
         false
     }
 
+    /// Whether it decides by seconds: on a session without a clock it sends dense.
+    fn needs_clock(&self) -> bool {
+        false
+    }
+
     /// The smallest and the largest ratio that it may decide; any, unless stated.
     fn ratios(&self) -> [CompressionFactor; 2] {
         [CompressionFactor::DENSE, CompressionFactor::constant(f64::MAX)]

@@ -66,11 +66,15 @@ impl ControllerSettings for AutoConfig {
     }
 
     fn build_under(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let most = DELAYS[usize::from(matches!(feedback, Feedback::Momentum(_)))];
+        let most = DELAYS[usize::from(matches!(feedback, Feedback::Momentum(_) | Feedback::InnerMomentum(_)))];
         let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
         let settings = CostAwareConfig { max: self.max, tolerance: TOLERANCE, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
+    }
+
+    fn needs_clock(&self) -> bool {
+        true
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

@@ -143,6 +143,11 @@ pub trait Controller: Stateful + Send {
     /// What to send now.
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_>;
 
+    /// Seconds that it predicts for compressing and exchanging a dense vector here and now, where it has a model of costs.
+    fn dense_seconds(&self) -> Option<f64> {
+        None
+    }
+
     /// A controller around this one sends `levels` instead of what was just decided, never more.
     fn overruled(&mut self, _levels: Levels<'_>) {}
 }
@@ -159,6 +164,9 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     }
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         (**self).decide(agreed)
+    }
+    fn dense_seconds(&self) -> Option<f64> {
+        (**self).dense_seconds()
     }
     fn overruled(&mut self, levels: Levels<'_>) {
         (**self).overruled(levels);

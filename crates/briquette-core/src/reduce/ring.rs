@@ -205,6 +205,7 @@ impl Reducer for Ring {
 
     fn report(&self, report: &mut Report) {
         report.factor = Some(CompressionFactor::of_bits(self.wire.bits()));
+        report.carrier = Some(self.wire.carrier());
     }
 }
 

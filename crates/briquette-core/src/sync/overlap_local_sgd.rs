@@ -19,7 +19,7 @@
 //!
 //! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` and a dense reducer the mean over ranks of
 //! `(1−α)·x + α·z` is conserved, `z` being what is under way. Ranks agree on a header about every hundred steps only; a
-//! controller therefore sees no losses and seconds.
+//! controller therefore sees no losses, seconds and learning rates.
 //!
 //! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
 //! sent: a run that is resumed sends it again, and gets the same bits.
@@ -149,7 +149,8 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         input.clone_from(self.input.now());
         mean.resize(input.len(), 0.0);
         let slots = cx.slots.to_vec();
-        let agreed_step = AgreedStep { step, learning_rate: cx.agreed_step.learning_rate, ..AgreedStep::default() };
+        // Ranks have not agreed on a learning rate: controllers must not see their own.
+        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
         let key = cx.key.step(step).purpose("overlap");
         self.started = comm.now();
         self.pending = Some(comm.start(CHANNEL, move |comm| {

@@ -245,8 +245,10 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         // Else it is the reducer's own: its knob may not reach what the controller asked for.
         if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
+            report.carrier = None;
         }
         report.reason.clone_from(&self.reason);
         report.measured = self.measured;
+        report.dense_seconds = self.controller.dense_seconds();
     }
 }

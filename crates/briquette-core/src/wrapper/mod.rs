@@ -1,13 +1,15 @@
 //! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
 //!
-//! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`] or [`Shifted`], then
+//! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`] or [`Shifted`], then
 //! [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
 //! with its residual (or less its memory), and one decision holds for all buckets.
 
 pub mod adaptive;
 pub mod bucketed;
+pub mod by_optimizer;
 pub mod error_feedback;
 pub mod grouped;
+pub mod inner_momentum;
 pub mod metered;
 pub mod momentum_correction;
 pub mod no_feedback;
@@ -17,8 +19,10 @@ pub mod threaded;
 
 pub use adaptive::{Adaptive, Probing};
 pub use bucketed::Bucketed;
+pub use by_optimizer::ByOptimizer;
 pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;
+pub use inner_momentum::{InnerMomentum, InnerMomentumConfig};
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
 pub use no_feedback::NoFeedback;

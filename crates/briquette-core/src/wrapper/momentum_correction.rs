@@ -217,7 +217,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
 }
 
 impl Momentum {
-    fn check(self) -> Result<(), ConfigError> {
+    pub(super) fn check(self) -> Result<(), ConfigError> {
         if !(0.0..1.0).contains(&self.momentum) {
             return Err(ConfigError::range("momentum", "in [0, 1)", self.momentum));
         }

@@ -40,12 +40,15 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
         let owed = before.owed(&setup.config, &input, setup.world);
         for (i, owed) in owed.iter().enumerate() {
             let (sent, residual) = (outcome.sent[i], after.residual[i]);
-            let ok = if setup.config.reducers().all(|reducer| reducer.get().traits().is_exact) {
+            let is_shifted = before.agreed_velocity.get(i).is_some_and(|v| *v != 0.0);
+            let ok = if !is_shifted && setup.config.reducers().all(|reducer| reducer.get().traits().is_exact) {
                 // Either the value was sent as it is, or not at all.
                 (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
             } else {
                 (f64::from(sent) + f64::from(residual) - f64::from(*owed)).abs()
-                    <= 4.0 * f64::from(f32::EPSILON) * f64::from(sent.abs().max(residual.abs()).max(owed.abs()))
+                    <= 4.0
+                        * f64::from(f32::EPSILON)
+                        * f64::from(sent.abs().max(residual.abs()).max(owed.abs())).max(before.size(i))
             };
             assert!(ok, "{setup}, rank {rank}, step {step}, value {i}: {owed} = {sent} + {residual}");
         }
@@ -175,6 +178,7 @@ pub(crate) struct Memory {
     velocity: Vec<f32>,
     memory: Vec<f32>,
     mean_memory: Vec<f32>,
+    agreed_velocity: Vec<f32>,
 }
 
 impl Memory {
@@ -185,24 +189,31 @@ impl Memory {
             velocity: vector("velocity"),
             memory: vector("memory"),
             mean_memory: vector("mean_memory"),
+            agreed_velocity: vector("agreed_velocity"),
         }
     }
 
-    /// Of the values that are subtracted before an exchange and added after it.
+    /// Of the values that are subtracted before an exchange and added after it, or the other way round.
     pub(crate) fn size(&self, i: usize) -> f64 {
-        [&self.memory, &self.mean_memory].into_iter().filter_map(|m| m.get(i)).map(|v| f64::from(v.abs())).sum()
+        [&self.memory, &self.mean_memory, &self.agreed_velocity]
+            .into_iter()
+            .filter_map(|m| m.get(i))
+            .map(|v| f64::from(v.abs()))
+            .sum()
     }
 
     /// What the rank wants to send: the naive twin of the layers.
     fn owed(&self, exchange: &Exchange, input: &[f32], world: usize) -> Vec<f32> {
-        let residual = |i: usize| self.residual.get(i).copied().unwrap_or(0.0);
-        let Feedback::Momentum(settings) = exchange.feedback else {
-            return input.iter().enumerate().map(|(i, g)| residual(i) + g).collect();
+        let at = |vector: &[f32], i: usize| vector.get(i).copied().unwrap_or(0.0);
+        let (momentum, clip) = match exchange.feedback {
+            Feedback::Momentum(settings) => (settings.momentum, settings.clip.unwrap()),
+            Feedback::InnerMomentum(settings) => (settings.momentum, f64::INFINITY),
+            _ => return input.iter().enumerate().map(|(i, g)| at(&self.residual, i) + g).collect(),
         };
         let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-        let limit = settings.clip.unwrap() * (world as f64).sqrt();
+        let limit = clip * (world as f64).sqrt();
         let scale = if norm > limit { (limit / norm) as f32 } else { 1.0 };
-        let velocity = |i: usize| self.velocity.get(i).copied().unwrap_or(0.0);
-        (0..input.len()).map(|i| residual(i) + (settings.momentum * velocity(i) + input[i] * scale)).collect()
+        let velocity = |i: usize| at(&self.residual, i) + (momentum * at(&self.velocity, i) + input[i] * scale);
+        (0..input.len()).map(|i| velocity(i) - momentum * at(&self.agreed_velocity, i)).collect()
     }
 }

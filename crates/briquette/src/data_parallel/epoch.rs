@@ -65,7 +65,7 @@ impl<M: LearnerModel> Run<M> {
         let loader = self.train.clone();
         self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
         self.metrics.start_epoch();
-        let mut ledger = Ledger { before: self.own.sync.communicator().traffic(), dense: 0 };
+        let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0 };
         let mut feed = Feed::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(&mut feed)?;
@@ -178,7 +178,7 @@ impl<M: LearnerModel> Run<M> {
         let sync = &mut self.own.sync;
         ledger.dense += all_reduce_traffic(sync.layout()?.len(), sync.world(), sync.rank()).sent;
         let Some(iteration) = iteration else { return Ok(()) };
-        let now = sync.communicator().traffic();
+        let now = sync.session().traffic();
         let Traffic { sent, received } = now - ledger.before;
         let exchange = &sync.report().exchange;
         let factor = exchange.factor.map(|factor| factor.get());

@@ -7,7 +7,7 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use briquette::core::comm::Session;
-//! use briquette::{Config, DataParallel};
+//! use briquette::DataParallel;
 //! use burn::data::dataloader::DataLoader;
 //! use burn::optim::SgdConfig;
 //! use burn::tensor::Device;
@@ -17,13 +17,15 @@
 //! # type Batches<I> = Arc<dyn DataLoader<I>>;
 //!
 //! /// The same on every rank, each in a thread or a process of its own.
-//! fn train<M>(comm: Session, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
+//! fn train<M>(session: Session, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
 //!             valid: Batches<<M as InferenceStep>::Input>) -> Result<M, Box<dyn std::error::Error>>
 //! # where M: LearnerModel, <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
 //! {
-//!     let rank = comm.rank();
-//!     let strategy = DataParallel::new(comm, Config::top_k(0.01)?, 42, device)  // as on every rank
-//!         .with_checkpoints("runs/mnist/ranks");                                // and resume with `.checkpoint(epoch)`
+//!     let rank = session.rank();
+//!     let optimizer = SgdConfig::new().init();
+//!     let strategy = DataParallel::auto(session, 42, device)  // as on every rank
+//!         .with_optimizer(&optimizer)                         // the learner keeps its own to itself
+//!         .with_checkpoints("runs/mnist/ranks");              // and resume with `.checkpoint(epoch)`
 //!     let metrics = strategy.metrics();
 //!     let mut training = SupervisedTraining::new(format!("runs/mnist/rank-{rank}"), shard, valid)
 //!         .num_epochs(10)
@@ -37,7 +39,7 @@
 //!     } else {
 //!         training = training.with_application_logger(None); // one per process is enough
 //!     }
-//!     let result = training.launch(Learner::new(model, SgdConfig::new().init(), 0.1));
+//!     let result = training.launch(Learner::new(model, optimizer, 0.1));
 //!     match result.error {
 //!         Some(error) => Err(error.to_string().into()), // names rank and step
 //!         None => Ok(result.model),
@@ -71,9 +73,11 @@ mod run;
 mod signal;
 
 use briquette_core::Session;
+use briquette_core::config::Config;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorReadError};
 use burn::train::checkpoint::CheckpointingStrategy;
 use burn::train::metric::{Adaptor, LossInput};
@@ -105,6 +109,8 @@ struct Own<M: LearnerModel> {
     sync: Synchronizer,
     loss: Option<Loss<M>>,
     samples: Option<Samples<M>>,
+    /// As the learner has it.
+    optimizer: Option<ModuleOptimizer>,
     saving: Saving,
 }
 
@@ -116,6 +122,15 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 }
 
 impl<M: LearnerModel> DataParallel<M> {
+    /// For one run of this rank, on `device`, that decides by itself how much to compress: [`Config::auto`]. The session needs a clock
+    /// ([`WallClock`](crate::WallClock)). Also give it [the optimizer](Self::with_optimizer). What was decided and saved is logged at the end.
+    pub fn auto(session: impl Into<Session>, seed: u64, device: Device) -> Self
+    where
+        <M as TrainStep>::Output: Adaptor<LossInput>,
+    {
+        Self::new(session, Config::auto(), seed, device)
+    }
+
     /// For one run of this rank, on `device`. `seed` and `config` must be the same on every rank; controllers see the
     /// loss that [`LossMetric`](burn::train::metric::LossMetric) shows.
     pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64, device: Device) -> Self
@@ -134,10 +149,18 @@ impl<M: LearnerModel> DataParallel<M> {
         seed: u64,
         device: Device,
     ) -> Self {
-        let own =
-            Own { sync: Synchronizer::new(comm, config, seed), loss: None, samples: None, saving: Saving::default() };
+        let (sync, saving) = (Synchronizer::new(comm, config, seed), Saving::default());
+        let own = Own { sync, loss: None, samples: None, optimizer: None, saving };
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         DataParallel { device, metrics: ExchangeMetrics::default(), own: Mutex::new(Some(own)) }
+    }
+
+    /// Shows the optimizer that the learner is given, which Burn's learner keeps to itself: ranks then compare theirs when they join, and a
+    /// feedback that is to [suit it](briquette_core::config::Feedback::ByOptimizer), as that of [`auto`](Self::auto), is decided by it.
+    /// Without it that is error feedback. It must be the learner's: the momentum of another one makes velocities wrong.
+    #[must_use]
+    pub fn with_optimizer(self, optimizer: &ModuleOptimizer) -> Self {
+        self.edit(|own| own.optimizer = Some(optimizer.clone()))
     }
 
     /// Weights ranks by what `samples` counts in their batches, instead of all the same.

@@ -72,7 +72,7 @@ impl<M: LearnerModel> Run<M> {
             Failure::Known(error) => error.to_string(),
         };
         if !failure.is_everyones() {
-            self.own.sync.communicator().abort(&reason);
+            self.own.sync.session().abort(&reason);
         }
         let rank = self.own.sync.rank();
         match failure {
@@ -89,8 +89,8 @@ impl<M: LearnerModel> Run<M> {
 
     /// The first epoch: an earlier one than Burn's where the checkpoint that was asked for cannot be used.
     fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
-        let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
-        let model = sync.join(learner.model())?;
+        let Run { own: Own { sync, saving, optimizer, .. }, learner, components, .. } = self;
+        let model = sync.join_with(learner.model(), optimizer.as_ref())?;
         learner.load_model(model.into_record());
         let settings = [
             ("first epoch", starting_epoch as u64),
@@ -112,7 +112,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
             // What happens between epochs is not the next step's computing.
-            let clock = self.own.sync.communicator().now();
+            let clock = self.own.sync.session().now();
             self.validate(epoch)?;
             self.check()?;
             let decision = self.decide(epoch)?;
@@ -127,6 +127,9 @@ impl<M: LearnerModel> Run<M> {
             }
         }
         self.average()?;
+        if self.own.sync.rank() == 0 {
+            tracing::info!("{}", self.own.sync.summary());
+        }
         Ok(())
     }
 

@@ -3,12 +3,14 @@
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
+use burn::optim::ModuleOptimizer;
 
 use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
 use crate::error::Error;
 use crate::flat::{self, Inventory, Part};
 use crate::handshake::{self, Identity};
-use crate::probe::Probe;
+use crate::probe::{Probe, inner_optimizer};
+use crate::strategy::InnerOptimizer;
 
 impl Synchronizer {
     /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run: by
@@ -32,20 +34,22 @@ impl Synchronizer {
     /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers,
     /// by path. Local parameter ids stay, so parameter groups keep matching.
     ///
+    /// The optimizer cannot be seen from here: a feedback that is to [suit it](briquette_core::config::Feedback::ByOptimizer) is error
+    /// feedback. [`DistributedOptimizer::join`](crate::DistributedOptimizer::join) sees its own.
+    ///
     /// # Errors
     /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.join_with(module, |_| Ok(None))
+        self.join_with(module, None)
     }
 
-    /// The same, with what is known of the optimizer.
-    pub(crate) fn join_with<M: Module>(
-        &mut self,
-        module: M,
-        probe: impl FnOnce(&M) -> Result<Option<Probe>, Error>,
-    ) -> Result<M, Error> {
+    /// The same, with the optimizer where it can be seen.
+    pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
+        let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
+        let probe = |module: &M| optimizer.map_or(Ok(None), |optimizer| Probe::of(optimizer, module));
         let built = Inventory::of(&module).and_then(|inventory| {
+            self.feedback = self.config.suit(&find)?;
             let strategy = self.config.build(&inventory.layout, self.world())?;
             self.check_rebroadcast(&*strategy)?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
@@ -65,10 +69,25 @@ impl Synchronizer {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
+        self.say_what_was_decided();
         self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
+    }
+
+    /// Once, by rank 0.
+    fn say_what_was_decided(&self) {
+        if self.rank() != 0 {
+            return;
+        }
+        if let Some(feedback) = &self.feedback {
+            tracing::info!("what is not sent is kept by {feedback}");
+        }
+        if self.config.needs_clock() && !self.comm.has_clock() {
+            let label = self.config.label();
+            tracing::warn!("{label}: the session has no clock, so nothing can be timed and dense is sent: give it one");
+        }
     }
 
     /// The training loop's settings come first: they say best what is wrong.

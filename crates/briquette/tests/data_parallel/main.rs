@@ -15,7 +15,7 @@ use briquette::core::error::CommError;
 use briquette::{Config, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;
-use burn::optim::{GradientsAccumulator, GradientsParams, SgdConfig};
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::TensorReadError;
 use burn::train::EarlyStoppingStrategy;
 use burn::train::metric::store::{Aggregate, EventStoreClient, Split};
@@ -319,5 +319,40 @@ fn a_metric_that_fails_on_one_rank_is_an_error_on_all() {
         let errors: Vec<String> = outcomes.into_iter().map(|o| o.error.expect("an error, not a stop")).collect();
         assert!(errors[0].contains("rank 1 stopped the run"), "{}", errors[0]);
         assert!(errors[1].contains("Broken"), "{}", errors[1]);
+    }
+}
+
+/// What suits the optimizer is decided by the one that is shown; without one it is error feedback.
+#[test]
+fn the_optimizer_that_is_shown_decides_the_feedback_and_is_compared() {
+    let shards = [Shard::new(0, 5), Shard::new(1, 5)];
+    let run = |feedback: &str, shown: [Option<ModuleOptimizer>; 2]| {
+        let directory = tempfile::tempdir().unwrap();
+        let exchange = Exchange {
+            reducer: "gather:topk:5x".parse().unwrap(),
+            feedback: feedback.parse().unwrap(),
+            ..Exchange::default()
+        };
+        let config = Config::every_step(exchange);
+        train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
+            let strategy = match &shown[rank] {
+                Some(optimizer) => strategy.with_optimizer(optimizer),
+                None => strategy,
+            };
+            Rank { training, strategy }
+        })
+    };
+    let outcome = |feedback: &str, shown: Option<ModuleOptimizer>| {
+        let outcomes = run(feedback, [shown.clone(), shown]);
+        assert_agree(&outcomes);
+        bits(&outcomes[0].model)
+    };
+    let (corrected, fed) = (outcome("inner-momentum:0.5", None), outcome("error", None));
+    assert_ne!(corrected, fed);
+    assert_eq!(outcome("by-optimizer", Some(optimizer())), corrected);
+    assert_eq!(outcome("by-optimizer", None), fed);
+    for outcome in run("error", [Some(optimizer()), Some(SgdConfig::new().init())]) {
+        let error = outcome.error.expect("they differ");
+        assert!(error.contains("its optimizer"), "{error}");
     }
 }

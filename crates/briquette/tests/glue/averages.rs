@@ -114,7 +114,7 @@ fn two_accumulated_micro_batches_equal_one_batch_of_both_and_one_exchange() {
                 };
                 model = optim.step(0.1, model, gradients)?;
             }
-            let traffic = optim.synchronizer_mut().communicator().traffic();
+            let traffic = optim.synchronizer_mut().session().traffic();
             Ok((model, optim.report().clone(), traffic, optim.synchronizer().step()))
         })
     };

@@ -102,18 +102,18 @@ fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
         (model, _) = train(&mut optim, model, 0, rank)?;
         optim.save(&model, directory, &BTreeMap::new())?;
         (model, _) = train(&mut optim, model, 1, rank)?;
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         spoil(directory, rank);
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         let before = bits(&model);
         let error = optim.save(&model, directory, &BTreeMap::new()).expect_err("it cannot be written");
         let said = error.to_string();
         assert_eq!(bits(&model), before, "the model comes back");
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         if rank == 0 {
             mend(directory);
         }
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         (model, _) = train(&mut optim, model, 2, rank)?;
         optim.save(&model, &directory.join("later"), &BTreeMap::new())?;
         Ok(said)
@@ -167,7 +167,7 @@ fn a_step_that_cannot_be_saved_again_stays_as_it_was() {
         if rank == 1 {
             fs::create_dir_all(at.join("step-00000001/.partial-rank-1.safetensors/in-the-way")).unwrap();
         }
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         let error = optim.save(&model, at, &BTreeMap::new()).expect_err("it cannot be written");
         assert!(error.to_string().contains("step-00000001"), "{error}");
         Ok(())

@@ -32,10 +32,10 @@ fn a_replica_that_drifted_takes_rank_0s_parameters_and_says_how_far_it_was() {
             if step == 1 {
                 model = nudge(model, 0.01 * rank as f64);
             }
-            let before = optim.synchronizer_mut().communicator().traffic();
+            let before = optim.synchronizer_mut().session().traffic();
             let (next, report) = train(&mut optim, model, step, 0)?;
             model = next;
-            let counted = optim.synchronizer_mut().communicator().traffic() - before;
+            let counted = optim.synchronizer_mut().session().traffic() - before;
             assert_eq!(report.traffic, counted, "step {step}: bytes of the re-broadcast are the step's");
             drifts.push(report.drift);
         }

@@ -1,16 +1,22 @@
 //! Replicas stay equal to the bit, whatever travels.
 
-use briquette::core::config::representatives;
+use briquette::core::config::{Config, Feedback, representatives};
 use briquette::core::sync::Agrees;
 use briquette::{DistributedOptimizer, Error};
 
 use crate::common::*;
 
+/// Whether it is for an optimizer that keeps its momentum.
+fn beside_momentum(config: &Config) -> bool {
+    matches!(config.exchange.feedback, Feedback::InnerMomentum(_))
+}
+
 fn fifty_steps_of_every_representative(world: usize) {
     for config in representatives() {
         let replicas = ranks(world.max(config.fewest_ranks()), |comm| {
             let rank = comm.rank();
-            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 3);
+            let inner = if beside_momentum(&config) { sgd_with_momentum() } else { sgd() };
+            let mut optim = DistributedOptimizer::new(inner, comm, config.clone(), 3);
             let mut model = optim.join(Net::new(rank as u64))?;
             let (mut seen, mut losses) = (Vec::new(), Vec::new());
             let mut declared = 0;

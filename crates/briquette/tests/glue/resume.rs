@@ -78,6 +78,15 @@ fn momentum_correction_resumes_bit_exactly() {
 }
 
 #[test]
+fn what_suits_the_optimizer_resumes_bit_exactly() {
+    let open = config(r#"{"feedback": "by-optimizer", "reducer": "gather:topk:8x:q8"}"#);
+    for config in [open, Config::auto()] {
+        check(&config, sgd_with_momentum);
+        check(&config, adam);
+    }
+}
+
+#[test]
 fn gravac_resumes_bit_exactly() {
     check(&gravac(), sgd_with_momentum);
     check(&gravac(), adam);

@@ -31,7 +31,7 @@ fn a_checkpoint_written_in_the_background_is_complete_at_the_next_save_and_holds
             for step in 0..4 {
                 (model, _) = train(&mut optim, model, step, rank)?;
                 optim.save(&model, directory, &BTreeMap::new())?;
-                optim.synchronizer_mut().communicator().barrier()?;
+                optim.synchronizer_mut().session().barrier()?;
                 seen.push(newest(directory));
                 assert_eq!(optim.save_report().step, step + u64::from(!background));
             }
@@ -77,7 +77,7 @@ fn a_write_that_fails_in_the_background_is_an_error_of_the_next_save_on_every_ra
         if rank == 1 {
             fs::create_dir_all(at.join("step-00000002/.partial-rank-1.safetensors/in-the-way")).unwrap();
         }
-        optim.synchronizer_mut().communicator().barrier()?;
+        optim.synchronizer_mut().session().barrier()?;
         optim.save(&model, at, &BTreeMap::new())?;
         let (model, _) = train(&mut optim, model, 2, rank)?;
         let error = optim.save(&model, at, &BTreeMap::new()).expect_err("step 2 was not written").to_string();

@@ -82,7 +82,7 @@ fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
         let periodic = config(r#"{"strategy": "periodic", "every": 3}"#);
         let mut optim = DistributedOptimizer::new(sgd(), comm, periodic, 1);
         let mut model = optim.join(Mlp::new(5))?;
-        let joined = optim.synchronizer_mut().communicator().now();
+        let joined = optim.synchronizer_mut().session().now();
         let mut reports = Vec::new();
         for step in 0..6 {
             let report;

@@ -120,13 +120,22 @@ impl Costs {
         }
     }
 
-    /// Predicted seconds of a step at `level`.
-    pub(super) fn step(&self, level: usize) -> f64 {
+    /// Predicted seconds to compress at `level`.
+    fn compress(&self, level: usize) -> f64 {
         let known = |at: usize| self.levels[at].map(|cost| cost.compress);
         // One never sent compresses as the nearest one does; dense not at all.
         let nearest = || (level..self.levels.len()).chain((0..level).rev()).find_map(known).unwrap_or_default();
-        let compress = known(level).unwrap_or_else(|| if self.factors[level] == 1.0 { 0.0 } else { nearest() });
-        self.compute + compress + self.exchange(level)
+        known(level).unwrap_or_else(|| if self.factors[level] == 1.0 { 0.0 } else { nearest() })
+    }
+
+    /// Predicted seconds of a step at `level`.
+    pub(super) fn step(&self, level: usize) -> f64 {
+        self.compute + self.compress(level) + self.exchange(level)
+    }
+
+    /// Of these, seconds to compress and exchange.
+    pub(super) fn overhead(&self, level: usize) -> f64 {
+        self.compress(level) + self.exchange(level)
     }
 
     /// Whether a level never sent is predicted to take more than `most` times as long as the best that was.

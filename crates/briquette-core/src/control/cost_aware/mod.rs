@@ -265,6 +265,10 @@ impl<K: Controller> Controller for CostAware<K> {
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
         Decision::all(self.levels[level], reason)
     }
+
+    fn dense_seconds(&self) -> Option<f64> {
+        self.has_started.then(|| self.costs.overhead(0))
+    }
 }
 
 impl<K: Controller> Stateful for CostAware<K> {
@@ -328,6 +332,10 @@ impl ControllerSettings for CostAwareConfig {
         let limit = self.limit.get().build(world)?;
         let limit = limit.unwrap_or_else(|| Box::new(super::Constant(self.max)));
         Ok(Some(Box::new(CostAware::new(self.clone(), limit, world)?)))
+    }
+
+    fn needs_clock(&self) -> bool {
+        true
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

@@ -217,6 +217,10 @@ impl<K: Controller> Controller for LossGuard<K> {
         self.inner.per_slot()
     }
 
+    fn dense_seconds(&self) -> Option<f64> {
+        self.inner.dense_seconds()
+    }
+
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.inner.observe(agreed_step);
         if self.sent >= 2.0 * self.before {
@@ -334,6 +338,10 @@ impl ControllerSettings for LossGuardConfig {
 
     fn per_slot(&self) -> bool {
         self.inner.get().per_slot()
+    }
+
+    fn needs_clock(&self) -> bool {
+        self.inner.get().needs_clock()
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

@@ -35,6 +35,15 @@ impl Wire {
         }
     }
 
+    /// What carries sums, for reports.
+    pub(super) fn carrier(self) -> &'static str {
+        match self {
+            Wire::Bf16 => "bf16 ring",
+            Wire::F16 => "f16 ring",
+            Wire::Int8 => "int8 ring",
+        }
+    }
+
     pub(super) fn bits(self) -> u8 {
         if self == Wire::Int8 { 8 } else { 16 }
     }

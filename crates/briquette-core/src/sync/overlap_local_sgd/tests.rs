@@ -173,3 +173,35 @@ fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
     let slot = Layout::flat(1).slots()[0].path().to_owned();
     assert_eq!(results, [Ok(Ok(Momenta::Keep)), Ok(Err(SyncError::Diverged { step: 0, rank: 1, slot }))]);
 }
+
+/// Nothing holds ranks to one learning rate where no rank agrees on a header, and Accordion sends more when the rate falls.
+#[test]
+fn controllers_of_ranks_whose_learning_rates_differ_decide_alike() {
+    let config: crate::config::Config = toml::from_str(
+        "strategy = 'overlap-local-sgd:1'\nreducer = 'gather:topk:4x'\ncontroller = 'accordion:2x,high=8x,interval=4,window=2'",
+    )
+    .unwrap();
+    let layout = Layout::flat(16);
+    let ranks = run_ranks(Local::world(2), |mut comm| {
+        let (mut strategy, mut factors) = (config.build(&layout, 2).unwrap(), Vec::new());
+        strategy.begin(&[3.0; 16]);
+        for step in 0..40 {
+            let rate = if comm.rank() == 1 && step > 30 { 0.005 } else { 0.05 };
+            let mut x: Vec<f32> = (0..16).map(|i| 3.0 - 0.01 * (step * (i + 1)) as f32).collect();
+            let agreed_step = AgreedStep { step, learning_rate: Some(rate), ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            strategy.after_step(&mut x, &cx, &mut comm).unwrap();
+            strategy.commit();
+            strategy.after_commit(&cx, &mut comm);
+            let mut report = Report::default();
+            strategy.report(&mut report);
+            factors.push(report.factor);
+        }
+        strategy.settle(&mut comm).unwrap();
+        Ok::<_, CommError>(factors)
+    });
+    let ranks: Vec<_> = ranks.into_iter().map(Result::unwrap).collect();
+    assert_eq!(ranks[0], ranks[1]);
+    let known: std::collections::BTreeSet<u64> = ranks[0].iter().flatten().map(|factor| factor.get() as u64).collect();
+    assert_eq!(known, [2, 8].into(), "{:?}", ranks[0]);
+}

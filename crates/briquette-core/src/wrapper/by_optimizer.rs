@@ -1,0 +1,36 @@
+//! The memory that suits the optimizer which steps with the average.
+//!
+//! **Why, and when not.** Under momentum, [`InnerMomentum`](super::InnerMomentum) loses less accuracy than [`ErrorFeedback`]; under
+//! Adam and others it does not work. Who builds the exchange may not know which optimizer there is. Name the memory where it is known.
+//!
+//! **Method.** [`Config::for_optimizer`](crate::config::Config::for_optimizer) replaces it as soon as the optimizer is known: by
+//! `inner-momentum:m` for SGD with heavy-ball momentum `m`, else by `error`. Where that is never called, it is `error`.
+//!
+//! **Properties, state.** Those of what it is replaced by.
+//!
+//! **Source.** This project's.
+
+use super::ErrorFeedback;
+use crate::Layout;
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+
+/// Left open until the optimizer is known; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ByOptimizer;
+
+impl Described for ByOptimizer {
+    const NAME: &'static str = "by-optimizer";
+    const HELP: &'static str = "inner-momentum around SGD with momentum, error around any other optimizer";
+}
+
+impl FeedbackSettings for ByOptimizer {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(ErrorFeedback::new(inner)))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
+    }
+}

@@ -1,0 +1,170 @@
+//! Momentum correction for an optimizer that keeps its own momentum.
+//!
+//! **Why, and when not.** [`MomentumCorrection`] exchanges velocities, so the optimizer around it must have no momentum. This wrapper
+//! hands an optimizer with heavy-ball momentum the vector that makes *its* velocity the one that was agreed on: the user's optimizer
+//! stays as it is. Not for Adam, for Nesterov's form, and where gradients are clipped after the exchange.
+//!
+//! **Method.** `s_t` is what [`MomentumCorrection`] agrees on at step `t`, with the momentum `m` of the optimizer. The average is
+//!
+//! ```text
+//! g'_t = s_t − m·s_{t−1}        s_{−1} = 0
+//! ```
+//!
+//! of which the optimizer makes `v_t = m·v_{t−1} + g'_t = s_t`. Weight decay inside the optimizer is added there as without compression,
+//! and dampening scales `g'_t` as it would scale a gradient: the optimizer is linear. So with every exchange dense `g'_t` is the mean
+//! gradient, and training is that of the optimizer with dense exchanges, to rounding; also some steps after a change from sparse to dense.
+//!
+//! **Properties.** `sent` is less by `m·s_{t−1}` as well, so that its mean is the average (law 2). What is conserved is that of
+//! [`MomentumCorrection`]: `pending_before + u = (sent + m·s_{t−1}) + pending_after` (law 3). A slot without a gradient on any rank is
+//! stepped as long as its velocity lasts; a plain optimizer leaves it out.
+//!
+//! **State.** That of [`MomentumCorrection`], each rank's own, and `s_{t−1}`, on every rank the same; while exchanging, one vector more.
+//! The optimizer's momenta must be kept as long as this is.
+//!
+//! **Knobs.** `momentum` in [0, 1): the optimizer's. With another one than the optimizer has, velocities are wrong.
+//!
+//! **Source.** The correction is that of [`momentum_correction`](super::momentum_correction); handing over differences is this project's.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
+//! use briquette_core::wrapper::{InnerMomentum, InnerMomentumConfig};
+//! let mut comm = Local::world(1).remove(0);
+//! let mut reducer = InnerMomentum::new(Dense, InnerMomentumConfig { momentum: 0.5 })?;
+//! let layout = Layout::flat(1);
+//! let mut averages = vec![];
+//! for input in [1.0, 2.0, 4.0] {
+//!     let mut average = [0.0];
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
+//!         input: &[input], average: &mut average, sent: None }, &mut comm)?;
+//!     averages.push(average[0]);
+//! }
+//! assert_eq!(averages, [1.0, 2.0, 4.0]); // dense: the gradients, of which the optimizer makes 1, 2.5, 5.25
+//! assert_eq!(reducer.agreed_velocity(), [5.25]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{Momentum, MomentumCorrection, check_finite};
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::reduce::{Exchanged, Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// Settings of [`InnerMomentum`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InnerMomentumConfig {
+    /// The optimizer's momentum, in [0, 1).
+    pub momentum: f32,
+}
+
+impl Default for InnerMomentumConfig {
+    fn default() -> Self {
+        InnerMomentumConfig { momentum: Momentum::default().momentum }
+    }
+}
+
+impl InnerMomentumConfig {
+    fn correction(self) -> Momentum {
+        Momentum { momentum: self.momentum, ..Momentum::default() }
+    }
+}
+
+/// Makes the optimizer's velocity the one that was agreed on; see the [module](self).
+#[derive(Debug)]
+pub struct InnerMomentum<R> {
+    correction: MomentumCorrection<R>,
+    momentum: f32,
+    /// What was agreed on last.
+    agreed: Staged<Vec<f32>>,
+}
+
+impl<R: Reducer> InnerMomentum<R> {
+    /// Around a reducer that reports what it sent.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `momentum` is outside [0, 1).
+    pub fn new(inner: R, settings: InnerMomentumConfig) -> Result<Self, ConfigError> {
+        let correction = MomentumCorrection::new(inner, settings.correction())?;
+        Ok(InnerMomentum { correction, momentum: settings.momentum, agreed: Staged::default() })
+    }
+
+    /// The velocity that ranks agreed on last, which is the optimizer's without weight decay and dampening; empty before the first
+    /// exchange.
+    pub fn agreed_velocity(&self) -> &[f32] {
+        self.agreed.now()
+    }
+}
+
+impl<R: Reducer> Stateful for InnerMomentum<R> {
+    fn save(&self, state: &mut State) {
+        self.correction.save(state);
+        state.put("agreed_velocity", self.agreed.now().clone());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let agreed = state.memory("agreed_velocity", self.agreed.now())?;
+        self.correction.load(state)?;
+        self.agreed.set(agreed);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.agreed.commit();
+        self.correction.commit();
+    }
+
+    fn discard(&mut self) {
+        self.agreed.discard();
+        self.correction.discard();
+    }
+}
+
+impl<R: Reducer> Reducer for InnerMomentum<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        self.agreed.fit(round.input.len())?;
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
+        let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
+        let exchanged = self.correction.reduce(velocities, comm)?;
+        let (m, (before, next)) = (self.momentum, self.agreed.both());
+        for ((average, before), next) in average.iter_mut().zip(before).zip(next) {
+            *next = *average;
+            *average -= m * before;
+        }
+        check_average(average, slots)?;
+        if let Some(sent) = sent {
+            sent.iter_mut().zip(before).for_each(|(sent, before)| *sent -= m * before);
+            check_finite(sent, 1.0, slots, comm.rank())?;
+        }
+        self.agreed.stage();
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        self.correction.report(report);
+    }
+}
+
+impl Described for InnerMomentumConfig {
+    const NAME: &'static str = "inner-momentum";
+    const SETTINGS: &'static str = "DECAY";
+    const HELP: &'static str = "momentum correction around an SGD optimizer that has this momentum itself (0.9)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.correction().check()
+    }
+}
+
+impl FeedbackSettings for InnerMomentumConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(InnerMomentum::new(inner, *self)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Whether an optimizer is SGD with heavy-ball momentum, by what it does.
+//!
+//! A copy steps small parameters with gradients of three sizes. SGD answers a gradient `g` with `v ← m·v + (1−d)·g`, `x ← x − γ·v`
+//! (the first `v` is `g`), each value by itself and in proportion. `m` and the dampening `d` are read off two steps, and the other steps are
+//! held to them: Adam, Nesterov's form, clipping, and parameter groups that differ fall through. The learning rate is so small beside the
+//! gradients that weight decay, which adds `λ·x` to `g`, does not show: it stays in the optimizer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+
+use super::{Shrink, fresh, gradients};
+use crate::error::Error;
+use crate::flat::{self, Part};
+use crate::strategy::InnerOptimizer;
+
+/// A power of two, so that steps are exact.
+const RATE: f32 = 1.0 / (1 << 20) as f32;
+/// Of gradients.
+const SIZES: [f32; 3] = [1.0, (1 << 20) as f32, 1.0 / (1 << 14) as f32];
+/// The gradient of each step, in sizes; from step [`TURNED`] on, values have each other's.
+const STEPS: [f32; 8] = [1.0, 0.0, 0.0, 1.0, -0.5, 0.75, 0.0, 2.0];
+const TURNED: usize = 4;
+/// The gradient's values, and those of the parameters at the start: the first step leaves 0, and the second `−m` of them.
+const PATTERN: [f32; 4] = [1.0, -0.5, 2.0, 0.25];
+/// How far steps may be off, in sizes.
+const TOLERANCE: f64 = 1e-4;
+
+/// What the optimizer is, as far as it shows. One that cannot be tried is [another](InnerOptimizer::Other).
+pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> InnerOptimizer {
+    match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
+        Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
+        Ok(Ok(Some(momentum))) => InnerOptimizer::HeavyBall { momentum },
+        _ => InnerOptimizer::Other,
+    }
+}
+
+/// The momentum of SGD; nothing for any other.
+fn momentum<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<f32>, Error> {
+    let Some(fresh) = fresh(optimizer) else { return Ok(None) };
+    let mut found: Option<f32> = None;
+    for size in SIZES {
+        let mut shrink = Shrink { size: RATE * size, pattern: PATTERN, keeps_type: false };
+        let (mut optimizer, mut module) = (fresh.clone(), module.clone().map(&mut shrink));
+        let (mut paths, lens) = (Vec::new(), super::lens(&module));
+        for step in 0..STEPS.len() {
+            let gradients = gradients(&module, size, at(step));
+            module = optimizer.step(f64::from(RATE), module, gradients);
+            let mut values = Vec::new();
+            flat::read_values(&module, Part::Trainable, &mut values)?;
+            paths.push(values);
+        }
+        let places = lens.iter().flat_map(|len| 0..*len).enumerate();
+        let mut fits = |(index, value): (usize, usize)| {
+            let path: Vec<f64> = paths.iter().map(|values| f64::from(values[index]) / f64::from(RATE * size)).collect();
+            heavy_ball(&path, value).is_some_and(|momentum| *found.get_or_insert(momentum) == momentum)
+        };
+        if !{ places }.all(&mut fits) {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+/// The gradient's values at a step, in sizes.
+fn at(step: usize) -> [f32; 4] {
+    let mut values = PATTERN.map(|value| STEPS[step] * value);
+    values.rotate_left(usize::from(step >= TURNED));
+    values
+}
+
+/// The momentum that makes this path of one value, which begins at its gradient's; in millionths, so that devices which round in
+/// their own ways agree.
+fn heavy_ball(path: &[f64], value: usize) -> Option<f32> {
+    let gradient = |step: usize| f64::from(at(step)[value]);
+    let (first, begin) = (gradient(0), f64::from(PATTERN[value]));
+    let momentum = (-path[1] / first * 1e6).round() / 1e6;
+    let velocity = |step: usize| if step == 0 { begin - path[0] } else { path[step - 1] - path[step] };
+    let dampening = 1.0 - (velocity(3) - momentum * velocity(2)) / gradient(3);
+    let mut v = first;
+    let follows = (0..path.len()).all(|step| {
+        if step > 0 {
+            v = momentum * v + (1.0 - dampening) * gradient(step);
+        }
+        (velocity(step) - v).abs() <= TOLERANCE
+    });
+    let is_valid = (0.0..1.0).contains(&momentum) && dampening > -TOLERANCE && dampening < 1.0;
+    (follows && is_valid).then_some(momentum.abs() as f32)
+}

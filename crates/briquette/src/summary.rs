@@ -1,0 +1,263 @@
+//! What a run was sent as, and what that saved, in one line.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::step_report::StepReport;
+
+/// What the steps of a rank were sent as, and what that saved. Its text is one line:
+///
+/// ```text
+/// auto: dense 12 % of 390 steps, int8 ring 3 %, 10x 85 %; 8.4x fewer bytes than dense; about 41 of 103 s saved; momentum correction (SGD, momentum 0.9)
+/// ```
+///
+/// Steps are those since joining or resuming. Seconds are this rank's, on the session's clock, without the step header and the time outside
+/// of steps; what dense would have taken is predicted by the controller, where it has a model of costs, or else by the dense steps of this run.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RunSummary {
+    /// What decides how much is sent: the controller, or else what is sent.
+    pub label: String,
+    /// How many steps there were.
+    pub steps: u64,
+    /// What was sent at how many of them, from the smallest ratio to the largest.
+    pub sent_as: Vec<(String, u64)>,
+    /// Bytes this rank sent in steps, headers included.
+    pub bytes_sent: u64,
+    /// Bytes dense all-reduces of the same steps would have sent.
+    pub bytes_dense: u64,
+    /// Seconds of all steps: computing, compressing, exchanging.
+    pub seconds: f64,
+    /// Seconds they would have taken dense, where that is known.
+    pub seconds_dense: Option<f64>,
+    /// What was left open in the configuration until the optimizer was known, as it was decided, and why.
+    pub feedback: Option<String>,
+}
+
+/// What becomes a [`RunSummary`].
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    steps: u64,
+    /// By ratio, in thousandths, and name.
+    sent_as: BTreeMap<(u64, String), u64>,
+    bytes_sent: u64,
+    bytes_dense: u64,
+    compute: f64,
+    overhead: f64,
+    /// Of compressing and exchanging dense: predicted seconds, and how often.
+    predicted: (f64, u64),
+    /// The same as measured.
+    measured: (f64, u64),
+}
+
+/// Names that a text shows; the others are put together.
+const SHOWN: usize = 6;
+
+impl Tally {
+    /// A step has ended.
+    pub(crate) fn add(&mut self, report: &StepReport) {
+        let exchange = &report.exchange;
+        let seconds = exchange.seconds.unwrap_or_default();
+        let overhead = seconds.compress + seconds.exchange;
+        let factor = exchange.factor.map(|factor| factor.get());
+        let name = match (factor, exchange.carrier) {
+            (_, Some(carrier)) => carrier.to_owned(),
+            (Some(1.0), None) => "dense".to_owned(),
+            (Some(factor), None) => ratio(factor),
+            (None, None) if report.traffic.sent == 0 => "nothing".to_owned(),
+            (None, None) => "uncompressed".to_owned(),
+        };
+        *self.sent_as.entry(((factor.unwrap_or(0.0) * 1e3) as u64, name)).or_default() += 1;
+        self.steps += 1;
+        self.bytes_sent += report.traffic.sent;
+        self.bytes_dense += report.dense_traffic.sent;
+        self.compute += report.compute_seconds;
+        self.overhead += overhead;
+        let count = |(sum, count): &mut (f64, u64), seconds: f64| (*sum, *count) = (*sum + seconds, *count + 1);
+        if let Some(seconds) = exchange.dense_seconds.filter(|seconds| seconds.is_finite()) {
+            count(&mut self.predicted, seconds);
+        }
+        if factor == Some(1.0) {
+            count(&mut self.measured, overhead);
+        }
+    }
+
+    pub(crate) fn summary(&self, label: String, feedback: Option<String>) -> RunSummary {
+        let mut sent_as: Vec<(String, u64)> = Vec::new();
+        for ((_, name), count) in &self.sent_as {
+            match sent_as.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => *sum += count,
+                None => sent_as.push((name.clone(), *count)),
+            }
+        }
+        let seconds = self.compute + self.overhead;
+        let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
+        let dense = mean(self.predicted).or(mean(self.measured)).filter(|_| seconds > 0.0);
+        RunSummary {
+            label,
+            steps: self.steps,
+            sent_as,
+            bytes_sent: self.bytes_sent,
+            bytes_dense: self.bytes_dense,
+            seconds,
+            seconds_dense: dense.map(|dense| self.compute + dense * self.steps as f64),
+            feedback,
+        }
+    }
+}
+
+/// A ratio in two or three digits.
+fn ratio(factor: f64) -> String {
+    if factor < 9.95 && (factor - factor.round()).abs() >= 0.05 {
+        format!("{factor:.1}x")
+    } else {
+        format!("{factor:.0}x")
+    }
+}
+
+impl RunSummary {
+    fn shares(&self) -> String {
+        let mut counts: Vec<u64> = self.sent_as.iter().map(|(_, count)| *count).collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let least = counts.get(SHOWN - 1).copied().unwrap_or_default();
+        let mut room = SHOWN;
+        let (shown, others): (Vec<_>, Vec<_>) = self.sent_as.iter().partition(|(_, count)| {
+            let fits = *count >= least && room > 0;
+            room -= usize::from(fits);
+            fits
+        });
+        let others = others.iter().map(|(_, count)| count).sum::<u64>();
+        let all = shown.into_iter().map(|(name, count)| (name.as_str(), *count));
+        let all = all.chain(Some(("others", others)).filter(|(_, count)| *count > 0));
+        let share = |(index, (name, count)): (usize, (&str, u64))| {
+            let of = if index == 0 { format!(" of {} steps", self.steps) } else { String::new() };
+            format!("{name} {}{of}", percent(count, self.steps))
+        };
+        all.enumerate().map(share).collect::<Vec<_>>().join(", ")
+    }
+
+    fn bytes(&self) -> String {
+        let (sent, dense) = (self.bytes_sent as f64, self.bytes_dense as f64);
+        match (self.bytes_sent, self.bytes_dense) {
+            (_, 0) => "a world of one sends nothing".to_owned(),
+            (0, _) => "nothing sent".to_owned(),
+            _ if (dense / sent - 1.0).abs() < 0.05 => "as many bytes as dense".to_owned(),
+            _ if sent < dense => format!("{} fewer bytes than dense", ratio(dense / sent)),
+            _ => format!("{} more bytes than dense", ratio(sent / dense)),
+        }
+    }
+
+    fn time(&self) -> String {
+        match self.seconds_dense {
+            _ if self.seconds == 0.0 => "time saved unknown: the session has no clock".to_owned(),
+            None => "time saved unknown: no dense step was sent or predicted".to_owned(),
+            Some(dense) if dense >= self.seconds => {
+                format!("about {} of {} s saved", digits(dense - self.seconds), digits(dense))
+            }
+            Some(dense) => {
+                format!("about {} s more than the {} s of dense", digits(self.seconds - dense), digits(dense))
+            }
+        }
+    }
+}
+
+fn percent(count: u64, of: u64) -> String {
+    let share = 100.0 * count as f64 / of as f64;
+    if share < 1.0 { "under 1 %".to_owned() } else { format!("{share:.0} %") }
+}
+
+/// Two digits at least, where there are any.
+fn digits(seconds: f64) -> String {
+    match seconds {
+        ..0.1 => format!("{seconds:.2}"),
+        ..10.0 => format!("{seconds:.1}"),
+        _ => format!("{seconds:.0}"),
+    }
+}
+
+impl fmt::Display for RunSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.steps == 0 {
+            return write!(f, "{}: no step yet", self.label);
+        }
+        write!(f, "{}: {}; {}; {}", self.label, self.shares(), self.bytes(), self.time())?;
+        self.feedback.iter().try_for_each(|feedback| write!(f, "; {feedback}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette_core::report::{ExchangeSeconds, Report};
+    use briquette_core::{CompressionFactor, Traffic};
+
+    use super::*;
+
+    /// A step of 100 ms of computing and 1000 dense bytes.
+    fn step(factor: f64, sent: u64, exchange: f64) -> StepReport {
+        StepReport {
+            exchange: Report {
+                factor: CompressionFactor::new(factor).ok(),
+                seconds: Some(ExchangeSeconds { exchange, ..ExchangeSeconds::default() }),
+                ..Report::default()
+            },
+            traffic: Traffic { sent, received: sent },
+            dense_traffic: Traffic { sent: 1000, received: 1000 },
+            compute_seconds: 0.1,
+            ..StepReport::default()
+        }
+    }
+
+    fn line(steps: impl IntoIterator<Item = StepReport>, feedback: Option<&str>) -> String {
+        let mut tally = Tally::default();
+        steps.into_iter().for_each(|step| tally.add(&step));
+        tally.summary("auto".into(), feedback.map(str::to_owned)).to_string()
+    }
+
+    /// 10 dense steps of 1.1 s, 85 at 10x of 0.2 s, 5 of an int8 ring of 0.4 s: 30 s. Dense they would have been 110 s. Sent are
+    /// 10·1000 + 85·100 + 5·250 = 19 750 bytes of 100 000.
+    #[test]
+    fn shares_bytes_and_seconds_by_hand() {
+        let dense = std::iter::repeat_n(step(1.0, 1000, 1.0), 10);
+        let sparse = std::iter::repeat_n(step(10.0, 100, 0.1), 85);
+        let mut ring = step(4.0, 250, 0.3);
+        ring.exchange.carrier = Some("int8 ring");
+        let steps = dense.chain(sparse).chain(std::iter::repeat_n(ring, 5));
+        let expected = "auto: dense 10 % of 100 steps, int8 ring 5 %, 10x 85 %; 5.1x fewer bytes than dense; about 80 of \
+                        110 s saved; error feedback (SGD without momentum)";
+        assert_eq!(line(steps, Some("error feedback (SGD without momentum)")), expected);
+    }
+
+    #[test]
+    fn what_the_controller_predicts_of_dense_counts_more_than_what_was_measured_before() {
+        let mut predicted = step(10.0, 100, 0.1);
+        predicted.exchange.dense_seconds = Some(0.4);
+        // One dense step of 1.1 s, three of 0.2 s; dense four times 0.5 s.
+        let steps = [step(1.0, 1000, 1.0), predicted.clone(), predicted.clone(), predicted];
+        let text = line(steps, None);
+        assert!(text.contains("about 0.3 of 2.0 s saved"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_to_be_unknown() {
+        let constant = line([step(10.0, 100, 0.1)], None);
+        assert!(constant.contains("10x 100 % of 1 steps; 10x fewer"), "{constant}");
+        assert!(constant.ends_with("time saved unknown: no dense step was sent or predicted"), "{constant}");
+        let no_clock = StepReport { compute_seconds: 0.0, ..step(1.0, 1000, 0.0) };
+        let text = line([no_clock], None);
+        assert!(text.contains("as many bytes as dense") && text.ends_with("the session has no clock"), "{text}");
+        let slower = line([step(1.0, 1000, 1.0), step(10.0, 1500, 3.0)], None);
+        assert!(slower.contains("1.2x more bytes") && slower.contains("about 2.0 s more than the 2.2 s"), "{slower}");
+        let alone = StepReport { dense_traffic: Traffic::default(), ..step(1.0, 0, 0.0) };
+        assert!(line([alone], None).contains("a world of one sends nothing"));
+        assert_eq!(line([], None), "auto: no step yet");
+    }
+
+    #[test]
+    fn of_many_ratios_the_rare_ones_are_put_together() {
+        let steps =
+            (0..100).flat_map(|i| std::iter::repeat_n(step(f64::from(i + 2), 10, 0.1), if i < 5 { 180 } else { 1 }));
+        let text = line(steps, None);
+        assert!(text.contains("2x 18 % of 995 steps") && text.contains("others 9 %"), "{text}");
+        assert_eq!(text.matches('%').count(), 7, "{text}");
+    }
+}
