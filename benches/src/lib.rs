@@ -2,6 +2,7 @@
 
 pub mod backends;
 pub mod methods;
+pub mod observed;
 pub mod overhead;
 pub mod paired;
 pub mod ranks;

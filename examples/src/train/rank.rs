@@ -171,7 +171,7 @@ impl<T: Task> Rank<'_, T> {
 
     /// All ranks score their share of the test samples; outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
+        let clock = self.optim.synchronizer_mut().communicator().hold_clock();
         // A copy: evaluating changes nothing of what each rank goes on with.
         let inference = self.optim.evaluation_copy(model(&self.model)?)?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
@@ -213,7 +213,7 @@ impl<T: Task> Rank<'_, T> {
 
     /// Bytes of all ranks together.
     fn agreed_totals(&mut self) -> Result<Totals> {
-        let clock = self.optim.synchronizer_mut().communicator().now();
+        let clock = self.optim.synchronizer_mut().communicator().hold_clock();
         let mine = &self.totals;
         // Exact up to 2⁵³ bytes.
         let mut sums = [mine.bytes_sent, mine.bytes_received, mine.bytes_dense].map(|b| b as f64);

@@ -27,7 +27,7 @@ impl<T: Task> Run<'_, T> {
         let (settings, rank) = (self.settings, comm.rank());
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let config = settings.config(self.steps_per_epoch)?;
-        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
+        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, self.task.strategy(config, rank), settings.seed)
             .with_local_weight_decay(settings.weight_decay);
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));

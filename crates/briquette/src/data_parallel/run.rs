@@ -112,7 +112,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
             // What happens between epochs is not the next step's computing.
-            let clock = self.own.sync.communicator().now();
+            let clock = self.own.sync.communicator().hold_clock();
             self.validate(epoch)?;
             self.check()?;
             let decision = self.decide(epoch)?;
