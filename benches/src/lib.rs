@@ -7,5 +7,6 @@ pub mod overhead;
 pub mod paired;
 pub mod ranks;
 pub mod raw;
+pub mod tables;
 pub mod trainer;
 pub mod vectors;

@@ -11,8 +11,8 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 use crate::cli::check_samples;
+use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 use crate::record::float;
 use crate::settings::{AugmentSpec, Settings};
 use crate::train::Control;

@@ -238,6 +238,10 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
+        if self.run.records_frames() && !interrupted {
+            let frames = self.optim.synchronizer_mut().communicator().take_recording();
+            crate::record::write_frames(&self.run.settings.out, self.rank, &frames)?;
+        }
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();
         let score = totals.score;

@@ -16,7 +16,8 @@ fn run(exchange: &Exchange, ranks: usize, network: &str) -> (Vec<Vec<Event>>, Ve
         comm.barrier()?;
         comm.set_clock(0.0);
         comm.record();
-        let ends = (0..STEPS).map(|step| steps(&mut comm, &layout, &mut reducer, step)).collect::<Result<Vec<_>, _>>()?;
+        let ends =
+            (0..STEPS).map(|step| steps(&mut comm, &layout, &mut reducer, step)).collect::<Result<Vec<_>, _>>()?;
         Ok::<_, CommError>((comm.take_recording(), ends))
     };
     let world = Simulated::world(ranks, network.parse().unwrap(), COMPUTE);
@@ -98,9 +99,7 @@ fn what_another_network_would_order_otherwise_is_refused() {
         let error = replay(&recordings, Network::unlimited(), &COMPUTE).unwrap_err().to_string();
         assert!(error.contains("another order"), "{error}");
     };
-    refused(|comm| {
-        if comm.rank() == 0 { comm.send(1, vec![1]) } else { comm.recv_any(&[0]).map(drop) }
-    });
+    refused(|comm| if comm.rank() == 0 { comm.send(1, vec![1]) } else { comm.recv_any(&[0]).map(drop) });
     refused(|comm| comm.start(1, |comm| comm.barrier()).finish(comm).0);
     refused(|comm| {
         comm.set_clock(3.0);
