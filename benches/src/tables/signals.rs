@@ -46,6 +46,9 @@ fn rows(model: Model) -> Vec<Row> {
 pub const CANDIDATES: [&str; 7] =
     ["gain", "delay", "cosine_10", "cosine_30", "loss_slope", "loss_to_dense", "relative_error"];
 
+/// Rows that are compared with each other: all, and those with a memory of any or of one kind.
+const GROUPS: [&str; 4] = ["all", "with a memory", "error feedback", "momentum correction"];
+
 /// One run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
@@ -178,7 +181,7 @@ struct Correlation {
     signal: &'static str,
     /// `pooled` is over ranks within each model and seed.
     model: String,
-    /// `with a memory` leaves out dense, and what forgets what it does not send.
+    /// One of the groups.
     rows: &'static str,
     runs: usize,
     spearman: f64,
@@ -191,8 +194,13 @@ struct Correlation {
 pub fn write(runs: &[Run], directory: &Path) -> Result<()> {
     write_csv(Some(&directory.join("signals-runs.csv")), runs)?;
     let mut all = Vec::new();
-    for rows in ["all", "with a memory"] {
-        let counts = |run: &&Run| rows == "all" || !(run.row == DENSE || run.row.ends_with("no memory"));
+    for rows in GROUPS {
+        let forgets = |run: &Run| run.row == DENSE || run.row.ends_with("no memory");
+        let counts = |run: &&Run| match rows {
+            "all" => true,
+            "with a memory" => !forgets(run),
+            memory => run.row.ends_with(memory),
+        };
         let runs: Vec<&Run> = runs.iter().filter(counts).collect();
         for signal in CANDIDATES {
             all.extend(of_signal(signal, rows, &runs));
@@ -223,7 +231,8 @@ fn of_signal(signal: &'static str, rows: &'static str, runs: &[&Run]) -> Vec<Cor
         |model: Model| seeds.iter().flat_map(|seed| ranked(&pairs(model.name(), Some(*seed)))).collect::<Vec<_>>();
     let each = Model::ALL.map(|model| (model.name(), within(model)));
     let pooled: Vec<_> = each.iter().flat_map(|(_, pairs)| pairs.clone()).collect();
-    each.iter().map(|(model, pairs)| line(model, pairs)).chain([line("pooled", &pooled)]).collect()
+    let some = |(_, pairs): &&(&str, Vec<(f64, f64)>)| pairs.len() > 1;
+    each.iter().filter(some).map(|(model, pairs)| line(model, pairs)).chain([line("pooled", &pooled)]).collect()
 }
 
 #[cfg(test)]
