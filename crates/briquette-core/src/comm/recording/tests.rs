@@ -119,3 +119,34 @@ fn what_is_sent_while_the_clock_is_held_is_not_recorded() {
     assert_eq!(comm.take_recording(), [Event::BeginStep, Event::Idle, Event::BeginStep]);
     assert_eq!(comm.take_recording(), []);
 }
+
+#[test]
+fn a_link_is_idle_after_work_outside_of_simulated_time() {
+    let network: Network = "100mbit,1ms".parse().unwrap();
+    let body = |mut comm: Session| {
+        comm.record();
+        comm.begin_step(0);
+        match comm.rank() {
+            // 8 ms, of which the next step does not wait for more than 3.
+            0 => comm.send(1, vec![0; 100_000])?,
+            1 => drop(comm.recv(0)?),
+            _ => {}
+        }
+        let clock = comm.hold_clock();
+        comm.set_clock(clock);
+        comm.begin_step(1);
+        match comm.rank() {
+            0 => comm.send(2, vec![0; 1000])?,
+            2 => drop(comm.recv(0)?),
+            _ => {}
+        }
+        Ok::<_, CommError>((comm.take_recording(), comm.now()))
+    };
+    let world = Simulated::world(3, network, COMPUTE);
+    let (recordings, expected): (Vec<_>, Vec<_>) = run_ranks(world, body).into_iter().map(Result::unwrap).unzip();
+    // Two steps of 3 ms, 1 ms of latency, 1000 bytes.
+    assert!((expected[2] - 0.00708).abs() < 1e-9, "{}", expected[2]);
+    let got = replay(&recordings, network, &COMPUTE).unwrap();
+    let expected: Vec<_> = expected.into_iter().map(|end| vec![end]).collect();
+    assert_near(&got.iter().map(|ends| vec![ends[1]]).collect::<Vec<_>>(), &expected, "of 3");
+}
