@@ -2,9 +2,11 @@
 
 pub mod backends;
 pub mod methods;
+pub mod observed;
 pub mod overhead;
 pub mod paired;
 pub mod ranks;
 pub mod raw;
+pub mod tables;
 pub mod trainer;
 pub mod vectors;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use briquette_examples::record::Summary;
@@ -40,6 +41,15 @@ pub fn finished(out: &Path, flags: &str) -> Option<Summary> {
     (whole && fs::read_to_string(out.join(FLAGS)).is_ok_and(|own| own == flags)).then_some(summary)
 }
 
+/// The day of a moment, `2026-11-22`.
+///
+/// # Errors
+/// For a moment that no calendar has.
+pub fn day(moment: SystemTime) -> Result<String> {
+    let text = humantime::format_rfc3339_seconds(moment).to_string();
+    Ok(text.split('T').next().context("a day")?.to_owned())
+}
+
 /// The processor's name and how many threads it runs at once, for committed results.
 pub fn machine() -> (String, usize) {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -51,6 +61,12 @@ pub fn machine() -> (String, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_has_a_day() {
+        let moment = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 365 + 5);
+        assert_eq!(day(moment).unwrap(), "1971-01-01");
+    }
 
     #[test]
     fn only_a_run_that_came_to_its_end_with_the_row_s_flags_counts() {

@@ -27,7 +27,8 @@ use crate::train::{Control, Refused};
 /// The settings of the run, which make it one.
 const CONFIG: &str = "config.toml";
 /// What else a run writes.
-const FILES: [&str; 4] = [METRICS, SUMMARY, GRADIENT, CHECKPOINTS];
+const FILES: [&str; 5] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS];
+pub(crate) const FRAMES: &str = "frames";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const GRADIENT: &str = "gradient.safetensors";

@@ -4,16 +4,17 @@ pub(crate) mod float;
 mod metrics;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::StepReport;
+use briquette::core::comm::Event;
 use briquette::core::{Layout, Slot};
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::metrics::keep_before;
-use crate::directory::{GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
+use crate::directory::{FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
 use crate::settings::Settings;
 use crate::spec::RecordSpec;
 use crate::task::Score;
@@ -231,6 +232,29 @@ pub const GIT_REVISION: &str = env!("BRIQUETTE_GIT_REVISION");
 
 /// The version of Burn this was built with.
 pub const BURN_VERSION: &str = env!("BRIQUETTE_BURN_VERSION");
+
+/// Writes what a rank sent and received.
+pub(crate) fn write_frames(out: &Path, rank: usize, frames: &[Event]) -> Result<()> {
+    let path = out.join(FRAMES).join(format!("rank-{rank}.json"));
+    let written = std::fs::create_dir_all(out.join(FRAMES)).and_then(|()| {
+        let text = serde_json::to_vec(frames).map_err(std::io::Error::other)?;
+        write_whole(&path, &text)
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What the ranks of a run sent and received, where it was recorded; in rank order.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn read_frames(out: &Path, ranks: usize) -> Result<Vec<Vec<Event>>> {
+    let read = |rank| {
+        let path = out.join(FRAMES).join(format!("rank-{rank}.json"));
+        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("in {}", path.display()))
+    };
+    (0..ranks).map(read).collect()
+}
 
 /// Writes a gradient to `gradient.safetensors`, tensor by tensor.
 ///

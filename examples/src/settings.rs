@@ -156,6 +156,8 @@ flags! {
     /// half the size
     #[arg(value_name = "STEP")]
     record_gradient: RecordSpec,
+    /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off
+    record_frames: Toggle,
     /// Epochs between evaluations on the test samples; the last epoch is always evaluated
     eval_every: u64 = 1,
     /// Use only the first N training samples

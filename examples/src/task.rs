@@ -1,14 +1,21 @@
 //! What a trainer trains: a model, training batches, and a score.
 
+use anyhow::{Context, Result, bail};
 use briquette::core::Key;
-use briquette_datasets::{Augment, ImageSet, Images, TextSet, Texts};
+use briquette::core::config::Config;
+use briquette::strategy::BuildStrategy;
+use briquette_datasets::{Augment, Download, ImageKind, ImageSet, ImageSource, Images, PIXELS};
+use briquette_datasets::{TextKind, TextSet, TextSource, Texts};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::check_samples;
 use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 use crate::record::float;
+use crate::settings::{AugmentSpec, Settings};
+use crate::train::Control;
 
 /// Where in a run a batch belongs.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +58,10 @@ pub trait Task: Sync {
     fn loss(&self, model: &Self::Model, indices: &[usize], place: Place, device: &Device) -> Tensor<1>;
     /// How an inference model does on some test samples.
     fn score(&self, model: &Self::Model, indices: &[usize], device: &Device) -> Score;
+    /// What a rank exchanges with: the settings as they are, unless an experiment puts something around them.
+    fn strategy(&self, config: Config, _rank: usize) -> impl BuildStrategy + 'static {
+        config
+    }
 }
 
 /// Images and a network for them.
@@ -64,6 +75,42 @@ pub struct ImageTask {
     pub augment: Option<Augment>,
     /// The run's key.
     pub key: Key,
+}
+
+impl ImageTask {
+    /// The dataset and the network of a run's settings.
+    ///
+    /// # Errors
+    /// An unknown dataset or model, or files that cannot be had.
+    pub fn load(settings: &Settings, control: &Control) -> Result<ImageTask> {
+        let kind = match settings.dataset.as_str() {
+            "cifar10" => ImageKind::Cifar10,
+            "cifar100" => ImageKind::Cifar100,
+            "generated" => ImageKind::Generated { classes: 10 },
+            other => bail!("unknown --dataset `{other}`; valid are: cifar10, cifar100, generated"),
+        };
+        let model = settings.model.parse().context("--model")?;
+        check_samples(settings, PIXELS as u64 + 1)?;
+        let source = ImageSource {
+            dir: settings.data.clone(),
+            train_limit: settings.train_limit,
+            test_limit: settings.test_limit,
+            seed: settings.seed,
+            download: Download { quiet: control.plain, ..Default::default() },
+            ..ImageSource::new(kind)
+        };
+        let images = source.load()?;
+        for note in &images.notes {
+            control.say(format_args!("note: {note}"));
+        }
+        control.say(format_args!("{} training and {} test images\n", images.train.len(), images.test.len()));
+        let augment = match settings.augment {
+            None | Some(AugmentSpec::None) => None,
+            Some(AugmentSpec::Flip) => Some(Augment::flip()),
+            Some(AugmentSpec::CropFlip) => Some(Augment::crop_and_flip()),
+        };
+        Ok(ImageTask { images, kind: model, augment, key: Key::new(settings.seed) })
+    }
 }
 
 fn image_batch(set: &ImageSet, indices: &[usize], augment: Option<(&Augment, Key)>, device: &Device) -> Batch<4> {
@@ -130,6 +177,41 @@ pub struct TextTask {
     pub config: TextConfig,
     /// The run's key.
     pub key: Key,
+}
+
+impl TextTask {
+    /// The dataset and the network of a run's settings.
+    ///
+    /// # Errors
+    /// An unknown dataset or model, or files that cannot be had.
+    pub fn load(settings: &Settings, control: &Control) -> Result<TextTask> {
+        let kind = match settings.dataset.as_str() {
+            "ag-news" => TextKind::AgNews,
+            "generated" => TextKind::Generated,
+            other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
+        };
+        if settings.augment.is_some() {
+            bail!("--augment is for images: omit it");
+        }
+        let model = settings.model.parse().context("--model")?;
+        // About forty words, as text and as numbers.
+        check_samples(settings, 500)?;
+        let source = TextSource {
+            dir: settings.data.clone(),
+            train_limit: settings.train_limit,
+            test_limit: settings.test_limit,
+            seed: settings.seed,
+            download: Download { quiet: control.plain, ..Default::default() },
+            ..TextSource::new(kind)
+        };
+        let texts = source.load()?;
+        for note in &texts.notes {
+            control.say(format_args!("note: {note}"));
+        }
+        control.say(format_args!("{} training and {} test texts\n", texts.train.len(), texts.test.len()));
+        let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
+        Ok(TextTask { texts, kind: model, config, key: Key::new(settings.seed) })
+    }
 }
 
 fn text_batch(set: &TextSet, indices: &[usize], device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {

@@ -2,11 +2,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use briquette::core::Key;
-use briquette_datasets::{TextKind, TextSource};
+use anyhow::Result;
 use briquette_examples::cli::{self, Cli};
-use briquette_examples::models::TextConfig;
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{OptimizerKind, Options, Settings};
 use briquette_examples::task::TextTask;
@@ -33,30 +30,5 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: &Settings, control: &Control) -> Result<Summary> {
-    let kind = match settings.dataset.as_str() {
-        "ag-news" => TextKind::AgNews,
-        "generated" => TextKind::Generated,
-        other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
-    };
-    if settings.augment.is_some() {
-        bail!("--augment is for images: omit it");
-    }
-    let model = settings.model.parse().context("--model")?;
-    // About forty words, as text and as numbers.
-    cli::check_samples(settings, 500)?;
-    let source = TextSource {
-        dir: settings.data.clone(),
-        train_limit: settings.train_limit,
-        test_limit: settings.test_limit,
-        seed: settings.seed,
-        download: briquette_datasets::Download { quiet: control.plain, ..Default::default() },
-        ..TextSource::new(kind)
-    };
-    let texts = source.load()?;
-    for note in &texts.notes {
-        control.say(format_args!("note: {note}"));
-    }
-    control.say(format_args!("{} training and {} test texts\n", texts.train.len(), texts.test.len()));
-    let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
-    train(settings, &TextTask { texts, kind: model, config, key: Key::new(settings.seed) }, control)
+    train(settings, &TextTask::load(settings, control)?, control)
 }

@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use briquette::core::Key;
-use briquette_datasets::{Augment, ImageKind, ImageSource, PIXELS};
+use anyhow::Result;
 use briquette_examples::cli::{self, Cli};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::record::Summary;
@@ -36,31 +34,5 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: &Settings, control: &Control) -> Result<Summary> {
-    let kind = match settings.dataset.as_str() {
-        "cifar10" => ImageKind::Cifar10,
-        "cifar100" => ImageKind::Cifar100,
-        "generated" => ImageKind::Generated { classes: 10 },
-        other => bail!("unknown --dataset `{other}`; valid are: cifar10, cifar100, generated"),
-    };
-    let model = settings.model.parse().context("--model")?;
-    cli::check_samples(settings, PIXELS as u64 + 1)?;
-    let source = ImageSource {
-        dir: settings.data.clone(),
-        train_limit: settings.train_limit,
-        test_limit: settings.test_limit,
-        seed: settings.seed,
-        download: briquette_datasets::Download { quiet: control.plain, ..Default::default() },
-        ..ImageSource::new(kind)
-    };
-    let images = source.load()?;
-    for note in &images.notes {
-        control.say(format_args!("note: {note}"));
-    }
-    control.say(format_args!("{} training and {} test images\n", images.train.len(), images.test.len()));
-    let augment = match settings.augment {
-        None | Some(AugmentSpec::None) => None,
-        Some(AugmentSpec::Flip) => Some(Augment::flip()),
-        Some(AugmentSpec::CropFlip) => Some(Augment::crop_and_flip()),
-    };
-    train(settings, &ImageTask { images, kind: model, augment, key: Key::new(settings.seed) }, control)
+    train(settings, &ImageTask::load(settings, control)?, control)
 }

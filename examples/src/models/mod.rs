@@ -2,7 +2,7 @@
 //!
 //! | kind | names | input | file |
 //! |---|---|---|---|
-//! | [`ImageModelKind`] | `resnet8` … `resnet101`, `vgg11`, `vgg16` | `[batch, 3, 32, 32]` | [`resnet`], [`vgg`] |
+//! | [`ImageModelKind`] | `resnet8` … `resnet101`, `vgg11`, `vgg11-slim`, `vgg16` | `[batch, 3, 32, 32]` | [`resnet`], [`vgg`] |
 //! | [`TextModelKind`] | `lstm`, `bilstm` | token ids `[batch, words]`, 0 = padding | [`text`], [`lstm`] |
 //!
 //! Every model is built from a [`Key`](briquette::core::Key): equal keys give equal initial weights on every

@@ -79,6 +79,7 @@ fn image_models_have_the_known_parameter_counts() {
         (ImageModelKind::ResNet50, 23_520_842),
         (ImageModelKind::ResNet101, 42_512_970),
         (ImageModelKind::Vgg11, 9_228_362),
+        (ImageModelKind::Vgg11Slim, 579_098),
         (ImageModelKind::Vgg16, 14_724_042),
     ];
     assert_eq!(counts.map(|(kind, _)| kind), ImageModelKind::ALL);

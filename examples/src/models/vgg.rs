@@ -22,6 +22,8 @@ use super::init;
 pub enum VggPlan {
     /// Configuration A: eight convolutions.
     Vgg11,
+    /// The same with a quarter of the channels: 16 times fewer parameters, for two cores.
+    Vgg11Slim,
     /// Configuration D: thirteen convolutions.
     Vgg16,
 }
@@ -30,17 +32,22 @@ impl VggPlan {
     /// Convolutions between two poolings.
     fn convolutions(self) -> [usize; 5] {
         match self {
-            Self::Vgg11 => [1, 1, 2, 2, 2],
+            Self::Vgg11 | Self::Vgg11Slim => [1, 1, 2, 2, 2],
             Self::Vgg16 => [2, 2, 3, 3, 3],
         }
     }
 
+    /// Channels of the convolutions between two poolings.
+    fn channels(self) -> [usize; 5] {
+        let channels = [64, 128, 256, 512, 512];
+        if self == Self::Vgg11Slim { channels.map(|count| count / 4) } else { channels }
+    }
+
     /// Builds the network with weights drawn from `key`.
     pub fn build(self, classes: usize, key: Key, device: &Device) -> Vgg {
-        const CHANNELS: [usize; 5] = [64, 128, 256, 512, 512];
         let mut input = 3;
         let mut stages = Vec::new();
-        for (count, output) in self.convolutions().into_iter().zip(CHANNELS) {
+        for (count, output) in self.convolutions().into_iter().zip(self.channels()) {
             let mut stage = Vec::new();
             for _ in 0..count {
                 stage.push(ConvNorm::new([input, output], 3, 1, device));

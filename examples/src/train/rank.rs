@@ -171,7 +171,7 @@ impl<T: Task> Rank<'_, T> {
 
     /// All ranks score their share of the test samples; outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
-        let clock = self.optim.synchronizer_mut().session().now();
+        let clock = self.optim.synchronizer_mut().session().hold_clock();
         // A copy: evaluating changes nothing of what each rank goes on with.
         let inference = self.optim.evaluation_copy(model(&self.model)?)?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
@@ -213,7 +213,7 @@ impl<T: Task> Rank<'_, T> {
 
     /// Bytes of all ranks together.
     fn agreed_totals(&mut self) -> Result<Totals> {
-        let clock = self.optim.synchronizer_mut().session().now();
+        let clock = self.optim.synchronizer_mut().session().hold_clock();
         let mine = &self.totals;
         // Exact up to 2⁵³ bytes.
         let mut sums = [mine.bytes_sent, mine.bytes_received, mine.bytes_dense].map(|b| b as f64);
@@ -240,6 +240,10 @@ impl<T: Task> Rank<'_, T> {
         self.bar.finish_and_clear();
         if self.rank == 0 {
             self.run.control.say(self.optim.summary());
+        }
+        if self.run.records_frames() && !interrupted {
+            let frames = self.optim.synchronizer_mut().session().take_recording();
+            crate::record::write_frames(&self.run.settings.out, self.rank, &frames)?;
         }
         let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();

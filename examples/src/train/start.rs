@@ -28,8 +28,9 @@ impl<T: Task> Run<'_, T> {
         let (settings, rank) = (self.settings, comm.rank());
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let config = settings.config(self.steps_per_epoch)?;
-        let mut optim = DistributedOptimizer::new(self.optimizer(), comm, config, settings.seed)
-            .with_local_weight_decay(settings.weight_decay);
+        let mut optim =
+            DistributedOptimizer::new(self.optimizer(), comm, self.task.strategy(config, rank), settings.seed)
+                .with_local_weight_decay(settings.weight_decay);
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
         if let Some(steps) = settings.rebroadcast {
@@ -39,6 +40,11 @@ impl<T: Task> Run<'_, T> {
         self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
         let (mut totals, mut from) = (Totals::default(), None);
+        if start.resumed && self.records_frames() {
+            bail!(Refused::new(
+                "--record-frames on: the frames before the run was resumed are lost; begin it anew with --overwrite"
+            ));
+        }
         if start.resumed {
             (model, totals) = self.resume(&mut optim, model, &start)?;
             // They are sums over ranks: one rank takes them along.
@@ -48,6 +54,9 @@ impl<T: Task> Run<'_, T> {
             from = Some(optim.synchronizer().step());
         }
         let files = self.open(&mut optim, directory, &start, from)?;
+        if self.records_frames() {
+            optim.synchronizer_mut().session().record();
+        }
         let bar = self.progress_bar(rank);
         let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
         let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
@@ -62,6 +71,10 @@ impl<T: Task> Run<'_, T> {
             sync.session().set_compress_seconds(seconds);
         }
         Ok(())
+    }
+
+    pub(super) fn records_frames(&self) -> bool {
+        self.settings.record_frames == Some(Toggle::On)
     }
 
     /// When every rank is ready, and before anything is written, rank 0 takes the directory and decides for all.

@@ -5,6 +5,7 @@ mod backends;
 #[path = "../common/mod.rs"]
 mod common;
 mod directory;
+mod frames;
 mod output;
 mod processes;
 mod resume;

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use super::group::Group;
+use super::recording::Event;
 use super::simulated::UnderWay;
 use super::time::JobStart;
 use super::{Call, Frame, Scope, Session, Transport};
@@ -106,6 +107,7 @@ impl Session {
         channel: usize,
         job: impl FnOnce(&mut Session) -> T + Send + 'static,
     ) -> Pending<T> {
+        self.note(Event::Unrepeatable);
         let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
         let channels = self.background.len();

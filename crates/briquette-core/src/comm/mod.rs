@@ -8,6 +8,7 @@
 //!
 //! - [`Local`]: the ranks are threads of this process.
 //! - [`Simulated`]: sessions over `Local` with a virtual clock and a link model: real ranks and real bytes.
+//! - [`replay`]: the simulated seconds of a session's recorded frames on any network.
 //! - [`Faulty`]: a test double around a transport that fails at a chosen call.
 
 mod arrivals;
@@ -20,6 +21,7 @@ mod local;
 mod network;
 mod places;
 mod pool;
+mod recording;
 mod ring;
 mod session;
 mod simulated;
@@ -36,6 +38,7 @@ pub use local::{Local, LocalBuilder, run_ranks};
 pub use network::Network;
 pub use places::Places;
 pub use pool::FramePool;
+pub use recording::{Event, replay};
 pub(crate) use ring::{Hop, Hops};
 pub use session::{Session, Spent};
 pub use simulated::{Compute, Simulated};

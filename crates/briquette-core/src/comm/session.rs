@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::CompressSeconds;
 use super::background::Background;
 use super::group::Group;
+use super::recording::{Event, Recorder};
 use super::time::Time;
 use super::{AbortCause, Call, Frame, FramePool, Network, Scope, Transport};
 use crate::CompressionFactor;
@@ -51,6 +52,7 @@ pub struct Session {
     busy: bool,
     spent: Spent,
     compress_seconds: Option<CompressSeconds>,
+    pub(super) recorder: Option<Recorder>,
 }
 
 /// When a session was used, on its clock.
@@ -83,6 +85,7 @@ impl Session {
             busy: false,
             spent: Spent::default(),
             compress_seconds: None,
+            recorder: None,
         }
     }
 
@@ -144,6 +147,7 @@ impl Session {
             let sent = comm.transport.send(to, frame, &mut comm.call);
             comm.keep_failure(sent)?;
             comm.traffic.sent += bytes as u64;
+            comm.note(Event::Sent(to, bytes));
             comm.take_turn()
         })
     }
@@ -156,6 +160,7 @@ impl Session {
         self.timed(|comm| {
             comm.begin_call(&[from])?;
             let from = [comm.number(from)];
+            comm.note(Event::Received(from[0]));
             comm.receive(&from).map(|(_, frame)| frame)
         })
     }
@@ -200,6 +205,7 @@ impl Session {
             let next = numbers.iter().position(|(number, _)| *number > comm.last_sender).unwrap_or(0);
             numbers.rotate_left(next);
             let (order, ranks): (Vec<_>, Vec<_>) = numbers.into_iter().unzip();
+            comm.note(Event::Unrepeatable);
             let sender = comm.first_of(&order)?;
             let (sender, frame) = comm.receive(sender.as_ref().map_or(&order, slice::from_ref))?;
             comm.last_sender = sender;
@@ -271,6 +277,7 @@ impl Session {
     /// outside of training is left out. Clocks that are not simulated ignore it.
     pub fn set_clock(&mut self, seconds: f64) {
         self.call.time.set(seconds);
+        self.note_set_clock();
     }
 
     /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
@@ -307,6 +314,7 @@ impl Session {
     pub fn begin_step(&mut self, step: u64) {
         self.call.scope = Scope { step, ..Scope::default() };
         self.call.time.begin_step();
+        self.note(Event::BeginStep);
         // A failure here poisons the session, and the next call reports it.
         drop(self.take_turn());
     }

@@ -99,13 +99,14 @@ impl DistributedOptimizer {
         self.finish_saving()?;
         let (begin, inner) = (Instant::now(), &self.inner);
         // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
-        let clock = self.sync.comm.now();
+        let clock = self.sync.comm.hold_clock();
         let blobs = self.sync.with_averages(module, |averaged, own| -> Result<Blobs, String> {
             let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
             let optimizer = inner.into_bytes().map_err(|e| e.to_string())?;
             Ok([("model", model), ("optimizer", optimizer)].into_iter().chain(own_blobs(own)).collect())
         })?;
         self.sync.comm.set_clock(clock);
+        let clock = self.sync.comm.hold_clock();
         let path = Series::steps(directory).path(self.sync.step);
         self.pending = Some(self.sync.begin_checkpoint((path, begin), blobs, notes, self.background));
         if self.background { self.sync.end_saving(clock) } else { self.finish_saving() }
@@ -130,7 +131,7 @@ impl DistributedOptimizer {
     /// As for [`save`](Self::save).
     pub fn finish_saving(&mut self) -> Result<(), Error> {
         let Some(pending) = self.pending.take() else { return Ok(()) };
-        let (clock, directory) = (self.sync.comm.now(), pending.path.parent().map(Path::to_owned));
+        let (clock, directory) = (self.sync.comm.hold_clock(), pending.path.parent().map(Path::to_owned));
         self.saved = self.sync.complete_checkpoint(pending)?;
         if let Some(directory) = directory.filter(|_| self.sync.rank() == 0) {
             remove_old(Series::steps(&directory), self.saved.step);

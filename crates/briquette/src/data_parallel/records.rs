@@ -63,7 +63,7 @@ impl Saving {
     ) -> Result<(), Error> {
         let Some(path) = self.path(epoch) else { return Ok(()) };
         let notes = BTreeMap::from([(EPOCH.to_owned(), epoch.to_string())]);
-        let clock = sync.session().now();
+        let clock = sync.session().hold_clock();
         sync.write_checkpoint(&path, blobs, &notes)?;
         sync.end_saving(clock)
     }

@@ -112,7 +112,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
             // What happens between epochs is not the next step's computing.
-            let clock = self.own.sync.session().now();
+            let clock = self.own.sync.session().hold_clock();
             self.validate(epoch)?;
             self.check()?;
             let decision = self.decide(epoch)?;

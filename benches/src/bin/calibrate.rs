@@ -1,0 +1,59 @@
+//! Codec seconds of every row of the tables, measured once and committed: parts of simulated seconds.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use briquette_benches::ranks::write_csv;
+use briquette_benches::tables::codecs::{exchange, layout, levels, measure};
+use briquette_benches::tables::results::Codec;
+use briquette_benches::tables::{Model, dq_sgd, gravac, never_slower};
+use briquette_benches::trainer::{day, machine};
+use clap::Parser;
+use clap::builder::TypedValueParser;
+
+/// Measures the codec seconds of every row of the tables
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Steps that count; the median is taken
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(30..).map(|n| n as usize))]
+    steps: usize,
+    /// Where they are written
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/codec-seconds.csv"))]
+    csv: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let ((machine, cores), date) = (machine(), day(SystemTime::now())?);
+    let mut codecs: Vec<Codec> = Vec::new();
+    for model in Model::ALL {
+        let layout = layout(model)?;
+        let tables = [never_slower::TABLE, dq_sgd::TABLE, gravac::TABLE];
+        let tables = tables.iter().filter(|table| table.models.contains(&model));
+        for row in tables.flat_map(|table| (table.rows)(model)) {
+            if codecs.iter().any(|codec| (codec.row.as_str(), codec.model.as_str()) == (&row.name, model.name())) {
+                continue;
+            }
+            for level in levels(&exchange(model, &row)?)? {
+                let reducer = format!("{} {}", level.feedback, level.reducer);
+                let (seconds, ratio) = measure(&level, &layout, cli.steps)?;
+                println!("{:10} {:36} {ratio:8.2}x {:8.3} ms", model.name(), row.name, 1e3 * seconds.all);
+                codecs.push(Codec {
+                    row: row.name.clone(),
+                    model: model.name().to_owned(),
+                    reducer,
+                    ratio,
+                    values: layout.len(),
+                    seconds: seconds.all,
+                    compress_seconds: seconds.compress,
+                    machine: machine.clone(),
+                    cores,
+                    date: date.clone(),
+                    command: format!("calibrate --steps {}", cli.steps),
+                });
+            }
+        }
+    }
+    write_csv(Some(&cli.csv), &codecs)
+}

@@ -1,0 +1,106 @@
+//! Tables of controllers beside static settings: trains what is not trained yet, and writes the CSVs.
+//!
+//! The trainers are run as they are: build them in release mode first.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use briquette_benches::tables::results::Codecs;
+use briquette_benches::tables::{self, Model, Table, dq_sgd, gravac, never_slower, rates, signals, summary, unstable};
+use clap::{Parser, ValueEnum};
+
+/// Trains the runs of a table, and writes its CSVs
+#[derive(Debug, Parser)]
+#[command(after_help = "Example:
+  tables signals --data datasets --seeds 1,2,3
+  tables never-slower --data datasets --tune && tables never-slower --data datasets --seeds 1,2,3")]
+struct Cli {
+    /// Which
+    table: Which,
+    /// Directory with cifar10/ and ag_news/
+    #[arg(long)]
+    data: PathBuf,
+    /// Seeds, the same in every row
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
+    seeds: Vec<u64>,
+    /// Only these models
+    #[arg(long, value_enum, value_delimiter = ',')]
+    models: Vec<Model>,
+    /// Only rows whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Leave out rows that must be run on every network
+    #[arg(long)]
+    replayed: bool,
+    /// Try the grid of learning rates instead, on a seed that is in no table, and write what came out beside the results
+    #[arg(long)]
+    tune: bool,
+    /// Runs at a time; each computes on one thread
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Where runs are kept
+    #[arg(long, default_value = "runs/tables")]
+    out: PathBuf,
+    /// Where CSVs are written
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
+    csv: PathBuf,
+    /// Run nothing, only write what is there
+    #[arg(long)]
+    report: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Which {
+    /// Which number of the first third of training foretells the accuracy lost
+    Signals,
+    /// Static levels and controllers on four networks
+    NeverSlower,
+    /// Mean bits and accuracy of quantizers
+    DqSgd,
+    /// Sparsifiers at fixed ratios, GraVAC over each, and Accordion
+    Gravac,
+    /// A large learning rate at 1000x, bare and guarded
+    Unstable,
+}
+
+impl Which {
+    fn table(self) -> Table {
+        match self {
+            Which::Signals => signals::TABLE,
+            Which::NeverSlower => never_slower::TABLE,
+            Which::DqSgd => dq_sgd::TABLE,
+            Which::Gravac => gravac::TABLE,
+            Which::Unstable => unstable::TABLE,
+        }
+    }
+
+    /// The row that speed-ups are to.
+    fn reference(self) -> &'static str {
+        if let Which::Gravac = self { "Top-k 10x" } else { tables::DENSE }
+    }
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let table = cli.table.table();
+    let models = if cli.models.is_empty() { Model::ALL.to_vec() } else { cli.models.clone() };
+    let mut jobs = if cli.tune { rates::jobs(&table, &cli.out, &models) } else { Vec::new() };
+    // Seed by seed, so that an early look compares all rows.
+    for &seed in cli.seeds.iter().filter(|_| !cli.tune) {
+        jobs.extend(table.jobs(&cli.out, &models, seed)?);
+    }
+    let counts = |job: &&tables::Job| job.row.name.contains(&cli.only) && !(cli.replayed && job.row.reads_seconds);
+    if !cli.report {
+        tables::run(jobs.iter().filter(counts).cloned().collect(), &cli.data, cli.jobs)?;
+    }
+    if cli.tune {
+        return rates::write(&jobs);
+    }
+    if let Which::Signals = cli.table {
+        return signals::write(&signals::runs(&jobs)?, &cli.csv);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/codec-seconds.csv");
+    let codecs = if path.exists() { Codecs::read(&path)? } else { Codecs::default() };
+    let runs = summary::runs(&table, &jobs, &codecs)?;
+    summary::write(&table, &runs, cli.table.reference(), &cli.csv)
+}

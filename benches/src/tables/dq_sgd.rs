@@ -1,0 +1,31 @@
+//! DQ-SGD's table: accuracy and mean bits of quantizers of fixed and of chosen widths.
+
+use super::{Model, Rates, Row, Table};
+
+/// Its rows, in our setting.
+pub const TABLE: Table = Table {
+    name: "dq-sgd",
+    trainer: None,
+    models: &[Model::ResNet8, Model::BiLstm],
+    rows,
+    networks: |_| vec!["unlimited"],
+    compute: "50ms",
+    rates: Rates::Tuned,
+};
+
+fn rows(_: Model) -> Vec<Row> {
+    let adaptive = |name: &str, controller: &str| {
+        Row::new(name, format!("--compressor qsgd:4 --feedback none --controller {controller}"))
+    };
+    vec![
+        Row::dense(),
+        Row::new("signSGD", "--compressor plain-sign --feedback none"),
+        Row::new("TernGrad", "--compressor terngrad --feedback none"),
+        Row::new("QSGD 4 bits", "--compressor qsgd:4 --feedback none"),
+        Row::new("QSGD 5 bits", "--compressor qsgd:5 --feedback none"),
+        Row::new("QSGD 6 bits", "--compressor qsgd:6 --feedback none"),
+        adaptive("AdaQS", "adaqs:2,max=8"),
+        adaptive("DQ-SGD 4", "dqsgd:4"),
+        adaptive("DQ-SGD 4.5", "dqsgd:4.5"),
+    ]
+}

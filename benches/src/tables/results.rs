@@ -1,0 +1,162 @@
+//! What a run left: accuracy, bytes, ratios, and seconds on any network.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use briquette::core::comm::{Compute, Network, replay};
+use briquette_examples::record::{StepRecord, Summary, read_frames};
+
+use super::{Job, Table};
+
+/// Ranks of every run.
+pub const RANKS: usize = 4;
+
+/// One run's results.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its last line.
+    pub summary: Summary,
+    /// Its steps.
+    pub steps: Vec<StepRecord>,
+    /// Steps done and test accuracy, of each evaluation.
+    pub evaluations: Vec<(usize, f64)>,
+}
+
+impl Outcome {
+    /// Of a run that came to its end.
+    ///
+    /// # Errors
+    /// When its files cannot be read.
+    pub fn read(job: &Job) -> Result<Option<Outcome>> {
+        let Some(summary) = job.finished() else { return Ok(None) };
+        let text = |name: &str| {
+            let path = job.directory.join(name);
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let steps = text("metrics.jsonl")?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let evaluations = text("log.txt")?.lines().filter_map(evaluation).collect();
+        Ok(Some(Outcome { summary, steps, evaluations }))
+    }
+
+    /// The ratios in force, and their shares of the steps: `1x 12 %, 10x 88 %`.
+    pub fn shares(&self) -> String {
+        let mut counts = BTreeMap::<u64, usize>::new();
+        self.ratios().for_each(|ratio| *counts.entry(ratio.to_bits()).or_default() += 1);
+        let share = |(ratio, count): (&u64, &usize)| {
+            let percent = 100.0 * *count as f64 / self.steps.len() as f64;
+            format!("{:.4}x {percent:.0} %", f64::from_bits(*ratio)).replace(".0000x", "x")
+        };
+        counts.iter().map(share).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The nominal ratio of each step.
+    pub fn ratios(&self) -> impl Iterator<Item = f64> {
+        self.steps.iter().map(|step| step.factor.unwrap_or(1.0))
+    }
+
+    /// Mean bits a value, by the nominal ratios.
+    pub fn bits(&self) -> f64 {
+        self.ratios().map(|ratio| 32.0 / ratio).sum::<f64>() / self.steps.len() as f64
+    }
+
+    /// Rank 0's simulated seconds at the end of every step: its own where it was run on a network, replayed elsewhere, with the
+    /// codec's mean seconds a step as part of the computing.
+    ///
+    /// # Errors
+    /// When its frames cannot be read, or replayed.
+    pub fn seconds(&self, table: &Table, job: &Job, network: &str, codec: f64) -> Result<Vec<f64>> {
+        if job.network.is_some() {
+            let seconds = |step: &StepRecord| step.simulated_seconds.context("a step without simulated seconds");
+            return self.steps.iter().map(seconds).collect();
+        }
+        let compute = table.compute.strip_suffix("ms").context("compute in ms")?.parse::<f64>()? * 1e-3 + codec;
+        let (frames, network) = (read_frames(&job.directory, RANKS)?, network.parse::<Network>()?);
+        let seconds = replay(&frames, network, &Compute::Fixed(Duration::from_secs_f64(compute)))?;
+        Ok(seconds.into_iter().next().unwrap_or_default())
+    }
+
+    /// Steps to the first evaluation that reaches this accuracy.
+    pub fn steps_to(&self, target: f64) -> Option<usize> {
+        self.evaluations.iter().find(|(_, accuracy)| *accuracy >= target).map(|(steps, _)| *steps)
+    }
+
+    /// Bytes of all ranks after these steps, by rank 0's.
+    pub fn bytes_to(&self, steps: usize) -> u64 {
+        RANKS as u64 * self.steps.iter().take(steps).map(|step| step.bytes_sent).sum::<u64>()
+    }
+}
+
+/// `epoch   1  step     78  test accuracy 0.4012  test loss …`
+fn evaluation(line: &str) -> Option<(usize, f64)> {
+    let mut words = line.strip_prefix("epoch ")?.split_whitespace();
+    let step = words.nth(2)?.parse().ok()?;
+    let accuracy = words.nth(2)?.parse().ok()?;
+    Some((step, accuracy))
+}
+
+/// Codec seconds of a step, measured once.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Codec {
+    /// The row that it is of.
+    pub row: String,
+    /// Its model.
+    pub model: String,
+    /// What it exchanges with, its memory included.
+    pub reducer: String,
+    /// The ratio.
+    pub ratio: f64,
+    /// The model's values.
+    pub values: usize,
+    /// Seconds of one rank's own in a step's exchange: encoding, decoding, adding.
+    pub seconds: f64,
+    /// Of these, outside of the session's calls.
+    pub compress_seconds: f64,
+    /// The processor.
+    pub machine: String,
+    /// Its threads.
+    pub cores: usize,
+    /// When.
+    pub date: String,
+    /// How.
+    pub command: String,
+}
+
+/// All that were measured.
+#[derive(Debug, Default)]
+pub struct Codecs(Vec<Codec>);
+
+impl Codecs {
+    /// As committed.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(path: &Path) -> Result<Codecs> {
+        let rows = csv::Reader::from_path(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Codecs(rows.into_deserialize().collect::<Result<_, _>>()?))
+    }
+
+    /// Mean seconds of a run's steps: at each the one of the measured ratio nearest to its own. Nothing for a row that was not measured.
+    pub fn mean(&self, job: &Job, outcome: &Outcome) -> Option<f64> {
+        let of_row = |codec: &&Codec| codec.row == job.row.name && codec.model == job.model.name();
+        let levels: Vec<_> = self.0.iter().filter(of_row).collect();
+        let distance = |codec: &Codec, ratio: f64| (codec.ratio / ratio).ln().abs();
+        let nearest = |ratio: f64| levels.iter().min_by(|a, b| distance(a, ratio).total_cmp(&distance(b, ratio)));
+        let seconds: Option<f64> = outcome.ratios().map(|ratio| Some(nearest(ratio)?.seconds)).sum();
+        Some(seconds? / outcome.steps.len() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evaluations_are_read_from_the_trainer_s_lines() {
+        let line = "epoch   2  step    156  test accuracy 0.5012  test loss 1.4  factor 10.0  wire factor 8.1";
+        assert_eq!(evaluation(line), Some((156, 0.5012)));
+        assert_eq!(evaluation("10000 training and 10000 test images"), None);
+    }
+}
