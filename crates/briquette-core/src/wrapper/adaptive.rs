@@ -245,6 +245,10 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         // Else it is the reducer's own: its knob may not reach what the controller asked for.
         if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
+            report.slots.iter_mut().for_each(|slot| slot.factor = None);
+        }
+        if report.with_state {
+            report.state = self.controller.describe();
         }
         report.reason.clone_from(&self.reason);
         report.measured = self.measured;

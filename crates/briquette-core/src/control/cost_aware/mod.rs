@@ -258,6 +258,19 @@ impl<K: Controller> Controller for CostAware<K> {
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
         Decision::all(self.levels[level], reason)
     }
+
+    fn describe(&self) -> Option<String> {
+        let level = self.levels[self.sent.unwrap_or(self.chosen)];
+        let own = match (self.to_time.len(), self.settings.samples) {
+            (0, _) if self.chosen == 0 => format!("holding {level}"),
+            (0, _) => format!("holding {level}, {} steps until a look at the next lower level", self.until_look),
+            (left, samples) => {
+                let measured = self.costs.samples().min(samples);
+                format!("timing {level}, {measured} of {samples} samples, at most {left} levels left")
+            }
+        };
+        super::both(own, self.limit.describe())
+    }
 }
 
 impl<K: Controller> Stateful for CostAware<K> {
