@@ -67,12 +67,13 @@ impl Report {
         self.gain.map(relative_error)
     }
 
+    /// The effective delay in steps, where there is a memory: see [`Waiting::delay`].
+    pub fn delay(&self) -> Option<f64> {
+        self.waiting.as_ref().and_then(Waiting::delay)
+    }
+
     /// Has a reducer of the slots `members` report of them alone; those that it names no factor of have its own.
-    pub(crate) fn narrowed(
-        &mut self,
-        members: impl Iterator<Item = usize> + Clone,
-        report: impl FnOnce(&mut Report),
-    ) {
+    pub(crate) fn narrowed(&mut self, members: impl Iterator<Item = usize> + Clone, report: impl FnOnce(&mut Report)) {
         let mut whole = std::mem::take(&mut self.slots);
         self.slots.extend(members.clone().filter_map(|member| whole.get(member)));
         report(self);
@@ -116,6 +117,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// `‖residual‖`, in the units of a gradient.
+    pub fn residual_norm(&self) -> f64 {
+        self.left.sqrt()
+    }
+
     /// The **effective delay** `‖residual‖ / ‖gradient‖`: how many steps' worth of gradient wait. 0 where all was sent; `None`
     /// where nothing entered, or numbers are not finite.
     ///
@@ -136,7 +142,7 @@ pub struct SlotReport {
     pub gain: f64,
     /// Values that were sent as something other than 0.
     pub kept: usize,
-    /// Its nominal factor, where slots have factors of their own; else [`Report::factor`] holds.
+    /// Its nominal factor in force, where that is known.
     pub factor: Option<CompressionFactor>,
     /// `‖residual‖²` of what stays behind of it, where there is a memory of what was not sent.
     pub left: Option<f64>,

@@ -245,7 +245,7 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         // Else it is the reducer's own: its knob may not reach what the controller asked for.
         if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
-            report.slots.iter_mut().for_each(|slot| slot.factor = None);
+            report.slots.iter_mut().for_each(|slot| slot.factor = report.factor);
         }
         if report.with_state {
             report.state = self.controller.describe();

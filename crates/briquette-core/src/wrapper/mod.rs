@@ -33,13 +33,7 @@ use crate::reduce::not_finite;
 
 /// What stays behind of `fed`, times `rate`: the difference to what was sent; the energy of each slot. A compressor may send more
 /// than it was given, so that this leaves the range of numbers.
-fn keep_unsent(
-    fed: &mut [f32],
-    sent: &[f32],
-    rate: f32,
-    slots: &[Slot],
-    rank: usize,
-) -> Result<Vec<f64>, ReduceError> {
+fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<Vec<f64>, ReduceError> {
     let keep = |slot: &Slot| math::keep_unsent(&mut fed[slot.range()], &sent[slot.range()], rate);
     let left: Vec<f64> = slots.iter().map(keep).collect();
     if left.iter().any(|energy| !energy.is_finite()) {
