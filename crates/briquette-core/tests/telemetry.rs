@@ -104,9 +104,12 @@ fn each_slot_has_the_factor_that_is_in_force_for_it() {
     let decided = "reducer = 'gather:topk:8x,per-slot=true'\nfeedback = 'error'\ndense_below = 0\n\
                    controller = 'accordion:2x,high=8x,interval=4,window=1,per_slot=true'";
     assert_eq!(factors(decided, 1), [Some(2.0); 3]);
-    // A world of buckets, one a slot.
-    let bucketed = factors(&format!("{decided}\nbucket_values = 1"), 1);
-    assert_eq!(bucketed, [Some(2.0); 3]);
+    // Some slots critical, others not; alone, and each slot in a bucket of its own.
+    let mixed = decided.replace("per_slot", "change=0.05,per_slot");
+    let steps: Vec<_> = (1..40).map(|steps| factors(&mixed, steps)).collect();
+    let both = |factors: &Vec<_>| [2.0, 8.0].iter().all(|factor| factors.contains(&Some(*factor)));
+    let at = steps.iter().position(both).unwrap_or_else(|| panic!("{steps:?}"));
+    assert_eq!(factors(&format!("{mixed}\nbucket_values = 1"), at as u64 + 1), steps[at]);
     // Dense for all, whatever the reducer would have sent.
     let falling = decided.replace("accordion:2x", "accordion:1x");
     let steps: Vec<_> = (1..40).map(|steps| factors(&falling, steps)).collect();
