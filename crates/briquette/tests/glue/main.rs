@@ -18,5 +18,6 @@ mod saving;
 mod seeded;
 mod skipped;
 mod strategies;
+mod telemetry;
 mod timing;
 mod worlds;
