@@ -96,7 +96,9 @@ fn measure<C: Case>(model: &'static str, case: C, arguments: &Arguments) -> Resu
     let mut file = File::create(directory.path().join("metrics.jsonl"))?;
     let endpoint = Endpoint::open(arguments.metrics_addr)?;
     let mut blocks: Vec<(Mode, Block)> = Vec::new();
-    (0..3).for_each(|_| drop(trained.step()));
+    (0..3).for_each(|_| {
+        trained.step();
+    });
     for _ in 0..arguments.blocks {
         for mode in Mode::ALL {
             blocks.push((mode, block(&mut trained, mode, arguments.steps, (&mut file, &endpoint))?));
