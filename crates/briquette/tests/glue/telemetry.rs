@@ -17,9 +17,11 @@ use crate::common::*;
 
 type Fields = BTreeMap<&'static str, String>;
 
-/// What a subscriber was given: spans by id, and events.
+type Spans = BTreeMap<u64, Fields>;
+
+/// What a subscriber was given: spans in their order, and events.
 #[derive(Debug, Clone, Default)]
-struct Seen(Arc<Mutex<(BTreeMap<u64, Fields>, Vec<Fields>)>>);
+struct Seen(Arc<Mutex<(Spans, Vec<Fields>)>>);
 
 struct Write<'a>(&'a mut Fields);
 
