@@ -169,6 +169,13 @@ impl<C: Case> Wrapped<C> {
     }
 }
 
+impl<C: Case> Wrapped<C> {
+    /// Its optimizer.
+    pub fn optimizer(&self) -> &DistributedOptimizer {
+        &self.optim
+    }
+}
+
 impl<C: Case> Steps for Wrapped<C> {
     fn step(&mut self) -> f32 {
         let model = self.model.take().expect("a step gives the model back");

@@ -38,7 +38,7 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Continue the run in this directory from its newest checkpoint. Its config.toml counts; only --epochs, --steps,
-    /// --data, --backend, --device, --rebroadcast, --eval-every, --checkpoint-every and --background-saving may be given anew (another backend rounds differently),
+    /// --data, --backend, --device, --rebroadcast, --eval-every, --checkpoint-every, --background-saving, --slots-every and --metrics-addr may be given anew (another backend rounds differently),
     /// and the number of steps may change under --schedule constant only: others are stretched over the run
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
@@ -207,7 +207,7 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
 
 /// What a run may take anew when it is continued: nothing that changes what a step computes, but for how a device rounds.
 /// (Where `epochs` and `steps` would, by way of the schedule, the checkpoint knows: see [`crate::train`].)
-const MAY_CHANGE: [&str; 9] = [
+const MAY_CHANGE: [&str; 11] = [
     "epochs",
     "steps",
     "data",
@@ -217,6 +217,8 @@ const MAY_CHANGE: [&str; 9] = [
     "eval-every",
     "checkpoint-every",
     "background-saving",
+    "slots-every",
+    "metrics-addr",
 ];
 
 fn refuse_changes(directory: &Path, saved: Settings, now: &Settings) -> Result<()> {

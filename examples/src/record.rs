@@ -13,6 +13,7 @@ use briquette::core::{Layout, Slot};
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
+pub use self::metrics::append;
 pub(crate) use self::metrics::keep_before;
 use crate::directory::{FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
 use crate::settings::Settings;
@@ -35,6 +36,13 @@ pub struct StepRecord {
     pub wire_factor: f64,
     #[serde(default, with = "float::option")]
     pub gain: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub relative_error: Option<f64>,
+    /// Steps' worth of gradient that wait in the residual, and its norm, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub delay: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub residual_norm: Option<f64>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     #[serde(with = "float")]
@@ -43,11 +51,18 @@ pub struct StepRecord {
     pub compress_seconds: f64,
     #[serde(with = "float")]
     pub exchange_seconds: f64,
-    /// Parts of the compress seconds: gradients from the device, the average to it.
+    /// Parts of the compress seconds: gradients from the device, the average to it, probing and encoding, decoding.
     #[serde(default, with = "float")]
     pub read_seconds: f64,
     #[serde(default, with = "float")]
     pub write_seconds: f64,
+    #[serde(default, with = "float")]
+    pub encode_seconds: f64,
+    #[serde(default, with = "float")]
+    pub decode_seconds: f64,
+    /// Part of the exchange seconds: in the step header, waiting for the slowest rank.
+    #[serde(default, with = "float")]
+    pub wait_seconds: f64,
     /// What the seconds above are.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
@@ -60,7 +75,10 @@ pub struct StepRecord {
     /// Why the controller changed the factor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Gain and bytes of every slot, at this interval of steps.
+    /// Where the controller stands, in words, where it has changed the factor and at the interval of the slots' table.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub state: Option<String>,
+    /// Every slot's part, at an interval of steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub slots: Vec<SlotRecord>,
 }
@@ -87,9 +105,21 @@ impl SecondsAre {
 pub struct SlotRecord {
     /// The slot's path.
     pub path: String,
+    /// Nominal factor, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub factor: Option<f64>,
     /// Share of its energy that was sent.
     #[serde(with = "float")]
     pub gain: f64,
+    /// What was not sent over what was to be, as norms.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub relative_error: Option<f64>,
+    /// Norm of what stays behind, where there is a memory of it.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub residual_norm: Option<f64>,
+    /// Values sent as something other than 0.
+    #[serde(default)]
+    pub kept: u64,
     /// Its share of the bytes sent, by values kept.
     pub bytes: u64,
 }
@@ -105,6 +135,9 @@ impl StepRecord {
             factor: report.exchange.factor.map(|f| f.get()),
             wire_factor: report.wire_factor(),
             gain: report.exchange.gain,
+            relative_error: report.exchange.relative_error(),
+            delay: report.exchange.delay(),
+            residual_norm: report.exchange.waiting.map(|waiting| waiting.residual_norm()),
             bytes_sent: report.traffic.sent,
             bytes_received: report.traffic.received,
             compute_seconds: report.compute_seconds,
@@ -112,22 +145,36 @@ impl StepRecord {
             exchange_seconds: report.exchange_seconds,
             read_seconds: report.read_seconds,
             write_seconds: report.write_seconds,
+            encode_seconds: report.encode_seconds(),
+            decode_seconds: report.decode_seconds(),
+            wait_seconds: report.wait_seconds,
             drift: report.drift,
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
             reason: report.exchange.reason.clone(),
+            state: None,
             slots: Vec::new(),
         }
     }
 
-    /// Adds what each slot kept.
+    /// Adds where the controller stands.
+    #[must_use]
+    pub fn with_state(self, state: Option<String>) -> StepRecord {
+        StepRecord { state, ..self }
+    }
+
+    /// Adds each slot's part.
     #[must_use]
     pub fn with_slots(mut self, report: &StepReport, layout: &Layout) -> StepRecord {
         let kept: usize = report.exchange.slots.iter().map(|s| s.kept).sum();
         self.slots = (layout.slots().iter().zip(&report.exchange.slots))
             .map(|(slot, part)| SlotRecord {
                 path: slot.path().to_owned(),
+                factor: part.factor.map(|factor| factor.get()),
                 gain: part.gain,
+                relative_error: Some(part.relative_error()),
+                residual_norm: part.left.map(f64::sqrt),
+                kept: part.kept as u64,
                 bytes: (report.traffic.sent as f64 * part.kept as f64 / kept.max(1) as f64) as u64,
             })
             .collect();

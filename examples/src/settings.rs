@@ -6,6 +6,7 @@
 
 mod exchange;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -158,6 +159,12 @@ flags! {
     record_gradient: RecordSpec,
     /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off
     record_frames: Toggle,
+    /// Steps between tables of every slot in metrics.jsonl, with the controller's state; 0 for none
+    #[arg(value_name = "N")]
+    slots_every: u64 = 50,
+    /// Serve the numbers of rank 0's last step to Prometheus here while training, such as 127.0.0.1:9000
+    #[arg(value_name = "IP:PORT")]
+    metrics_addr: SocketAddr,
     /// Epochs between evaluations on the test samples; the last epoch is always evaluated
     eval_every: u64 = 1,
     /// Use only the first N training samples

@@ -28,6 +28,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
 use crate::directory;
+use crate::endpoint::Endpoint;
 use crate::interrupt::Stage;
 use crate::output::Output;
 use crate::record::Summary;
@@ -101,8 +102,10 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     }
     let fingerprints = task.fingerprints();
     let begin = Instant::now();
-    let run = Run { settings, task, control, shards, key, steps_per_epoch, total, fingerprints, begin };
+    let mut run =
+        Run { settings, task, control, shards, key, steps_per_epoch, total, fingerprints, begin, endpoint: None };
     run.check_memory()?;
+    run.endpoint = run.open_endpoint()?;
     control.stage.join();
     if let Some(place) = &control.place {
         let comm = process(settings, place, control)?;
@@ -155,6 +158,8 @@ struct Run<'a, T: Task> {
     /// Of the training data and the test data.
     fingerprints: [String; 2],
     begin: Instant,
+    /// In the process of rank 0.
+    endpoint: Option<Endpoint>,
 }
 
 /// Address space of a thread's stack.
@@ -171,6 +176,12 @@ impl<T: Task> Run<'_, T> {
         let queues = ranks.pow(2) * 32;
         let needed = ranks * (STACK + 5 * 4 * values) + queues;
         Ok(memory::check(&format!("--ranks {ranks}: that many models of {values} values take at least"), needed)?)
+    }
+
+    /// Where rank 0's numbers are served, if they are to be.
+    fn open_endpoint(&self) -> Result<Option<Endpoint>> {
+        let is_rank_0 = self.control.place.as_ref().is_none_or(|place| place.rank == 0);
+        self.settings.metrics_addr.filter(|_| is_rank_0).map(Endpoint::open).transpose()
     }
 
     fn optimizer(&self) -> ModuleOptimizer {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use briquette_benches::overhead::{BILSTM, RESNET8, compare};
+use briquette_benches::trainer::machine;
 use clap::Parser;
 
 /// What a world of one costs over plain Burn: median step times, taken in turns, and their ratio
@@ -21,8 +22,10 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     if let Some(csv) = &mut csv {
-        csv.write_record(["model", "steps", "plain_seconds", "wrapped_seconds", "median_ratio"])?;
+        let columns = ["plain_seconds", "wrapped_seconds", "median_ratio", "machine", "cores", "command"];
+        csv.write_record(["model", "steps"].iter().chain(&columns))?;
     }
+    let ((cpu, cores), command) = (machine(), format!("overhead --steps {}", cli.steps));
     for name in ["resnet8", "bilstm"] {
         let (plain, wrapped, ratio) =
             if name == "resnet8" { compare(RESNET8, cli.steps) } else { compare(BILSTM, cli.steps) };
@@ -34,6 +37,9 @@ fn main() -> Result<()> {
                 &plain.to_string(),
                 &wrapped.to_string(),
                 &ratio.to_string(),
+                &cpu,
+                &cores.to_string(),
+                &command,
             ])?;
         }
     }

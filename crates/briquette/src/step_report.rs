@@ -1,5 +1,8 @@
 //! What one step's exchange did.
 
+#[cfg(feature = "metrics")]
+mod facade;
+
 use briquette_core::Traffic;
 use briquette_core::report::Report;
 
@@ -12,7 +15,7 @@ pub struct StepReport {
     pub loss: Option<f64>,
     /// Samples of all ranks together.
     pub samples: u64,
-    /// Factor, gain, reason, gains per slot.
+    /// Nominal ratio, gain, reason, what waits, and the same of each slot.
     pub exchange: Report,
     /// Bytes this rank moved, step header included.
     pub traffic: Traffic,
@@ -28,6 +31,8 @@ pub struct StepReport {
     pub write_seconds: f64,
     /// Seconds in communication, this rank's: step header and waiting for the slowest rank included.
     pub exchange_seconds: f64,
+    /// Of these, seconds in the step header, where ranks wait for the slowest one; 0 at a step that agrees on none.
+    pub wait_seconds: f64,
     /// The session's clock when the step's exchange ended, or would have begun where nothing was due.
     pub clock: f64,
     /// How far ranks had drifted apart, where parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any
@@ -39,5 +44,20 @@ impl StepReport {
     /// Dense bytes over bytes really sent, headers included; 1 in a world of one.
     pub fn wire_factor(&self) -> f64 {
         if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
+    }
+
+    /// Of the compress seconds, those of probing and encoding before anything was sent.
+    pub fn encode_seconds(&self) -> f64 {
+        self.exchange.seconds.unwrap_or_default().encode
+    }
+
+    /// Of the compress seconds, those of decoding; under buckets, of encoding all but the first one too.
+    pub fn decode_seconds(&self) -> f64 {
+        self.exchange.seconds.unwrap_or_default().decode()
+    }
+
+    /// All of the step: computing, compressing, communicating.
+    pub fn seconds(&self) -> f64 {
+        self.compute_seconds + self.compress_seconds + self.exchange_seconds
     }
 }

@@ -6,6 +6,7 @@ mod join;
 mod mixed;
 mod recorded;
 mod timing;
+mod trace;
 
 use briquette_core::comm::{Session, all_reduce_traffic};
 use briquette_core::reduce::{AgreedStep, LastExchange};
@@ -58,6 +59,8 @@ pub struct Synchronizer {
     /// What was left open in the configuration, as it was decided.
     feedback: Option<String>,
     tally: Tally,
+    /// The step that is being taken, from `sync_gradients` to the end of `sync_parameters`.
+    span: tracing::Span,
 }
 
 /// What joining establishes.
@@ -118,6 +121,7 @@ impl Synchronizer {
             momenta: Momenta::Keep,
             feedback: None,
             tally: Tally::default(),
+            span: tracing::Span::none(),
         }
     }
 
@@ -215,6 +219,7 @@ impl Synchronizer {
         if self.open {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
+        let _step = self.begin_span();
         let grads = if plan.gradients {
             let settled = flat::settle(module);
             self.begin();
@@ -308,6 +313,7 @@ impl Synchronizer {
             compute_seconds: agreed_step.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
             exchange_seconds: self.start.header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
+            wait_seconds: self.start.header_seconds,
             exchange,
             ..first_half
         };
@@ -328,6 +334,7 @@ impl Synchronizer {
             return Err((module, self.order("sync_parameters", "sync_gradients")));
         }
         self.momenta = Momenta::Keep;
+        let _step = self.span.clone().entered();
         let module = if plan.parameters {
             self.exchange_parameters(module)?
         } else if plan.gradients {
@@ -337,6 +344,7 @@ impl Synchronizer {
             module
         };
         self.tally.add(&self.report);
+        self.end_span();
         self.step += 1;
         self.computing();
         Ok(module)

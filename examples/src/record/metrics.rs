@@ -120,8 +120,11 @@ pub(crate) fn keep_before(path: &Path, from: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Appends a record.
-pub(super) fn append(file: &mut File, record: &StepRecord) -> io::Result<()> {
+/// Appends a record, as a run does to `metrics.jsonl`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn append(file: &mut File, record: &StepRecord) -> io::Result<()> {
     file.write_all(line(record)?.as_bytes())
 }
 

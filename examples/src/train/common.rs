@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::settings::Settings;
 
 /// Settings that each rank may have its own of: they change no bits but for how a device rounds, or are rank 0's alone.
-const OF_A_RANK: [&str; 7] = ["data", "out", "backend", "device", "threads", "record-gradient", "record-frames"];
+const OF_A_RANK: [&str; 9] =
+    ["data", "out", "backend", "device", "threads", "record-gradient", "record-frames", "slots-every", "metrics-addr"];
 
 /// Settings that the library compares as its configuration, and those in place of which `former` is.
 const NOT_FLAGS: [&str; 3] = ["config", "controller", "former"];

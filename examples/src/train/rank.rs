@@ -16,9 +16,6 @@ use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::task::{Place, Score, Task};
 
-/// Steps between records with gain and bytes per slot.
-const SLOTS_EVERY: u64 = 50;
-
 fn model<M>(model: &Option<M>) -> Result<&M> {
     model.as_ref().context("the model was lost with an earlier error")
 }
@@ -162,9 +159,15 @@ impl<T: Task> Rank<'_, T> {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
         let Some(files) = &mut self.files else { return Ok(()) };
+        self.run.endpoint.iter().for_each(|endpoint| endpoint.record(report));
+        let (sync, every) = (self.optim.synchronizer(), self.run.settings.slots_every);
         let mut record = StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings));
-        if report.step.is_multiple_of(SLOTS_EVERY) {
-            record = record.with_slots(report, self.optim.synchronizer().layout()?);
+        let has_slots = every > 0 && report.step.is_multiple_of(every);
+        if has_slots || record.reason.is_some() {
+            record = record.with_state(sync.controller_state());
+        }
+        if has_slots {
+            record = record.with_slots(report, sync.layout()?);
         }
         files.step(&record)
     }

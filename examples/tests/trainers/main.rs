@@ -10,6 +10,7 @@ mod output;
 mod processes;
 mod resume;
 mod settings;
+mod telemetry;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +45,8 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
         "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds read_seconds write_seconds seconds_are simulated_seconds crc32",
+         exchange_seconds read_seconds write_seconds encode_seconds decode_seconds wait_seconds relative_error delay residual_norm \
+         seconds_are simulated_seconds crc32",
     );
     let metrics = runs.text("run", "metrics.jsonl");
     for (number, line) in metrics.lines().enumerate() {

@@ -179,6 +179,11 @@ impl Controller for Raiser {
         });
         Decision::all(CompressionFactor::of_bits(self.bits), reason)
     }
+
+    fn describe(&self) -> Option<String> {
+        let Raiser { bits, next, highest, .. } = self;
+        Some(format!("{bits} bits a value, next look at step {next}, highest mean-to-deviation ratio {highest:.2e}"))
+    }
 }
 
 #[cfg(test)]

@@ -227,6 +227,10 @@ impl Controller for Chooser {
         }
         Decision { levels: Levels::PerSlot(&self.chosen), reason }
     }
+
+    fn describe(&self) -> Option<String> {
+        Some(format!("{} slots chosen for, next choice at step {}", self.chosen.len(), self.next))
+    }
 }
 
 #[cfg(test)]

@@ -150,6 +150,17 @@ pub trait Controller: Stateful + Send {
 
     /// A controller around this one sends `levels` instead of what was just decided, never more.
     fn overruled(&mut self, _levels: Levels<'_>) {}
+
+    /// What it does now, in words, for people: made when it is asked for, and never decided from. `None` where there is nothing to
+    /// add to what it decided.
+    fn describe(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The words of a controller and of the one inside it.
+fn both(own: String, inner: Option<String>) -> Option<String> {
+    Some([Some(own), inner].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
 impl<C: Controller + ?Sized> Controller for Box<C> {
@@ -170,5 +181,8 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     }
     fn overruled(&mut self, levels: Levels<'_>) {
         (**self).overruled(levels);
+    }
+    fn describe(&self) -> Option<String> {
+        (**self).describe()
     }
 }

@@ -323,6 +323,9 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
 
     fn report(&self, report: &mut Report) {
         report.factor = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
+        if self.setting.factors.len() > 1 {
+            report.slots.iter_mut().zip(&self.setting.factors).for_each(|(slot, factor)| slot.factor = Some(*factor));
+        }
     }
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {

@@ -246,6 +246,10 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
             report.carrier = None;
+            report.slots.iter_mut().for_each(|slot| slot.factor = report.factor);
+        }
+        if report.with_state {
+            report.state = self.controller.describe();
         }
         report.reason.clone_from(&self.reason);
         report.measured = self.measured;

@@ -81,14 +81,15 @@ impl<R: Reducer> Bucketed<R> {
         self
     }
 
-    /// The nominal ratio of all values together, the first bucket's being `first`.
-    fn factor(&self, first: Option<CompressionFactor>) -> Option<CompressionFactor> {
-        let (mut sent, mut is_first) = (0.0, true);
+    /// The nominal ratio of all values together, the first bucket's being the report's, which gets each slot's.
+    fn factor(&self, report: &mut Report) -> Option<CompressionFactor> {
+        let (mut sent, mut is_first, mut slots) = (0.0, true, 0..0);
+        let first = report.factor;
         for bucket in &self.buckets {
-            let mut part = Report::default();
-            bucket.reducer.report(&mut part);
+            slots = slots.end..slots.end + bucket.slots.len();
+            let part = report.part(slots.clone(), |part| bucket.reducer.report(part));
             is_first &= part.factor == first;
-            sent += bucket.range.len() as f64 / part.factor?.get();
+            sent += part.factor.map_or(f64::NAN, |factor| bucket.range.len() as f64 / factor.get());
         }
         if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
     }
@@ -151,9 +152,9 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
 
     fn report(&self, report: &mut Report) {
         let Some(first) = self.buckets.first() else { return };
-        first.reducer.report(report);
+        report.narrowed(0..first.slots.len(), |report| first.reducer.report(report));
         report.measured = Measured::default();
-        report.factor = self.factor(report.factor);
+        report.factor = self.factor(report);
     }
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {

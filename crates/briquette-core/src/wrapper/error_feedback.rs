@@ -71,13 +71,15 @@ pub struct ErrorFeedback<R> {
     energies: Vec<f64>,
     kept: Vec<Kept>,
     waiting: Waiting,
+    /// Of each slot: what waits, in the units of a gradient.
+    left: Vec<f64>,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Around any reducer that reports what it sent.
     pub fn new(inner: R) -> Self {
-        let (residual, sent, energies, kept) = (Staged::default(), Vec::new(), Vec::new(), Vec::new());
-        ErrorFeedback { inner, inside: false, residual, sent, energies, kept, waiting: Waiting::default() }
+        let (residual, sent, energies, kept, left) = (Staged::default(), vec![], vec![], vec![], vec![]);
+        ErrorFeedback { inner, inside: false, residual, sent, energies, kept, waiting: Waiting::default(), left }
     }
 
     /// With the memory inside the learning rate. Rounds must then tell the rate, see
@@ -132,7 +134,9 @@ impl<R: Reducer> ErrorFeedback<R> {
         kept.clear();
         kept.resize(slots.len(), Kept::default());
         let finite = self.inner.take_off(&mut Unsent { slots, vector, energies, kept });
-        self.waiting.left = energies.iter().zip(kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)).sum();
+        self.left.clear();
+        self.left.extend(energies.iter().zip(kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
+        self.waiting.left = self.left.iter().sum();
         if rate == 0.0 || (rate == 1.0 && finite) {
             return Ok(());
         }
@@ -186,7 +190,9 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         if by_messages {
             self.take_off(slots, rate, rank)?;
         } else if rate != 0.0 {
-            self.waiting.left = keep_unsent(fed, &self.sent, rate, slots, rank)? / f64::from(rate).powi(2);
+            self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
+            self.left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
+            self.waiting.left = self.left.iter().sum();
         }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
@@ -198,8 +204,8 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
     }
 
     fn report(&self, report: &mut Report) {
-        report.waiting = Some(self.waiting);
         self.inner.report(report);
+        report.put_waiting(self.waiting, &self.left);
     }
 }
 

@@ -185,10 +185,13 @@ impl Reducer for Grouped {
         groups.filter(|group| !group.members.is_empty()).fold(true, |finite, group| group.take_off(unsent) & finite)
     }
 
-    /// What the main group reports; nothing when it has no slots.
+    /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.
     fn report(&self, report: &mut Report) {
+        for group in &self.others {
+            report.part(group.members.iter().copied(), |part| group.reducer.report(part));
+        }
         if !self.main.members.is_empty() {
-            self.main.reducer.report(report);
+            report.narrowed(self.main.members.iter().copied(), |report| self.main.reducer.report(report));
         }
     }
 }

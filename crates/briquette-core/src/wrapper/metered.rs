@@ -113,7 +113,11 @@ impl<R: Reducer> Reducer for Metered<R> {
         self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
         if !self.gains {
             self.slots.clear();
-            self.slots.extend(slots.iter().map(|slot| SlotReport { gain: 1.0, kept: slot.len() }));
+            self.slots.extend(slots.iter().map(|slot| SlotReport {
+                gain: 1.0,
+                kept: slot.len(),
+                ..SlotReport::default()
+            }));
         } else if let Some(sent) = sent {
             let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
             self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
@@ -151,7 +155,7 @@ fn summarize(parts: impl Iterator<Item = (f64, f64, usize)>, slots: &mut Vec<Slo
     slots.clear();
     let (mut total, mut sum) = (0.0, 0.0);
     for (energy, kept, values) in parts {
-        slots.push(SlotReport { gain: gain(kept, energy), kept: values });
+        slots.push(SlotReport { gain: gain(kept, energy), kept: values, ..SlotReport::default() });
         total += energy;
         sum += kept;
     }

@@ -35,14 +35,15 @@ use crate::error::ReduceError;
 use crate::math;
 use crate::reduce::not_finite;
 
-/// What stays behind of `fed`, times `rate`: the difference to what was sent; its energy. A compressor may send more than it was
-/// given, so that this leaves the range of numbers.
-fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<f64, ReduceError> {
-    let energy = math::keep_unsent(fed, sent, rate);
-    if !energy.is_finite() {
+/// What stays behind of `fed`, times `rate`: the difference to what was sent; the energy of each slot. A compressor may send more
+/// than it was given, so that this leaves the range of numbers.
+fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<Vec<f64>, ReduceError> {
+    let keep = |slot: &Slot| math::keep_unsent(&mut fed[slot.range()], &sent[slot.range()], rate);
+    let left: Vec<f64> = slots.iter().map(keep).collect();
+    if left.iter().any(|energy| !energy.is_finite()) {
         check_finite(fed, 1.0, slots, rank)?;
     }
-    Ok(energy)
+    Ok(left)
 }
 
 /// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have

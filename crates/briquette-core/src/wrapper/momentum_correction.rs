@@ -96,6 +96,8 @@ pub struct MomentumCorrection<R> {
     pending: Staged<Vec<f32>>,
     sent: Vec<f32>,
     waiting: Waiting,
+    /// Of each slot: what waits.
+    left: Vec<f64>,
 }
 
 impl<R: Reducer> MomentumCorrection<R> {
@@ -106,7 +108,8 @@ impl<R: Reducer> MomentumCorrection<R> {
     pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
         settings.check()?;
         let (velocity, pending) = (Staged::default(), Staged::default());
-        Ok(MomentumCorrection { inner, settings, velocity, pending, sent: Vec::new(), waiting: Waiting::default() })
+        let (sent, waiting, left) = (Vec::new(), Waiting::default(), Vec::new());
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, waiting, left })
     }
 
     /// What this rank wanted to send and did not (the paper's `v`); empty before the first exchange.
@@ -194,7 +197,8 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         check_finite(pending, 1.0, slots, comm.rank())?;
         let inner = Round { key, slots, agreed_step, input: pending, average, sent: Some(&mut self.sent) };
         let exchanged = self.inner.reduce(inner, comm)?;
-        self.waiting.left = keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
+        self.left = keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
+        self.waiting.left = self.left.iter().sum();
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
@@ -211,8 +215,8 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
     }
 
     fn report(&self, report: &mut Report) {
-        report.waiting = Some(self.waiting);
         self.inner.report(report);
+        report.put_waiting(self.waiting, &self.left);
     }
 }
 

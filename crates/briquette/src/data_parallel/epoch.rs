@@ -181,8 +181,9 @@ impl<M: LearnerModel> Run<M> {
         let now = sync.session().traffic();
         let Traffic { sent, received } = now - ledger.before;
         let exchange = &sync.report().exchange;
-        let factor = exchange.factor.map(|factor| factor.get());
-        self.metrics.push(Reading { iteration, factor, gain: exchange.gain, dense: ledger.dense, sent, received });
+        let (factor, relative_error) = (exchange.factor.map(|factor| factor.get()), exchange.relative_error());
+        let (gain, delay, dense) = (exchange.gain, exchange.delay(), ledger.dense);
+        self.metrics.push(Reading { iteration, factor, gain, relative_error, delay, dense, sent, received });
         *ledger = Ledger { before: now, dense: 0 };
         Ok(())
     }

@@ -16,6 +16,8 @@ pub(super) struct Reading {
     pub(super) iteration: usize,
     pub(super) factor: Option<f64>,
     pub(super) gain: Option<f64>,
+    pub(super) relative_error: Option<f64>,
+    pub(super) delay: Option<f64>,
     /// Bytes the dense ring would have sent.
     pub(super) dense: u64,
     pub(super) sent: u64,
@@ -35,33 +37,43 @@ pub struct ExchangeMetrics {
 impl ExchangeMetrics {
     /// The nominal compression factor in force, where the configuration has one that is decided; 1 when dense.
     pub fn factor(&self) -> ExchangeMetric {
-        self.metric("Compression Factor", None, |r| r.factor.map(|factor| (factor, 1)))
+        self.metric("Compression Factor", Unit::Ratio, |r| r.factor.map(|factor| (factor, 1)))
     }
 
     /// Share of this rank's vector (with its residual) that was sent, where the configuration measures it.
     pub fn gain(&self) -> ExchangeMetric {
-        self.metric("Gain", None, |r| r.gain.map(|gain| (gain, 1)))
+        self.metric("Gain", Unit::Ratio, |r| r.gain.map(|gain| (gain, 1)))
     }
 
-    /// Dense bytes over bytes really sent, step headers and the batch count included; over an epoch, the ratio of sums.
+    /// `‖x − sent‖ / ‖x‖` of this rank's vector (with its residual), where the configuration measures it.
+    pub fn relative_error(&self) -> ExchangeMetric {
+        self.metric("Relative Error", Unit::Lost, |r| r.relative_error.map(|error| (error, 1)))
+    }
+
+    /// The effective delay: how many steps' worth of gradient wait in this rank's residual, where there is one.
+    pub fn delay(&self) -> ExchangeMetric {
+        self.metric("Delay", Unit::Of("steps"), |r| r.delay.map(|delay| (delay, 1)))
+    }
+
+    /// The measured ratio: dense bytes over bytes really sent, step headers and the batch count included; over an epoch, the ratio of sums.
     pub fn wire_factor(&self) -> ExchangeMetric {
         // The mean of ratios, weighted by their denominators, is the ratio of sums.
-        self.metric("Wire Factor", None, |r| {
+        self.metric("Wire Factor", Unit::Ratio, |r| {
             Some(if r.sent == 0 { (1.0, 1) } else { (r.dense as f64 / r.sent as f64, r.sent as usize) })
         })
     }
 
     /// Bytes this rank wrote since the step before, everything included.
     pub fn sent(&self) -> ExchangeMetric {
-        self.metric("Bytes Sent", Some("B"), |r| Some((r.sent as f64, 1)))
+        self.metric("Bytes Sent", Unit::Of("B"), |r| Some((r.sent as f64, 1)))
     }
 
     /// Bytes this rank read since the step before, everything included.
     pub fn received(&self) -> ExchangeMetric {
-        self.metric("Bytes Received", Some("B"), |r| Some((r.received as f64, 1)))
+        self.metric("Bytes Received", Unit::Of("B"), |r| Some((r.received as f64, 1)))
     }
 
-    fn metric(&self, name: &str, unit: Option<&'static str>, value: Value) -> ExchangeMetric {
+    fn metric(&self, name: &str, unit: Unit, value: Value) -> ExchangeMetric {
         let name = Arc::new(name.to_owned());
         ExchangeMetric {
             source: self.clone(),
@@ -98,12 +110,32 @@ impl ExchangeMetrics {
 /// A number and what it weighs in the epoch's mean.
 type Value = fn(&Reading) -> Option<(f64, usize)>;
 
+/// What a number is.
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    /// A share or a ratio: better when it is higher.
+    Ratio,
+    /// A share that is lost.
+    Lost,
+    /// A cost.
+    Of(&'static str),
+}
+
+impl Unit {
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Unit::Ratio | Unit::Lost => None,
+            Unit::Of(unit) => Some(unit),
+        }
+    }
+}
+
 /// One of the [`ExchangeMetrics`]. Batches without an exchange, or without this number, have no value.
 #[derive(Clone)]
 pub struct ExchangeMetric {
     source: ExchangeMetrics,
     name: MetricName,
-    unit: Option<&'static str>,
+    unit: Unit,
     value: Value,
     state: NumericMetricState,
     seen: Seen,
@@ -125,7 +157,7 @@ impl std::fmt::Debug for ExchangeMetric {
 impl ExchangeMetric {
     fn format(&self) -> FormatOptions {
         let format = FormatOptions::new(self.name.clone()).precision(2);
-        match self.unit {
+        match self.unit.name() {
             Some(unit) => format.unit(unit),
             None => format,
         }
@@ -140,15 +172,15 @@ impl Metric for ExchangeMetric {
     }
 
     fn attributes(&self) -> MetricAttributes {
-        let higher_is_better = self.unit.is_none();
-        NumericAttributes { unit: self.unit.map(str::to_owned), higher_is_better }.into()
+        let higher_is_better = matches!(self.unit, Unit::Ratio);
+        NumericAttributes { unit: self.unit.name().map(str::to_owned), higher_is_better }.into()
     }
 
     fn update(&mut self, _item: &(), metadata: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
         let reading = metadata.iteration.and_then(|iteration| self.source.of(iteration));
         let value = reading.as_ref().and_then(self.value);
         self.seen.batch = value.is_some();
-        let Some((value, weight)) = value else { return Ok(SerializedEntry::not_available(self.unit)) };
+        let Some((value, weight)) = value else { return Ok(SerializedEntry::not_available(self.unit.name())) };
         self.seen.epoch = true;
         self.state.update(value, weight);
         Ok(self.state.compute_update(self.format()))
@@ -156,7 +188,7 @@ impl Metric for ExchangeMetric {
 
     fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
         if !self.seen.epoch {
-            return Ok(SerializedEntry::not_available(self.unit));
+            return Ok(SerializedEntry::not_available(self.unit.name()));
         }
         Ok(self.state.compute_final(self.format()))
     }
@@ -193,19 +225,30 @@ pub(super) fn loss_of<O: Adaptor<LossInput>>(output: &O) -> Result<f64, TensorRe
 mod tests {
     use super::*;
 
+    fn higher_is_better(attributes: MetricAttributes) -> bool {
+        matches!(attributes, MetricAttributes::Numeric(numeric) if numeric.higher_is_better)
+    }
+
     #[test]
     fn a_metric_shows_the_reading_of_its_own_batch() {
         let metrics = ExchangeMetrics::default();
         for iteration in 1..=3 {
             let sent = 10 * iteration as u64;
-            metrics.push(Reading { iteration, sent, dense: 60, factor: None, ..Reading::default() });
+            let delay = (iteration > 1).then_some(iteration as f64);
+            metrics.push(Reading { iteration, sent, dense: 60, delay, ..Reading::default() });
         }
         let at = |iteration| MetricMetadata {
             progress: burn::data::dataloader::Progress::new(0, 0, None),
             iteration: Some(iteration),
             lr: None,
         };
-        let (mut wire, mut factor) = (metrics.wire_factor(), metrics.factor());
+        let (mut wire, mut factor, mut delay) = (metrics.wire_factor(), metrics.factor(), metrics.delay());
+        assert!(delay.update(&(), &at(1)).unwrap().is_not_available());
+        delay.update(&(), &at(3)).unwrap();
+        assert_eq!(delay.value().unwrap().current(), 3.0);
+        let better =
+            [wire.attributes(), delay.attributes(), metrics.relative_error().attributes()].map(higher_is_better);
+        assert_eq!(better, [true, false, false]);
         wire.update(&(), &at(1)).unwrap();
         assert_eq!(wire.value().unwrap().current(), 6.0);
         wire.update(&(), &at(2)).unwrap();

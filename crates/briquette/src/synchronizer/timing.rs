@@ -91,6 +91,9 @@ impl Synchronizer {
             Err(Error::Sync(error)) if error.is_everyones() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
+        if let Err(error) = &result {
+            tracing::debug!(step = self.step, rank = self.comm.rank(), %error, "the step failed");
+        }
         result.map_err(|error| match error {
             Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step)),
             error => error,

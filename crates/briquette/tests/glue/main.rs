@@ -19,5 +19,6 @@ mod saving;
 mod seeded;
 mod skipped;
 mod strategies;
+mod telemetry;
 mod timing;
 mod worlds;

@@ -61,10 +61,10 @@ fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
         let model = optim.join(Mlp::new(5))?;
         let (model, report) = train(&mut optim, model, 0, rank)?;
         optim.save(&model, directory.path(), &BTreeMap::new())?;
-        Ok::<_, Error>((report.compress_seconds, report.exchange_seconds))
+        Ok::<_, Error>((report.compress_seconds, report.exchange_seconds, report.wait_seconds))
     });
     // One frame for the header, one for the messages.
-    assert!(results.into_iter().all(|seconds| seconds.unwrap() == (0.0, 2.0)));
+    assert!(results.into_iter().all(|seconds| seconds.unwrap() == (0.0, 2.0, 1.0)));
     let file = Checkpoint::latest(directory.path()).unwrap().path().join("rank-0.safetensors");
     let bytes = std::fs::read(file).unwrap();
     let saved = safetensors::SafeTensors::deserialize(&bytes).unwrap();

@@ -218,4 +218,18 @@ impl Controller for Detector {
         let levels = if per_slot { Levels::PerSlot(&self.factors) } else { Levels::All(self.factors[0]) };
         Decision { levels, reason: self.reason.take() }
     }
+
+    fn describe(&self) -> Option<String> {
+        let critical = self.regimes.iter().filter(|regime| regime.critical).count();
+        let regime = match (self.regimes.len(), critical) {
+            (1, 0) => "steady".to_owned(),
+            (1, _) => "critical".to_owned(),
+            (slots, _) => format!("{critical} of {slots} slots critical"),
+        };
+        let Accordion { interval, window, .. } = self.settings;
+        Some(match self.measured {
+            0 => format!("{regime}, until the next {interval} steps begin"),
+            measured => format!("{regime}, measured {measured} of {window} steps"),
+        })
+    }
 }

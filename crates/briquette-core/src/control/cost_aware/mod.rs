@@ -269,6 +269,19 @@ impl<K: Controller> Controller for CostAware<K> {
     fn dense_seconds(&self) -> Option<f64> {
         self.has_started.then(|| self.costs.overhead(0))
     }
+
+    fn describe(&self) -> Option<String> {
+        let level = self.levels[self.sent.unwrap_or(self.chosen)];
+        let own = match (self.to_time.len(), self.settings.samples) {
+            (0, _) if self.chosen == 0 => format!("holding {level}"),
+            (0, _) => format!("holding {level}, {} steps until a look at the next lower level", self.until_look),
+            (left, samples) => {
+                let measured = self.costs.samples().min(samples);
+                format!("timing {level}, {measured} of {samples} samples, at most {left} levels left")
+            }
+        };
+        super::both(own, self.limit.describe())
+    }
 }
 
 impl<K: Controller> Stateful for CostAware<K> {

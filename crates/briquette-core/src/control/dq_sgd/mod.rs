@@ -155,4 +155,14 @@ impl Controller for Planner {
         let reason = (before != bits).then(|| format!("{said}: {bits} bits a value"));
         Decision::all(CompressionFactor::of_bits(bits), reason)
     }
+
+    fn describe(&self) -> Option<String> {
+        let [count, sum] = self.spent;
+        let goal = match &self.goal {
+            Goal::Mean(budget) => format!("{:.2} are to be", budget.mean),
+            Goal::Error(_) => "as many as the error needs".to_owned(),
+        };
+        let mean = if count > 0.0 { sum / count } else { 0.0 };
+        Some(format!("{} bits a value, {mean:.2} in the mean of {count} steps, {goal}", self.last))
+    }
 }

@@ -273,4 +273,8 @@ impl Controller for GraVac {
     fn overruled(&mut self, _levels: Levels<'_>) {
         self.search.sent = None;
     }
+
+    fn describe(&self) -> Option<String> {
+        Some(self.search.describe(self.config.window))
+    }
 }

@@ -49,6 +49,20 @@ impl Search {
         }
     }
 
+    /// Where it stands, in words.
+    pub(super) fn describe(&self, window: u64) -> String {
+        let Search { safe, bold, rest, steps_in_window: step, .. } = self;
+        let left = rest.saturating_mul(window).saturating_sub(*step);
+        match (self.dense_left, self.held) {
+            (1.., _) => format!("sending dense for {} more steps", self.dense_left),
+            (0, Some(_)) if left == 0 => format!("holding {bold}"),
+            (0, Some(_)) => format!("holding {bold} for {left} more steps"),
+            (0, None) if left > 0 => format!("back at {bold} for {left} more steps"),
+            (0, None) if bold == safe => format!("trying {bold}, step {step} of {window}"),
+            (0, None) => format!("trying {bold} against {safe}, step {step} of {window}"),
+        }
+    }
+
     /// Changes the factor to be tried; its gain is not known yet.
     fn try_factor(&mut self, factor: CompressionFactor) {
         if factor != self.bold {

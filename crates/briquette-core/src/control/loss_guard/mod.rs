@@ -266,6 +266,14 @@ impl<K: Controller> Controller for LossGuard<K> {
         self.sent = highest(levels);
         self.inner.overruled(levels);
     }
+
+    fn describe(&self) -> Option<String> {
+        let own = match self.limit {
+            Some(limit) => format!("at most {limit} for {} more points of the loss", self.hold),
+            None => "the loss sets no limit".to_owned(),
+        };
+        super::both(own, self.inner.describe())
+    }
 }
 
 impl<K: Controller> Stateful for LossGuard<K> {
