@@ -21,7 +21,7 @@ use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
-use crate::summary::{RunSummary, Tally};
+use crate::summary::Tally;
 
 pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
@@ -173,12 +173,6 @@ impl Synchronizer {
     /// What the last exchange did.
     pub fn report(&self) -> &StepReport {
         &self.report
-    }
-
-    /// What the steps since joining or resuming were sent as, what that saved, and what keeps the rest; of this rank. Its text is one
-    /// line.
-    pub fn summary(&self) -> RunSummary {
-        self.tally.summary(self.config.label(), self.feedback.clone())
     }
 
     /// What the last step leaves of the inner optimizer's momenta. [`DistributedOptimizer`](crate::DistributedOptimizer) resets

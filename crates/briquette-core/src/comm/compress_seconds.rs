@@ -1,5 +1,6 @@
 //! What compressing takes, for clocks that measure nothing.
 
+use super::Session;
 use crate::CompressionFactor;
 use crate::error::ConfigError;
 
@@ -50,6 +51,21 @@ impl CompressSeconds {
             (Some((low, begin)), Some((high, end))) => begin + (end - begin) * (ratio / low).ln() / (high / low).ln(),
             (None, Some((_, seconds))) => *seconds,
             _ => points[points.len() - 1].1,
+        }
+    }
+}
+
+impl Session {
+    /// On a clock that does not measure what encoding and decoding take ([`stepped`](Self::stepped), and
+    /// [`Compute::Fixed`](super::Compute::Fixed)): these seconds for each exchange, at its end. Any other clock ignores them.
+    pub fn set_compress_seconds(&mut self, seconds: CompressSeconds) {
+        self.compress_seconds = Some(seconds);
+    }
+
+    /// An exchange ends, which compressed by the ratio that is asked for.
+    pub(crate) fn compressed(&mut self, ratio: impl FnOnce() -> Option<CompressionFactor>) {
+        if let Some(seconds) = &self.compress_seconds {
+            self.call.time.spend(seconds.at(ratio().unwrap_or(CompressionFactor::DENSE)));
         }
     }
 }

@@ -12,7 +12,6 @@ use super::group::Group;
 use super::recording::{Event, Recorder};
 use super::time::Time;
 use super::{AbortCause, Call, Frame, FramePool, Network, Scope, Transport};
-use crate::CompressionFactor;
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -51,7 +50,7 @@ pub struct Session {
     /// Inside a call, for those that calls are made of.
     busy: bool,
     spent: Spent,
-    compress_seconds: Option<CompressSeconds>,
+    pub(super) compress_seconds: Option<CompressSeconds>,
     pub(super) recorder: Option<Recorder>,
 }
 
@@ -107,19 +106,6 @@ impl Session {
     pub fn stepped(mut self, step: Duration) -> Session {
         self.call.time = Time::Stepped { step: step.as_secs_f64(), now: 0.0 };
         self
-    }
-
-    /// On a clock that does not measure what encoding and decoding take ([`stepped`](Self::stepped), and
-    /// [`Compute::Fixed`](super::Compute::Fixed)): these seconds for each exchange, at its end. Any other clock ignores them.
-    pub fn set_compress_seconds(&mut self, seconds: CompressSeconds) {
-        self.compress_seconds = Some(seconds);
-    }
-
-    /// An exchange ends, which compressed by the ratio that is asked for.
-    pub(crate) fn compressed(&mut self, ratio: impl FnOnce() -> Option<CompressionFactor>) {
-        if let Some(seconds) = &self.compress_seconds {
-            self.call.time.spend(seconds.at(ratio().unwrap_or(CompressionFactor::DENSE)));
-        }
     }
 
     /// This rank's number, `0..world()`.

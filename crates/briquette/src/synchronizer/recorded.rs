@@ -1,9 +1,10 @@
-//! What the training loop records before an exchange, and other ranks' stop requests.
+//! What the training loop records before an exchange, what became of all of them, and other ranks' stop requests.
 
 use briquette_core::sync::{Header, StopFlags};
 
 use super::Synchronizer;
 use crate::error::Error;
+use crate::summary::RunSummary;
 
 impl Synchronizer {
     /// This rank's loss, for controllers. Call it before the step; several calls (gradient accumulation) are averaged,
@@ -45,6 +46,12 @@ impl Synchronizer {
     /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
     pub fn request_stop(&mut self, flags: StopFlags) {
         self.stop_request = self.stop_request.with(flags);
+    }
+
+    /// What the steps since joining or resuming were sent as, what that saved, and what keeps the rest; of this rank. Its text is one
+    /// line.
+    pub fn summary(&self) -> RunSummary {
+        self.tally.summary(self.config.label(), self.feedback.clone())
     }
 
     /// What any rank asked for, as agreed in the last step.

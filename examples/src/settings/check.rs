@@ -1,0 +1,53 @@
+//! Values that no run can have.
+
+use anyhow::{Result, bail};
+
+use super::{OptimizerKind, Settings};
+use crate::spec::ClockSpec;
+
+/// Most ranks of a run: each has a connection, or a queue, to each other one.
+const RANKS: usize = 4096;
+/// Most threads of a rank: more than the cores of any machine that it could use them on.
+const THREADS: usize = 256;
+
+impl Settings {
+    pub(super) fn check(&self) -> Result<()> {
+        let counts = [("ranks", Some(self.ranks)), ("batch", Some(self.batch)), ("epochs", Some(self.epochs))];
+        let limits = [("train-limit", self.train_limit), ("test-limit", self.test_limit)];
+        let steps = [("steps", self.steps), ("eval-every", Some(self.eval_every))];
+        let steps = steps.map(|(flag, value)| (flag, value.map(|v| v as usize)));
+        if let Some((flag, _)) = counts.into_iter().chain(limits).chain(steps).find(|(_, value)| *value == Some(0)) {
+            bail!("--{flag} must be at least 1, got 0");
+        }
+        for (flag, value, limit) in
+            [("ranks", self.ranks, RANKS), ("threads", self.config.exchange.threads.unwrap_or(1), THREADS)]
+        {
+            if value > limit {
+                bail!("--{flag} must be at most {limit}, got {value}");
+            }
+        }
+        // Parameters are f32: what is no number there is none here.
+        let is_number = |value: f64| (value as f32).is_finite();
+        if !(is_number(self.lr) && self.lr > 0.0) {
+            bail!("--lr must be a positive number up to 3.4e38, got {}", self.lr);
+        }
+        if let Some(momentum) = self.momentum.filter(|momentum| !(0.0..1.0).contains(momentum)) {
+            bail!("--momentum must be in [0, 1), got {momentum}");
+        }
+        if !(is_number(self.weight_decay) && self.weight_decay >= 0.0) {
+            bail!("--weight-decay must be at least 0 and at most 3.4e38, got {}", self.weight_decay);
+        }
+        if self.corrects_momentum() && self.optimizer == OptimizerKind::Adam {
+            bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");
+        }
+        if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
+            bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());
+        }
+        if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
+            bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");
+        }
+        self.network()?;
+        crate::backend::backends(self)?;
+        self.check_exchange()
+    }
+}
