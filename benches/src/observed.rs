@@ -180,8 +180,7 @@ mod tests {
             strategy.after_backward(&mut input.to_vec(), &cx, &mut comm).unwrap();
             strategy.commit();
         }
-        let measured = observed.signals.lock().unwrap().clone();
-        measured
+        observed.signals.lock().unwrap().clone()
     }
 
     #[test]
