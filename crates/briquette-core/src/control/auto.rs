@@ -10,10 +10,10 @@
 //! - at most what [`LossGuard`] allows: it lowers the ratio for a while where the loss falls behind its trend;
 //! - and at most what [`DelayLimit`](super::DelayLimit) allows: from 10x up, while what waits to be sent stays fresh.
 //!
-//! How fresh depends on the memory. Under [error feedback](crate::wrapper::ErrorFeedback) around an optimizer with a momentum of its own,
-//! half a point of accuracy is lost at an effective delay of about 0.3 steps, under [momentum
-//! correction](crate::wrapper::MomentumCorrection) at about 5 (`docs/signals.md`). Written out, for error feedback:
-//! `cost-aware:MAX,tolerance=0.04,limit=(loss-guard:(delay-limit:MAX,most=0.3))`.
+//! How fresh depends on the memory: under [error feedback](crate::wrapper::ErrorFeedback) within an effective delay of 0.2 steps, at
+//! which less than half a point of accuracy was lost, under [momentum correction](crate::wrapper::MomentumCorrection), whose
+//! velocities have ten steps of their own, within 5 (`docs/signals.md`). Written out, for error feedback:
+//! `cost-aware:MAX,tolerance=0.04,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
 //! **Knobs.** `max`. What it reads are seconds, so a run replays only on a clock that does.
 //!
@@ -51,7 +51,7 @@ impl Default for AutoConfig {
 /// With what timing costs, within 5 % of the fastest.
 const TOLERANCE: f64 = 0.04;
 /// The longest effective delay, in steps: under error feedback, and under momentum correction.
-const DELAYS: [f64; 2] = [0.3, 5.0];
+const DELAYS: [f64; 2] = [0.2, 5.0];
 
 impl Described for AutoConfig {
     const NAME: &'static str = "auto";

@@ -9,8 +9,8 @@
 //! **Method.** After `window` steps at a ratio, in which the residual grows to its size, the median delay of the next `window` steps
 //! counts. A delay is taken to grow in proportion to the ratio. Of 1x, 2x, 4x, 10x, 20x, 50x, 100x, … and `max`:
 //!
-//! - where the delay is above `most`, the highest ratio at which it is expected to be within `most` is next; the way up is closed for
-//!   eight times `window` steps;
+//! - where the delay is above `most`, the highest ratio at which it is expected to be within `most` is next. The one that was too high
+//!   is tried again after 80 steps, and after twice as many each time;
 //! - where it is expected to be within `most` at the next higher ratio, that is next.
 //!
 //! Steps at which less is sent than this controller decided ([`Controller::overruled`]) count for the ratio that was sent.
@@ -64,12 +64,13 @@ pub struct DelayLimitConfig {
 impl Default for DelayLimitConfig {
     fn default() -> Self {
         let [max, start] = [100.0, 10.0].map(CompressionFactor::constant);
-        DelayLimitConfig { max, start, most: 0.3, window: 10 }
+        DelayLimitConfig { max, start, most: 0.2, window: 10 }
     }
 }
 
-/// Windows after a ratio that was too high in which none higher is tried.
-const CLOSED: u64 = 8;
+/// Steps until a ratio that was too high is tried again, the first time; how often they double.
+const CLOSED: u64 = 80;
+const MOST_DOUBLINGS: u32 = 6;
 
 /// The controller; see the [module](self).
 #[derive(Debug, Clone, PartialEq)]
@@ -83,8 +84,10 @@ pub struct DelayLimit {
     steps: u64,
     now: CompressionFactor,
     delays: Vec<f64>,
-    /// Steps until a higher ratio may be tried.
+    /// The lowest ratio that was too high, steps until it may be tried again, and how often it was.
+    too_high: Option<CompressionFactor>,
     closed: u64,
+    failures: u32,
     why: Option<String>,
 }
 
@@ -97,8 +100,9 @@ impl DelayLimitConfig {
         self.check()?;
         let levels = levels(self.max);
         let limit = levels.iter().rev().find(|level| **level <= self.start).copied().unwrap_or(levels[0]);
-        let (steps, closed, delays, why) = Default::default();
-        Ok(DelayLimit { settings: *self, levels, limit, sent: limit, steps, now: limit, delays, closed, why })
+        let (steps, closed, failures, delays, too_high, why) = Default::default();
+        let (settings, sent, now) = (*self, limit, limit);
+        Ok(DelayLimit { settings, levels, limit, sent, steps, now, delays, too_high, closed, failures, why })
     }
 }
 
@@ -124,11 +128,14 @@ impl DelayLimit {
         if delay > most {
             let fits = |level: &&CompressionFactor| **level < self.sent && expected(**level) <= most;
             self.limit = self.levels.iter().rev().find(fits).copied().unwrap_or(CompressionFactor::DENSE);
-            self.closed = CLOSED * self.settings.window;
+            self.too_high = Some(self.sent);
+            self.closed = CLOSED << self.failures.min(MOST_DOUBLINGS);
+            self.failures = self.failures.saturating_add(1);
             self.why = Some(format!("effective delay {delay:.2} at {}: at most {}", self.sent, self.limit));
-        } else if self.sent == self.limit && self.closed == 0 {
-            let higher = self.levels.iter().find(|level| **level > self.limit);
-            if let Some(next) = higher.copied().filter(|next| expected(*next) <= most) {
+        } else if self.sent == self.limit {
+            let is_open = |next: &CompressionFactor| self.closed == 0 || self.too_high.is_none_or(|high| *next < high);
+            let higher = self.levels.iter().find(|level| **level > self.limit).copied();
+            if let Some(next) = higher.filter(|next| expected(*next) <= most && is_open(next)) {
                 self.limit = next;
                 self.why = Some(format!("effective delay {delay:.2} at {}: up to {next}", self.sent));
             }
@@ -161,9 +168,10 @@ impl Controller for DelayLimit {
 
 impl Stateful for DelayLimit {
     fn save(&self, state: &mut State) {
-        state.put("ratios", [self.limit, self.sent, self.now].map(|ratio| ratio.get()).to_vec());
-        state.put("steps", self.steps);
-        state.put("closed", self.closed);
+        let ratios = [self.limit, self.sent, self.now].map(|ratio| ratio.get());
+        // 0 is none.
+        state.put("ratios", [&ratios[..], &[self.too_high.map_or(0.0, |ratio| ratio.get())]].concat());
+        state.put("steps", vec![self.steps as f64, self.closed as f64, f64::from(self.failures)]);
         state.put("delays", self.delays.clone());
     }
 
@@ -173,9 +181,13 @@ impl Stateful for DelayLimit {
         let (Some(limit), Some(sent), Some(now)) = (ratio(0), ratio(1), ratio(2)) else {
             return Err(StateError::mismatch("ratios", "3 ratios", format!("{ratios:?}")));
         };
-        let (steps, closed, delays) = (state.u64("steps")?, state.u64("closed")?, state.f64s("delays")?.to_vec());
+        let &[steps, closed, failures] = state.f64s("steps")? else {
+            return Err(StateError::mismatch("steps", "3 numbers", state.f64s("steps")?.len()));
+        };
+        self.delays = state.f64s("delays")?.to_vec();
         (self.limit, self.sent, self.now, self.why) = (limit, sent, now, None);
-        (self.steps, self.closed, self.delays) = (steps, closed, delays);
+        (self.steps, self.closed, self.failures, self.too_high) =
+            (steps as u64, closed as u64, failures as u32, ratio(3));
         Ok(())
     }
 }
@@ -243,17 +255,26 @@ mod tests {
     /// From 10x, where .1 of a step waits, after 10 steps to settle and 10 that count.
     #[test]
     fn the_ratio_rises_while_the_delay_is_expected_to_stay_short_and_no_further() {
-        let ratios = run(DelayLimitConfig::default(), 200, f64::MAX, |ratio| 0.01 * ratio);
+        let ratios = run(DelayLimitConfig::default(), 200, f64::MAX, |ratio| 0.0099 * ratio);
         let changes: Vec<_> = ratios.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]).collect();
         assert_eq!(changes.iter().map(|(step, pair)| (step + 1, pair[1])).collect::<Vec<_>>(), [(20, 20.0)]);
     }
 
     #[test]
     fn a_delay_that_is_too_long_lowers_the_ratio_at_once_to_one_that_fits() {
-        let ratios = run(DelayLimitConfig::default(), 60, f64::MAX, |ratio| 0.082 * ratio);
         // .82 at 10x, of which .16 is expected at 2x and .33 at 4x.
+        let ratios = run(DelayLimitConfig::default(), 60, f64::MAX, |ratio| 0.082 * ratio);
         assert_eq!((ratios[19], ratios[20], ratios[59]), (10.0, 2.0, 2.0));
         assert_eq!(run(DelayLimitConfig::default(), 60, f64::MAX, |_| 50.0)[59], 1.0);
+    }
+
+    /// Rings leave next to nothing behind: the ratio above them looks better from below than it is.
+    #[test]
+    fn a_ratio_that_was_too_high_is_tried_again_ever_more_rarely() {
+        let ratios = run(DelayLimitConfig::default(), 1000, f64::MAX, |ratio| if ratio > 4.0 { 0.8 } else { 0.001 });
+        let tries = ratios.windows(2).enumerate().filter(|(_, pair)| pair[0] < 10.0 && pair[1] == 10.0);
+        assert_eq!(tries.map(|(step, _)| step + 1).collect::<Vec<_>>(), [100, 280, 620]);
+        assert_eq!(ratios[60..100], [4.0; 40]);
     }
 
     #[test]
@@ -261,7 +282,7 @@ mod tests {
         let ratios = run(DelayLimitConfig::default(), 200, 4.0, |_| 0.01);
         assert!(ratios.iter().all(|ratio| *ratio == 10.0), "{ratios:?}");
         // What is sent has a delay that is too long, below the limit.
-        assert_eq!(run(DelayLimitConfig::default(), 30, 4.0, |_| 0.5)[29], 2.0);
+        assert_eq!(run(DelayLimitConfig::default(), 30, 4.0, |_| 0.3)[29], 2.0);
     }
 
     #[test]
