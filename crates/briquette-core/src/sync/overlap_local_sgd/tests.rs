@@ -178,7 +178,7 @@ fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
 #[test]
 fn controllers_of_ranks_whose_learning_rates_differ_decide_alike() {
     let config: crate::config::Config = toml::from_str(
-        "strategy = 'overlap-local-sgd:1'\nreducer = 'gather:topk:4x'\ncontroller = 'accordion:2x,high=8x,interval=4,window=2'",
+        "strategy = 'overlap-local-sgd:1'\nreducer = 'gather:topk:4x'\ncontroller = 'accordion:2x,high=8x,interval=4,window=2,per_slot=false'",
     )
     .unwrap();
     let layout = Layout::flat(16);
