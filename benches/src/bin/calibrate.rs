@@ -1,5 +1,6 @@
 //! Codec seconds of every row of the tables, measured once and committed: parts of simulated seconds.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -31,22 +32,26 @@ fn main() -> Result<()> {
         let layout = layout(model)?;
         let tables = [never_slower::TABLE, dq_sgd::TABLE, gravac::TABLE];
         let tables = tables.iter().filter(|table| table.models.contains(&model));
+        let mut seen = BTreeSet::new();
         for row in tables.flat_map(|table| (table.rows)(model)) {
-            if codecs.iter().any(|codec| (codec.row.as_str(), codec.model.as_str()) == (&row.name, model.name())) {
-                continue;
-            }
             for level in levels(&exchange(model, &row)?)? {
-                let reducer = format!("{} {}", level.feedback, level.reducer);
+                let reducer = level.reducer.to_string();
+                if !seen.insert((reducer.clone(), level.controller.to_string())) {
+                    continue;
+                }
                 let (seconds, ratio) = measure(&level, &layout, cli.steps)?;
-                println!("{:10} {:36} {ratio:8.2}x {:8.3} ms", model.name(), row.name, 1e3 * seconds.all);
+                let same = |codec: &Codec| (codec.reducer.as_str(), codec.values) == (&reducer, layout.len());
+                if codecs.iter().any(|codec| same(codec) && codec.ratio == ratio) {
+                    continue;
+                }
+                println!("{:10} {reducer:36} {ratio:8.2}x {:8.3} ms", model.name(), 1e3 * seconds.all);
                 codecs.push(Codec {
-                    row: row.name.clone(),
-                    model: model.name().to_owned(),
                     reducer,
                     ratio,
                     values: layout.len(),
                     seconds: seconds.all,
                     compress_seconds: seconds.compress,
+                    memory: level.feedback.to_string(),
                     machine: machine.clone(),
                     cores,
                     date: date.clone(),

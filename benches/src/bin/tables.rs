@@ -1,6 +1,7 @@
 //! Tables of controllers beside static settings: trains what is not trained yet, and writes the CSVs.
 //!
-//! The trainers are run as they are: build them in release mode first.
+//! The trainers are run as they are: build them in release mode first. To be run where the repository is: rows that read seconds take
+//! `benches/results/codec-seconds.csv` from there.
 
 use std::path::{Path, PathBuf};
 

@@ -36,7 +36,6 @@ fn rows(_: Model) -> Vec<Row> {
     let accordion = "accordion:10x,high=1000x,interval=25,window=25,per_slot=false";
     let flags = format!("--compressor topk:10x --feedback error --controller {accordion}");
     rows.push(Row::new("Accordion 10x/1000x over Top-k", flags));
-    let auto = "--reducer ladder:topk:20x:q8 --feedback error --controller auto";
-    rows.push(Row::new("auto", auto).reading_seconds());
+    rows.push(Row::auto());
     rows
 }

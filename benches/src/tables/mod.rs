@@ -128,6 +128,11 @@ impl Row {
         Row::new(DENSE, "--reducer dense")
     }
 
+    /// What is used where no flag names an exchange.
+    pub fn auto() -> Row {
+        Row::new("auto", "").reading_seconds()
+    }
+
     /// A compressor under error feedback.
     pub fn error_feedback(compressor: &str) -> Row {
         Row::new(format!("{compressor}, error feedback"), format!("--compressor {compressor} --feedback error"))
@@ -230,9 +235,11 @@ impl Table {
     ) -> Job {
         let on = network.unwrap_or(if self.trainer.is_some() { "100mbit,1ms" } else { "unlimited" });
         let record = if network.is_none() && self.trainer.is_none() { " --record-frames on" } else { "" };
+        // What it takes to encode and decode, where seconds decide; added to replayed seconds elsewhere.
+        let codecs = if network.is_some() { " --compress-seconds benches/results/codec-seconds.csv" } else { "" };
         let evaluate = if self.trainer.is_some() { "--eval-every 3" } else { "--eval-every 1" };
         let flags = format!(
-            "{} --clock fixed:{} --network {on} {evaluate} --checkpoint-every 0 --plain{record} {} --seed {seed}",
+            "{} --clock fixed:{} --network {on} {evaluate} --checkpoint-every 0 --plain{record}{codecs} {} --seed {seed}",
             model.flags(rate),
             self.compute,
             row.flags

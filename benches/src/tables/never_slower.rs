@@ -26,7 +26,6 @@ fn rows(model: Model) -> Vec<Row> {
     let gravac = "gravac:10x,max=100x,epsilon=0.4,window=25";
     let gravac = format!("--compressor topk:10x:q8 {memory} --controller {gravac}");
     rows.push(Row::new("GraVAC 0.4 q8", gravac).reading_seconds());
-    let auto = format!("--reducer ladder:topk:20x:q8 {memory} --controller auto");
-    rows.push(Row::new("auto", auto).reading_seconds());
+    rows.push(Row::auto());
     rows
 }

@@ -6,9 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use briquette::core::comm::{Compute, Network, replay};
+use briquette::core::CompressionFactor;
+use briquette::core::comm::{CompressSeconds, Compute, Network, replay};
+use briquette::core::error::ConfigError;
 use briquette_examples::record::{StepRecord, Summary, read_frames};
 
+use super::codecs::exchange;
 use super::{Job, Table};
 
 /// Ranks of every run.
@@ -97,16 +100,12 @@ fn evaluation(line: &str) -> Option<(usize, f64)> {
     Some((step, accuracy))
 }
 
-/// Codec seconds of a step, measured once.
+/// Codec seconds of a step, measured once; a trainer reads the first four with `--compress-seconds`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Codec {
-    /// The row that it is of.
-    pub row: String,
-    /// Its model.
-    pub model: String,
-    /// What it exchanges with, its memory included.
+    /// The reducer, as in a trainer's config.toml.
     pub reducer: String,
-    /// The ratio.
+    /// The ratio in force.
     pub ratio: f64,
     /// The model's values.
     pub values: usize,
@@ -114,6 +113,8 @@ pub struct Codec {
     pub seconds: f64,
     /// Of these, outside of the session's calls.
     pub compress_seconds: f64,
+    /// The memory that was around it.
+    pub memory: String,
     /// The processor.
     pub machine: String,
     /// Its threads.
@@ -138,14 +139,21 @@ impl Codecs {
         Ok(Codecs(rows.into_deserialize().collect::<Result<_, _>>()?))
     }
 
-    /// Mean seconds of a run's steps: at each the one of the measured ratio nearest to its own. Nothing for a row that was not measured.
-    pub fn mean(&self, job: &Job, outcome: &Outcome) -> Option<f64> {
-        let of_row = |codec: &&Codec| codec.row == job.row.name && codec.model == job.model.name();
-        let levels: Vec<_> = self.0.iter().filter(of_row).collect();
-        let distance = |codec: &Codec, ratio: f64| (codec.ratio / ratio).ln().abs();
-        let nearest = |ratio: f64| levels.iter().min_by(|a, b| distance(a, ratio).total_cmp(&distance(b, ratio)));
-        let seconds: Option<f64> = outcome.ratios().map(|ratio| Some(nearest(ratio)?.seconds)).sum();
-        Some(seconds? / outcome.steps.len() as f64)
+    /// Mean seconds of a run's steps, each by its ratio, as a session adds them; nothing for a reducer that was not measured.
+    ///
+    /// # Errors
+    /// When the row's flags are wrong, or seconds that were measured are.
+    pub fn mean(&self, job: &Job, outcome: &Outcome) -> Result<Option<f64>> {
+        let reducer = exchange(job.model, &job.row)?.reducer.to_string();
+        let of_row = self.0.iter().filter(|codec| codec.reducer == reducer && codec.values == job.model.values());
+        let points: Vec<_> = of_row.map(|codec| (codec.ratio, codec.seconds)).collect();
+        if points.is_empty() {
+            return Ok(None);
+        }
+        let seconds = CompressSeconds::new(&points)?;
+        let each = outcome.ratios().map(|ratio| Ok(seconds.at(CompressionFactor::new(ratio)?)));
+        let sum: f64 = each.sum::<Result<f64, ConfigError>>()?;
+        Ok(Some(sum / outcome.steps.len() as f64))
     }
 }
 
