@@ -64,11 +64,11 @@ const CIFAR: &[Row] = &[
     ("top-k 50x q8, momentum correction", "--compressor topk:50x:q8 --momentum-correction on --controller schedule"),
     (
         "GraVAC 0.7 q8, momentum correction",
-        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:10x,max=100x,epsilon=0.7,window=25",
+        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:10x,max=100x,epsilon=0.7,window=25 --set probing=first",
     ),
     (
         "GraVAC 0.4 q8, momentum correction",
-        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:10x,max=100x,epsilon=0.4,window=25",
+        "--compressor topk:10x:q8 --momentum-correction on --controller gravac:10x,max=100x,epsilon=0.4,window=25 --set probing=first",
     ),
 ];
 
@@ -116,7 +116,10 @@ const COMPRESSORS: &[Row] = &[
 const AG_NEWS: &[Row] = &[
     ("dense", "--reducer dense"),
     ("top-k 100x q8, error feedback", "--compressor topk:100x:q8"),
-    ("GraVAC q8, error feedback", "--compressor topk:20x:q8 --controller gravac:20x,max=100x,epsilon=0.4,window=25"),
+    (
+        "GraVAC q8, error feedback",
+        "--compressor topk:20x:q8 --controller gravac:20x,max=100x,epsilon=0.4,window=25 --set probing=first",
+    ),
 ];
 
 /// The same period wherever there is one.
