@@ -133,7 +133,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--backend metal", &["`metal` is not in this build", "`--features metal`"]);
     refused_flags("--schedule exponential", &["--schedule", "'exponential'", "constant, cosine, one-cycle"]);
     refused_flags("--optimizer rmsprop", &["--optimizer", "'rmsprop'", "sgd, adam"]);
-    refused_flags("--feedback all", &["--feedback", "'all'", "none, error, error-inside, momentum, diana, ef21"]);
+    refused_flags("--feedback all", &["--feedback", "'all'", "none, error, error-inside, momentum, inner-momentum"]);
     refused_flags("--momentum-correction yes", &["--momentum-correction", "'yes'", "on, off"]);
     refused_flags("--augment blur", &["--augment", "'blur'", "none, flip, crop-flip"]);
     refused_flags("--rank 3", &["--rank", "--ranks"]);

@@ -173,8 +173,11 @@ fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<R
         strategy.report(&mut report);
         let seconds = report.seconds.unwrap_or_default();
         let (compress_seconds, exchange_seconds) = (seconds.compress, seconds.exchange);
-        let (traffic, measured) = (comm.traffic() - traffic, report.measured);
-        previous = Some(LastExchange { compress_seconds, exchange_seconds, traffic, measured, ..Default::default() });
+        let (traffic, measured, waiting) =
+            (comm.traffic() - traffic, report.measured, report.waiting.unwrap_or_default());
+        let last =
+            LastExchange { compress_seconds, exchange_seconds, traffic, waiting, measured, ..Default::default() };
+        previous = Some(last);
         before = Some(agreed_step);
         rows.push(Row {
             network: network.into(),
@@ -220,13 +223,13 @@ fn draw(path: &std::path::Path, arguments: &Arguments, rows: &[Row]) -> Result<(
             .margin(10)
             .x_label_area_size(30)
             .y_label_area_size(52)
-            .build_cartesian_2d(0..arguments.steps, (0.8 * least..1.3 * most).log_scale())?;
+            .build_cartesian_2d(0.0..arguments.steps as f64, (0.8 * least..1.3 * most).log_scale())?;
         chart.configure_mesh().max_light_lines(0).x_desc("step").y_desc(name).draw()?;
-        chart.draw_series(LineSeries::new(rows.iter().map(|row| (row.step, of(row))), &BLUE))?;
+        chart.draw_series(LineSeries::new(rows.iter().map(|row| (row.step as f64, of(row))), &BLUE))?;
         for link in &arguments.links {
-            let at = (link.from.min(arguments.steps), 1.15 * most);
+            let at = (link.from as f64, 1.15 * most);
             chart.draw_series([Text::new(link.text.clone(), at, ("sans-serif", 14))])?;
-            let line = [(link.from, 0.8 * least), (link.from, 1.3 * most)];
+            let line = [(link.from as f64, 0.8 * least), (link.from as f64, 1.3 * most)];
             chart.draw_series(LineSeries::new(line, BLACK.mix(0.4)))?;
         }
         Ok::<_, Box<dyn std::error::Error>>(())

@@ -18,6 +18,8 @@ fn directory() -> TempDir {
     fs::write(path.join(METRICS), "records\n").unwrap();
     fs::write(path.join(SUMMARY), "summary\n").unwrap();
     fs::write(path.join(GRADIENT), "gradient\n").unwrap();
+    fs::create_dir(path.join(FRAMES)).unwrap();
+    fs::write(path.join(FRAMES).join("rank-0"), "frames\n").unwrap();
     fs::write(path.join(CONFIG), format!("run = \"{OLD}\"\nranks = 3\n")).unwrap();
     directory
 }
