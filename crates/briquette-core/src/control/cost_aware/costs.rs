@@ -173,11 +173,11 @@ impl Costs {
     }
 
     /// Whether the exchange at the present level was expected to take something else: more than `most` times as long or as short,
-    /// and by more than a hundredth of the step.
-    pub(super) fn surprise(&self, most: f64) -> bool {
+    /// and by more than this share of the step.
+    pub(super) fn surprise(&self, most: f64, share: f64) -> bool {
         let Some(cost) = self.levels[self.at] else { return false };
         let Some(expected) = cost.expected else { return false };
-        let matters = (cost.exchange - expected).abs() > 0.01 * self.step(self.at);
+        let matters = (cost.exchange - expected).abs() > share * self.step(self.at);
         matters && (cost.exchange > most * expected || cost.exchange * most < expected)
     }
 

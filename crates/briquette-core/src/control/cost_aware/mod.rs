@@ -19,7 +19,7 @@
 //!
 //! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`;
 //! - every `look` steps the next lower level is timed for `samples` steps. When the exchange there, or of the level sent, takes a
-//!   quarter more or less than it did, the link has changed, and all levels are timed anew.
+//!   quarter more or less than it did, and that is more than `tolerance` of the step, the link has changed, and all levels are timed anew.
 //!
 //! | symbol | here |
 //! |---|---|
@@ -163,12 +163,17 @@ impl<K: Controller> CostAware<K> {
             if !self.has_started {
                 self.costs.draw_line();
                 self.costs.believe(level);
-            } else if is_timed && self.costs.surprise(SURPRISE) {
+            } else if is_timed && self.is_surprised() {
                 self.time_all();
             }
         }
         self.has_started = true;
         None
+    }
+
+    /// Whether the exchange takes something else than it did, and so that it may change what is chosen.
+    fn is_surprised(&self) -> bool {
+        self.costs.surprise(SURPRISE, self.settings.tolerance.max(LOOKING))
     }
 
     /// The link is no longer what it was.
@@ -199,7 +204,7 @@ impl<K: Controller> CostAware<K> {
             self.costs.believe(self.chosen);
         }
         self.until_look = self.until_look.saturating_sub(1);
-        if is_known && self.costs.surprise(SURPRISE) {
+        if is_known && self.is_surprised() {
             return self.time_all();
         }
         if let Some(below) = self.chosen.checked_sub(1).filter(|_| self.until_look == 0) {
