@@ -2,7 +2,7 @@
 
 use super::{Constant, Controller};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
 
 /// Twice a factor.
@@ -26,7 +26,7 @@ impl Described for Twice {
 }
 
 impl ControllerSettings for Twice {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(Constant(CompressionFactor::new(2.0 * self.factor.get())?))))
     }
 }

@@ -1,7 +1,7 @@
 //! Every controller of the list decides from what it observes alone, within what its settings allow, whatever numbers it is given: not
 //! finite, 0, huge, repeated, absent, clocks and steps that go back.
 
-use briquette_core::config::ControllerConfig;
+use briquette_core::config::{ControllerConfig, Feedback};
 use briquette_core::control::{Agreed, Controller, Moments};
 use briquette_core::reduce::{AgreedStep, Energies, LastExchange, Levels};
 use briquette_core::report::Waiting;
@@ -18,6 +18,8 @@ struct Observed {
     numbers: Vec<f64>,
     /// The exchange fails and is tried again.
     fails: bool,
+    /// Another controller around it sends less.
+    is_overruled: bool,
 }
 
 /// Numbers as they should be, and as they should not.
@@ -61,16 +63,18 @@ fn observed() -> impl Strategy<Value = Observed> {
         maybe(),
     );
     let numbers = prop::collection::vec(number(), 1..8);
-    (step, (number(), number()), numbers, prop::bool::weighted(0.1)).prop_map(
+    let (fails, overruled) = (prop::bool::weighted(0.1), prop::bool::weighted(0.2));
+    (step, (number(), number()), numbers, fails, overruled).prop_map(
         |(
             (loss, samples, learning_rate, compute_seconds, previous, validation_loss),
             (mean, deviation),
             numbers,
             fails,
+            is_overruled,
         )| {
             let agreed_step =
                 AgreedStep { step: 0, loss, validation_loss, samples, learning_rate, compute_seconds, previous };
-            Observed { agreed_step, moments: Moments { mean, deviation }, numbers, fails }
+            Observed { agreed_step, moments: Moments { mean, deviation }, numbers, fails, is_overruled }
         },
     )
 }
@@ -97,7 +101,7 @@ struct Decided {
 }
 
 fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout) -> Decided {
-    let Observed { agreed_step, moments, numbers, .. } = observed;
+    let Observed { agreed_step, moments, numbers, is_overruled, .. } = observed;
     controller.observe(agreed_step);
     let (needs, mut numbers) = (controller.needs(), numbers.iter().copied().cycle());
     let (needed, factors, mut energies) = (format!("{needs:?}"), needs.gains.len(), Energies::new());
@@ -120,7 +124,13 @@ fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout)
         Levels::All(factor) => (Some(vec![factor]), false),
         Levels::PerSlot(factors) => (Some(factors.to_vec()), true),
     };
-    Decided { needed, factors, per_slot, reason: decision.reason }
+    let decided = Decided { needed, factors, per_slot, reason: decision.reason };
+    if let Some(factors) = decided.factors.as_ref().filter(|_| *is_overruled) {
+        let less = |factor: &CompressionFactor| CompressionFactor::new(factor.get().sqrt()).unwrap();
+        let less: Vec<_> = factors.iter().map(less).collect();
+        controller.overruled(if per_slot { Levels::PerSlot(&less) } else { Levels::All(less[0]) });
+    }
+    decided
 }
 
 /// As the exchange does: what was saved before a step that fails is loaded again.
@@ -160,7 +170,7 @@ proptest! {
     ) {
         let layout = layout(slots);
         for settings in ControllerConfig::all() {
-            let build = || settings.get().build(world).unwrap();
+            let build = || settings.get().build(&Feedback::Error, world).unwrap();
             let (Some(mut one), Some(mut other), Some(mut resumed)) = (build(), build(), build()) else { continue };
             prop_assert_eq!(one.per_slot(), settings.get().per_slot(), "{}", settings);
             for (index, observed) in run.iter().enumerate() {

@@ -132,3 +132,18 @@ fn a_probing_controller_waits_no_round_trip_of_its_own() {
     assert!((late - alone).abs() < 1e-5, "{late} s a step, {alone} s without a controller");
     assert!(first - late > 0.9e-3, "{first} s a step where numbers are agreed first, {late} s where they are not");
 }
+
+/// What is needed of some steps only is measured of the step before these.
+#[test]
+fn controllers_that_measure_now_and_then_wait_no_round_trip_either() {
+    for (reducer, controller) in [
+        ("gather:qsgd:4", "adaqs:4,every=3"),
+        ("gather:topk:10x", "accordion:10x,high=20x,interval=3,window=1,per_slot=false"),
+    ] {
+        let seconds = |controller: &str| {
+            seconds_per_step(&format!("reducer = \"{reducer}\"\ncontroller = \"{controller}\"\n"), "1ms")
+        };
+        let (alone, late) = (seconds("none"), seconds(controller));
+        assert!((late - alone).abs() < 1e-5, "{controller}: {late} s a step, {alone} s without a controller");
+    }
+}

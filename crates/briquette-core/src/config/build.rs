@@ -22,7 +22,7 @@ impl Exchange {
             ));
         }
         let (main, others) = self.groups(layout)?;
-        let controller = self.controller.get().build_under(&self.feedback, world)?;
+        let controller = self.controller.get().build(&self.feedback, world)?;
         if main.members.is_empty() && !layout.is_empty() && controller.is_some() {
             return Err(ConfigError::Conflict(
                 "a controller turns the factor of the slots that no rule has and that are not kept dense, and there are \

@@ -150,19 +150,12 @@ pub trait FeedbackSettings: fmt::Debug {
 
 /// Settings of a controller.
 pub trait ControllerSettings: fmt::Debug {
-    /// The controller of one of `world` ranks; `None` where nothing is decided.
+    /// The controller of one of `world` ranks, where this becomes of what was not sent; `None` where nothing is decided. One around
+    /// another passes both on.
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
-    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
-
-    /// The same where it is known what becomes of what was not sent.
-    ///
-    /// # Errors
-    /// As for [`build`](Self::build).
-    fn build_under(&self, _feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        self.build(world)
-    }
+    fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
 
     /// Whether it decides for each slot: the reducer must then compress each by itself.
     fn per_slot(&self) -> bool {

@@ -43,7 +43,7 @@
 
 use super::{Agreed, Controller, Decision, Moments, Needs};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::AgreedStep;
 use crate::state::{State, Stateful};
@@ -91,7 +91,7 @@ impl Described for Adaqs {
 }
 
 impl ControllerSettings for Adaqs {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
 
@@ -177,6 +177,8 @@ impl Controller for Raiser {
             let (from, bits) = (std::mem::replace(&mut self.highest, ratio), self.bits);
             format!("mean-to-deviation ratio fell from {from:.2e} to {ratio:.2e}: {bits} bits a value")
         });
+        // What the next step needs can be measured of this one.
+        self.is_due = agreed.agreed_step.step.saturating_add(1) >= self.next;
         Decision::all(CompressionFactor::of_bits(self.bits), reason)
     }
 

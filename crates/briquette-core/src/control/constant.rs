@@ -18,7 +18,7 @@
 
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
 use crate::state::Stateful;
 
@@ -58,7 +58,7 @@ impl Described for ConstantConfig {
 }
 
 impl ControllerSettings for ConstantConfig {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(Constant(self.factor))))
     }
 

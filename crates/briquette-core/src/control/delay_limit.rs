@@ -1,6 +1,6 @@
 //! Raises the ratio as far as what waits to be sent stays fresh: a limit on the effective delay.
 //!
-//! **Why.** Under a memory of what was not sent, the gain does not tell what compression costs in accuracy: all of a gradient arrives,
+//! **Why.** Under a memory of what was not sent, the gain is no measure of what compression costs in accuracy: all of a gradient arrives,
 //! later. How much later is the *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)), in steps. Measured in the first third of a run,
 //! it ranks settings by the accuracy that they lose (`docs/signals.md`). **Why not.** Without a memory there is no delay, and the
 //! ratio stays where it starts. It knows no seconds: as the limit of [`CostAware`](super::CostAware) it keeps that from the ratios
@@ -13,7 +13,8 @@
 //!   is tried again after 80 steps, and after twice as many each time;
 //! - where it is expected to be within `most` at the next higher ratio, that is next.
 //!
-//! Steps at which less is sent than this controller decided ([`Controller::overruled`]) count for the ratio that was sent.
+//! Steps at which less is sent than this controller decided ([`Controller::overruled`]) count for the ratio that was sent; up to five in a
+//! row, which [`CostAware`](super::CostAware) takes to time a level, for none.
 //!
 //! **Knobs.** [`DelayLimitConfig`]. **Not numbers.** A step without a delay (nothing entered, or sums that are not finite) is not counted.
 //!
@@ -42,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use super::cost_aware::levels;
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
@@ -68,6 +69,8 @@ impl Default for DelayLimitConfig {
     }
 }
 
+/// Steps in a row at another ratio that do not count.
+const ASIDE: u64 = 5;
 /// Steps until a ratio that was too high is tried again, the first time; how often they double.
 const CLOSED: u64 = 80;
 const MOST_DOUBLINGS: u32 = 6;
@@ -83,6 +86,8 @@ pub struct DelayLimit {
     sent: CompressionFactor,
     steps: u64,
     now: CompressionFactor,
+    /// Steps in a row at another ratio than `sent`.
+    aside: u64,
     delays: Vec<f64>,
     /// The lowest ratio that was too high, steps until it may be tried again, and how often it was.
     too_high: Option<CompressionFactor>,
@@ -100,9 +105,9 @@ impl DelayLimitConfig {
         self.check()?;
         let levels = levels(self.max);
         let limit = levels.iter().rev().find(|level| **level <= self.start).copied().unwrap_or(levels[0]);
-        let (steps, closed, failures, delays, too_high, why) = Default::default();
+        let (steps, aside, closed, failures, delays, too_high, why) = Default::default();
         let (settings, sent, now) = (*self, limit, limit);
-        Ok(DelayLimit { settings, levels, limit, sent, steps, now, delays, too_high, closed, failures, why })
+        Ok(DelayLimit { settings, levels, limit, sent, steps, now, aside, delays, too_high, closed, failures, why })
     }
 }
 
@@ -146,12 +151,14 @@ impl DelayLimit {
 impl Controller for DelayLimit {
     fn observe(&mut self, agreed_step: &AgreedStep) {
         let Some(previous) = &agreed_step.previous else { return };
-        if self.now != self.sent {
-            self.sent = self.now;
-            self.steps = 0;
+        self.aside = if self.now == self.sent { 0 } else { self.aside + 1 };
+        if self.aside > ASIDE || self.aside > 0 && self.now == self.limit {
+            (self.sent, self.steps, self.aside) = (self.now, 0, 0);
             self.delays.clear();
         }
-        self.learn(previous.waiting.delay());
+        if self.aside == 0 {
+            self.learn(previous.waiting.delay());
+        }
     }
 
     fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
@@ -171,7 +178,7 @@ impl Stateful for DelayLimit {
         let ratios = [self.limit, self.sent, self.now].map(|ratio| ratio.get());
         // 0 is none.
         state.put("ratios", [&ratios[..], &[self.too_high.map_or(0.0, |ratio| ratio.get())]].concat());
-        state.put("steps", vec![self.steps as f64, self.closed as f64, f64::from(self.failures)]);
+        state.put("steps", vec![self.steps as f64, self.closed as f64, f64::from(self.failures), self.aside as f64]);
         state.put("delays", self.delays.clone());
     }
 
@@ -181,13 +188,14 @@ impl Stateful for DelayLimit {
         let (Some(limit), Some(sent), Some(now)) = (ratio(0), ratio(1), ratio(2)) else {
             return Err(StateError::mismatch("ratios", "3 ratios", format!("{ratios:?}")));
         };
-        let &[steps, closed, failures] = state.f64s("steps")? else {
-            return Err(StateError::mismatch("steps", "3 numbers", state.f64s("steps")?.len()));
+        let &[steps, closed, failures, aside] = state.f64s("steps")? else {
+            return Err(StateError::mismatch("steps", "4 numbers", state.f64s("steps")?.len()));
         };
         self.delays = state.f64s("delays")?.to_vec();
         (self.limit, self.sent, self.now, self.why) = (limit, sent, now, None);
-        (self.steps, self.closed, self.failures, self.too_high) =
-            (steps as u64, closed as u64, failures as u32, ratio(3));
+        (self.steps, self.closed, self.failures, self.aside) =
+            (steps as u64, closed as u64, failures as u32, aside as u64);
+        self.too_high = ratio(3);
         Ok(())
     }
 }
@@ -214,7 +222,7 @@ impl Described for DelayLimitConfig {
 }
 
 impl ControllerSettings for DelayLimitConfig {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
 
@@ -233,7 +241,7 @@ mod tests {
         CompressionFactor::new(value).unwrap()
     }
 
-    /// The ratio after each of `steps` steps in which `delay` tells what waits at a ratio; what is sent is at most `sent`.
+    /// The ratio after each of `steps` steps in which `delay` is the delay at a ratio; what is sent is at most `sent`.
     fn run(settings: DelayLimitConfig, steps: u64, sent: f64, delay: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut controller = settings.controller().unwrap();
         let mut previous = None;
@@ -286,9 +294,29 @@ mod tests {
     }
 
     #[test]
+    fn a_look_at_another_ratio_does_not_begin_anew() {
+        // Every eighth and ninth step at 4x.
+        let (mut controller, mut previous, mut decided) =
+            (DelayLimitConfig::default().controller().unwrap(), None, 0.0);
+        for step in 0..40 {
+            let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+            controller.observe(&agreed_step);
+            decided = controller.decide(&Agreed::new(&agreed_step, &[])).factor().unwrap().get();
+            if step % 8 > 5 {
+                controller.overruled(Levels::All(ratio(4.0)));
+            }
+            let waiting = Waiting { entered: 1.0, left: 1e-4 };
+            previous = Some(LastExchange { waiting, ..LastExchange::default() });
+        }
+        assert_eq!(decided, 20.0);
+    }
+
+    #[test]
     fn steps_without_a_delay_change_nothing() {
         for delay in [f64::NAN, f64::INFINITY] {
             assert_eq!(run(DelayLimitConfig::default(), 100, f64::MAX, |_| delay)[99], 10.0);
         }
+        let nothing = Waiting { entered: 0.0, left: 1.0 };
+        assert_eq!((nothing.delay(), Waiting { entered: 1.0, ..nothing }.delay()), (None, Some(1.0)));
     }
 }

@@ -44,7 +44,7 @@
 use std::f64::consts::SQRT_2;
 
 use super::{Agreed, Controller, Decision, Needs};
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Energies, Levels};
 use crate::state::{State, Stateful};
@@ -91,7 +91,7 @@ impl Described for LGreco {
 }
 
 impl ControllerSettings for LGreco {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.chooser()?)))
     }
 
@@ -225,6 +225,8 @@ impl Controller for Chooser {
             let text = format!("{sent} values sent instead of {uniform} at {factor} for all");
             reason = Some(text).filter(|_| before != self.chosen);
         }
+        // What the next step needs can be measured of this one.
+        self.is_due = agreed.agreed_step.step.saturating_add(1) >= self.next;
         Decision { levels: Levels::PerSlot(&self.chosen), reason }
     }
 
@@ -298,7 +300,10 @@ mod tests {
         let tolerance = [0.9, f64::NAN].map(|tolerance| LGreco { tolerance, every: 1, ..base });
         let low = LGreco { factor: CompressionFactor::DENSE, every: 1, ..base };
         for wrong in [base, low].iter().chain(&octaves).chain(&tolerance) {
-            assert!(wrong.build(2).map(drop).unwrap_err().to_string().contains("l-greco"), "{wrong:?}");
+            assert!(
+                wrong.build(&Feedback::Error, 2).map(drop).unwrap_err().to_string().contains("l-greco"),
+                "{wrong:?}"
+            );
         }
     }
 }

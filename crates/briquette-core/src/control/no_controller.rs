@@ -1,7 +1,7 @@
 //! Nothing is decided: the compressor's own setting, always.
 
 use super::Controller;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
 
 /// No controller.
@@ -14,7 +14,7 @@ impl Described for NoController {
 }
 
 impl ControllerSettings for NoController {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(None)
     }
 }

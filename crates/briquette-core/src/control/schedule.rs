@@ -40,7 +40,7 @@
 
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::state::{State, Stateful};
 
@@ -247,7 +247,7 @@ impl Described for ScheduleConfig {
 }
 
 impl ControllerSettings for ScheduleConfig {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.schedule()?)))
     }
 

@@ -16,8 +16,8 @@
 //!
 //! **When numbers are agreed** ([`Probing`]). *Late*, the default: what is measured of this step's vector goes with the next step's
 //! header, and the decision of that step uses it. It is one step old and costs no round trip. Where the controller needs something
-//! else than was measured (at the first step, at the end of a GraVAC window, every so many steps of AdaQS or L-GreCo), and where there
-//! are more than [`Measured::MOST`] numbers, a step asks first. *First*, as published: an all-reduce in front of every exchange.
+//! else than was measured (at the first step, where GraVAC's candidates moved, where steps are left out), and where there are more
+//! than [`Measured::MOST`] numbers (L-GreCo's, of more than a few slots), a step asks first. *First*, as published: an all-reduce in front of every exchange.
 //!
 //! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
 //! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
@@ -56,6 +56,14 @@ impl Asked {
 
     fn is(&self, needs: Needs<'_>) -> bool {
         *needs.gains == self.gains && self.flags == [needs.slots, needs.norm, needs.moments]
+    }
+
+    /// How many numbers these are of a vector of this many slots.
+    fn numbers(&self, slots: usize) -> usize {
+        let [of_slots, norm, moments] = self.flags;
+        let is_any = norm || moments || !self.gains.is_empty();
+        let rows = if of_slots { slots } else { usize::from(is_any) };
+        rows * (1 + self.gains.len()) + usize::from(moments)
     }
 }
 
@@ -150,7 +158,10 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         let asked = Asked::of(self.controller.needs());
         let mut sums = late.numbers().to_vec();
         self.controller.observe(round.agreed_step);
-        let is_answered = self.probing == Probing::Late && !sums.is_empty() && asked.is(self.controller.needs());
+        let is_answered = self.probing == Probing::Late
+            && !sums.is_empty()
+            && sums.len() == asked.numbers(round.slots.len())
+            && asked.is(self.controller.needs());
         if !is_answered {
             self.measure(round, comm.rank());
             sums.clone_from(&self.own);
@@ -184,7 +195,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         if !self.was_dense {
             self.inner.knob().into_iter().for_each(|knob| knob.set(decision.levels));
         }
-        if self.probing == Probing::Late {
+        let next = Asked::of(self.controller.needs()).numbers(round.slots.len());
+        if self.probing == Probing::Late && next <= Measured::MOST {
             self.measure(&round, comm.rank());
             self.measured = Measured::new(&self.own).unwrap_or_default();
         }

@@ -2,7 +2,7 @@
 
 use super::Detector;
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::control::Controller;
 use crate::error::ConfigError;
 
@@ -55,7 +55,7 @@ impl Described for Accordion {
 }
 
 impl ControllerSettings for Accordion {
-    fn build(&self, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
 

@@ -17,7 +17,7 @@
 //! | 10 epochs between checks, one epoch accumulated | `interval`, `window` |
 //! | `‖Δ_prev‖`, `‖Δ_curr‖` | root mean squares of the norms in two windows |
 //!
-//! **On the wire.** In the steps of windows an all-reduce of one f64 a slot, or of one for the whole vector.
+//! **On the wire.** In the steps of windows one f64 a slot, or one for the whole vector ([`Probing`](crate::wrapper::Probing)).
 //!
 //! **Knobs.** `low` and `high`, default 10x and 100x (the paper's are ranks 2 and 1 of PowerSGD, or 99 % and 10 % of values).
 //! `interval`, steps between checks, default 1000, and `window`, 1 to `interval`, default 100. `change`, above 0, default 0.5, the
@@ -213,6 +213,9 @@ impl Controller for Detector {
             self.regimes.iter_mut().enumerate().for_each(|(slot, regime)| regime.measure(norm2(slot)));
             self.measured += 1;
         }
+        // What the next step needs can be measured of this one.
+        let Accordion { interval, window, .. } = self.settings;
+        self.is_measured = agreed.agreed_step.step.saturating_add(1) % interval < window;
         self.factors.clear();
         self.factors.extend(self.regimes.iter().map(|regime| if regime.critical { low } else { high }));
         let levels = if per_slot { Levels::PerSlot(&self.factors) } else { Levels::All(self.factors[0]) };

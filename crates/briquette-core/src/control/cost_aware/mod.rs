@@ -26,6 +26,8 @@
 //! | levels | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
+//! Where a controller around this one sends less, nothing is learnt of the step, and no more is tried for `look` steps.
+//!
 //! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` is the reaction time to a link that became *faster*;
 //! one look costs `samples` steps at the next lower level. The most it can take of a run is bounded: looks come at most as often as
 //! that their predicted cost stays below 1 % of the time between them.
@@ -65,7 +67,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described};
+use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
@@ -125,6 +127,8 @@ pub struct CostAware<K> {
     until_look: u64,
     /// Whether all levels have been through the timing at the start.
     has_started: bool,
+    /// What was sent instead of a level, and for how many steps no more is tried.
+    overruled: Option<(CompressionFactor, u64)>,
 }
 
 impl<K: Controller> CostAware<K> {
@@ -142,7 +146,15 @@ impl<K: Controller> CostAware<K> {
         let costs = Costs::new(&levels, world);
         let to_time = (0..levels.len()).collect();
         let (chosen, until_look) = (levels.len() - 1, settings.look);
-        Ok(CostAware { settings, limit, levels, costs, chosen, sent: None, to_time, until_look, has_started: false })
+        let (sent, overruled, has_started) = (None, None, false);
+        Ok(CostAware { settings, limit, levels, costs, chosen, sent, to_time, until_look, has_started, overruled })
+    }
+
+    /// The lower of both limits, where there are.
+    fn limit(&mut self, inner: Option<CompressionFactor>) -> Option<CompressionFactor> {
+        self.overruled = self.overruled.filter(|(_, left)| *left > 0).map(|(ratio, left)| (ratio, left - 1));
+        let outer = self.overruled.map(|(ratio, _)| ratio);
+        inner.into_iter().chain(outer).min_by(|a, b| a.get().total_cmp(&b.get()))
     }
 
     /// How many levels may be sent.
@@ -244,7 +256,8 @@ impl<K: Controller> Controller for CostAware<K> {
 
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let limited = self.limit.decide(agreed);
-        let (limit, why) = (limited.factor(), limited.reason);
+        let (inner, why) = (limited.factor(), limited.reason);
+        let limit = self.limit(inner);
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
         let allowed = self.allowed(limit);
         let before = self.has_started.then_some(self.chosen);
@@ -263,12 +276,19 @@ impl<K: Controller> Controller for CostAware<K> {
             self.costs.begin(level);
         }
         self.sent = Some(level);
-        if limit != Some(self.levels[level]) {
+        if inner != Some(self.levels[level]) {
             self.limit.overruled(Levels::All(self.levels[level]));
         }
         let own = if self.has_started { self.reason(before, limit) } else { None };
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
         Decision::all(self.levels[level], reason)
+    }
+
+    fn overruled(&mut self, levels: Levels<'_>) {
+        self.limit.overruled(levels);
+        if let Levels::All(ratio) = levels {
+            (self.sent, self.overruled) = (None, Some((ratio, self.settings.look)));
+        }
     }
 
     fn dense_seconds(&self) -> Option<f64> {
@@ -297,6 +317,8 @@ impl<K: Controller> Stateful for CostAware<K> {
         state.put("has_started", u64::from(self.has_started));
         // Counted from 1: 0 is none.
         state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
+        let overruled = self.overruled.map(|(ratio, left)| vec![ratio.get(), left as f64]);
+        state.put("overruled", overruled.unwrap_or_default());
         state.put("to_time", self.to_time.iter().map(|level| *level as f64).collect::<Vec<f64>>());
         state.put_part("limit", &self.limit);
     }
@@ -312,10 +334,14 @@ impl<K: Controller> Stateful for CostAware<K> {
         let to_time = state.f64s("to_time")?.iter().map(|level| valid("to_time", *level as u64));
         let to_time = to_time.collect::<Result<_, _>>()?;
         let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
+        let overruled = match state.f64s("overruled")? {
+            &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),
+            _ => None,
+        };
         self.costs.load(state)?;
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
-        (self.until_look, self.has_started) = (until_look, has_started);
+        (self.until_look, self.has_started, self.overruled) = (until_look, has_started, overruled);
         Ok(())
     }
 }
@@ -346,8 +372,8 @@ impl Described for CostAwareConfig {
 }
 
 impl ControllerSettings for CostAwareConfig {
-    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let limit = self.limit.get().build(world)?;
+    fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+        let limit = self.limit.get().build(feedback, world)?;
         let limit = limit.unwrap_or_else(|| Box::new(super::Constant(self.max)));
         Ok(Some(Box::new(CostAware::new(self.clone(), limit, world)?)))
     }

@@ -171,6 +171,32 @@ fn a_limit_that_falls_holds_at_once() {
     }
 }
 
+/// A controller around this one sends at most 10x for some steps: what these took is not booked as what 100x takes, and the knee
+/// below is found.
+#[test]
+fn what_is_sent_instead_is_not_learnt_and_limits_for_a_while() {
+    let slow = Machine { bits_a_second: 10e6, ..MACHINE };
+    let (mut controller, layout, mut previous) = (controller(100.0), Layout::flat(78_000), None);
+    let mut decided = Vec::new();
+    for step in 0..200 {
+        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
+        let level = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
+        let sent = if step < 100 { level.min(10.0) } else { level };
+        if sent < level {
+            controller.overruled(Levels::All(factor(sent)));
+        }
+        decided.push(level);
+        previous = Some(slow.last(sent));
+    }
+    assert_eq!(decided[..3], [100.0, 10.0, 10.0]);
+    let tries = decided[..100].iter().filter(|level| **level > 10.0).count();
+    assert!((2..=4).contains(&tries), "{decided:?}");
+    // But for looks at 50x.
+    assert!(decided[180..].iter().filter(|level| **level == 100.0).count() >= 18, "{decided:?}");
+    assert_eq!(controller.costs.step(controller.levels.len() - 1), slow.step(100.0));
+}
+
 #[test]
 fn without_a_clock_dense_is_sent() {
     let machine = Machine { compute: 0.0, compress: 0.0, latency: 0.0, bits_a_second: f64::INFINITY, ..MACHINE };
@@ -205,6 +231,6 @@ fn impossible_settings_are_refused() {
         assert!(wrong.check().unwrap_err().to_string().contains("of cost-aware"), "{wrong:?}");
     }
     let text = "cost-aware:50x,limit=l-greco".parse::<ControllerConfig>().unwrap();
-    let error = text.get().build(4).map(drop).unwrap_err().to_string();
+    let error = text.get().build(&Feedback::Error, 4).map(drop).unwrap_err().to_string();
     assert!(error.contains("must not decide for each slot"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::plan::{Budget, Dual};
 use super::{Goal, Planner};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::control::Controller;
 use crate::error::ConfigError;
 
@@ -75,7 +75,7 @@ impl Described for DqSgd {
 }
 
 impl ControllerSettings for DqSgd {
-    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller(world)?)))
     }
 

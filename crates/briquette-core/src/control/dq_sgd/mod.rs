@@ -28,12 +28,14 @@
 //! Bits are the [ratio](CompressionFactor::of_bits) `32/bits`, which [`Qsgd`](crate::compress::Qsgd) takes as bits; a sparsifier
 //! takes it as a ratio, for which the rules were not made.
 //!
-//! **On the wire.** At every step an all-reduce of one f64. Bits travel in the messages' own headers.
+//! **On the wire.** At every step one f64 ([`Probing`](crate::wrapper::Probing)). Bits travel in the messages' own headers.
 //!
 //! **Knobs.** `bits`, the mean to be spent, from `min` to `max`, default 4. `steps`, optimizer steps of the run, default unknown.
 //! `contraction`, above 0 and at most 1, default 1; below 1 it needs `steps`. `min` and `max`, 2 to 8, default 2 and 8. `error` in
 //! place of `bits`, above 0; it needs `steps`, `smoothness` and `rate`, each above 0. `bucket`, default 512, is the quantizer's, and
 //! only `error` uses it.
+//!
+//! Where another controller sends something else, what was sent is what was spent.
 //!
 //! **Bad numbers.** A norm that is not finite is not averaged, and `max` bits are sent; at a norm of 0, `min`. Where `error`
 //! needs more bits than `max`, `max` are sent. The reason states each. Steps may repeat, leap or go back.
@@ -70,6 +72,7 @@ pub use config::DqSgd;
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::error::StateError;
+use crate::reduce::Levels;
 use crate::state::{State, Stateful};
 use plan::{Budget, Dual, bits_of};
 
@@ -154,6 +157,12 @@ impl Controller for Planner {
         let before = std::mem::replace(&mut self.last, bits);
         let reason = (before != bits).then(|| format!("{said}: {bits} bits a value"));
         Decision::all(CompressionFactor::of_bits(bits), reason)
+    }
+
+    fn overruled(&mut self, levels: Levels<'_>) {
+        if let Levels::All(ratio) = levels {
+            self.spent[1] += 32.0 / ratio.get() - f64::from(self.last);
+        }
     }
 
     fn describe(&self) -> Option<String> {

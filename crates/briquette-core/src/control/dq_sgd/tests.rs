@@ -120,6 +120,22 @@ fn mean_bits_meet_the_target() {
 }
 
 /// A run that goes on after `steps`, in which `bits` are still the mean.
+/// A tenth of the steps is sent at 8 bits: the others get what is left of a mean of 5.
+#[test]
+fn bits_sent_instead_are_spent() {
+    let settings = DqSgd { bits: Some(5.0), steps: Some(400), ..DqSgd::default() };
+    let mut controller = settings.controller(1).unwrap();
+    let sent = (0..400).map(|step| match (decide(&mut controller, step, 1.0).0, step) {
+        (_, ..40) => {
+            controller.overruled(Levels::All(F(4.0)));
+            8.0
+        }
+        (bits, _) => bits,
+    });
+    let mean = mean(&sent.collect::<Vec<_>>());
+    assert!((mean - 5.0).abs() < 0.05, "{mean}");
+}
+
 #[test]
 fn a_run_longer_than_its_steps_goes_on_at_the_mean() {
     let settings = DqSgd { bits: Some(5.0), steps: Some(100), contraction: 0.95, ..DqSgd::default() };

@@ -2,7 +2,7 @@
 
 use super::{GraVac, Policy};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described};
+use crate::config::{ControllerSettings, Described, Feedback};
 use crate::control::Controller;
 use crate::error::ConfigError;
 
@@ -147,7 +147,7 @@ impl Described for GraVacConfig {
 }
 
 impl ControllerSettings for GraVacConfig {
-    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, _feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(GraVacConfig::build(self, world)?)))
     }
 

@@ -3,7 +3,7 @@
 //! **Why.** The right factor depends on the model, the phase of training and the network. GraVAC watches two numbers: the
 //! share of the vector's energy that survives (the gain), and samples per second times that share. It falls back to a
 //! safe factor, then to dense, whenever the gain is too small, and may find that dense is best.
-//! **Why not.** It probes at every step (an all-reduce of three numbers and one compression, whose message is then
+//! **Why not.** It probes at every step (three numbers in the header and one compression, whose message is then
 //! sent); small models lose so much energy that `ε ≈ 0.7` sends dense by turns (below). With a known model and
 //! network a [`Constant`](super::Constant) found once is cheaper.
 //!

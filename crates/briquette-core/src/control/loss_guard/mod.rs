@@ -5,14 +5,14 @@
 //! loss is noisy; harm below its noise is not seen. It costs nothing: the step header agrees on the loss anyway.
 //!
 //! **Method.** A point is the median of the agreed training loss over `window` steps. Through the last `points` of them goes a line
-//! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected of the next point is the line's end, less
-//! `trust` of its progress a point. When the controller inside raises the ratio, the line from before is kept as a promise for as many
-//! points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
+//! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected
+//! of the next point is the line's end, less `trust` of its progress a point. When the ratio rises to twice the highest of the last point
+//! and of this one so far, the line from before is kept as a promise for as many points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
 //! than `noises` times the noise above either is an *alarm*:
 //!
 //! | what | then |
 //! |---|---|
-//! | alarm | the limit is the ratio last sent, divided by `back`; below 2x it is dense. The trend starts anew |
+//! | alarm | the limit is the highest ratio of the point, divided by `back`; below 2x it is dense. The trend starts anew |
 //! | the loss is not a finite number | the limit is dense |
 //! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
 //! | an alarm after that | `hold` doubles, up to 64 times |
@@ -52,7 +52,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Agreed, ConstantConfig, Controller, Decision, Needs};
 use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described};
+use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
@@ -101,9 +101,8 @@ pub struct LossGuard<K> {
     /// Points until a new try.
     hold: u64,
     alarms: u32,
-    /// The highest ratio of the last step, and of the one before it.
+    /// The highest ratio of the last step.
     sent: f64,
-    before: f64,
     /// What was sent before the alarms: where the limit ends.
     wanted: f64,
     /// Why the limit changed, until it is reported.
@@ -131,7 +130,6 @@ impl<K: Controller> LossGuard<K> {
             hold,
             alarms,
             sent: 1.0,
-            before: 1.0,
             wanted: 1.0,
             why,
             limited,
@@ -143,10 +141,11 @@ impl<K: Controller> LossGuard<K> {
         self.limit
     }
 
-    fn lower(&mut self, to: f64, why: String) {
-        let to = if to < 2.0 { 1.0 } else { to };
+    /// At most `from / by`, where `from` is the highest ratio that may be at fault.
+    fn lower(&mut self, from: f64, by: f64, why: String) {
+        let to = Some(from / by).filter(|to| *to >= 2.0).unwrap_or(1.0);
         let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
-        self.wanted = if self.limit.is_some() { self.wanted.max(self.sent) } else { self.sent };
+        self.wanted = if self.limit.is_some() { self.wanted.max(from) } else { from };
         self.limit = Some(limit);
         self.hold = self.settings.hold.saturating_mul(1 << self.alarms.min(MOST_DOUBLINGS));
         self.alarms = self.alarms.saturating_add(1);
@@ -160,11 +159,12 @@ impl<K: Controller> LossGuard<K> {
     fn point(&mut self, of: &str, loss: f64) {
         let LossGuardConfig { points, trust, noises, back, .. } = self.settings;
         let trend = if of == "training" { &mut self.training } else { &mut self.validation };
+        let highest = trend.highest();
         // Where nothing is compressed, no compression is at fault.
         if let Some((loss, expected)) = trend.push(loss, Reading { points, trust, noises })
-            && self.sent > 1.0
+            && highest > 1.0
         {
-            self.lower(self.sent / back, format!("{of} loss {loss:.2}, {expected:.2} expected"));
+            self.lower(highest, back, format!("{of} loss {loss:.2}, {expected:.2} expected"));
         }
     }
 
@@ -172,7 +172,7 @@ impl<K: Controller> LossGuard<K> {
     fn learn(&mut self, loss: f64) {
         if !loss.is_finite() {
             if self.limit != Some(CompressionFactor::DENSE) {
-                self.lower(1.0, "the training loss is not finite".into());
+                self.lower(self.training.highest(), f64::INFINITY, "the training loss is not finite".into());
             }
             return;
         }
@@ -190,7 +190,8 @@ impl<K: Controller> LossGuard<K> {
                 let next = CompressionFactor::new(limit.get() * self.settings.back).unwrap_or(limit);
                 self.limit = Some(next).filter(|next| next.get() < self.wanted);
                 self.hold = self.settings.hold;
-                self.why = Some(format!("{} points as expected: at most {next}", self.settings.hold));
+                let until = self.limit.map_or("no limit any more".to_owned(), |next| format!("at most {next}"));
+                self.why = Some(format!("{} points as expected: {until}", self.settings.hold));
                 self.training.promise();
             }
         }
@@ -199,7 +200,7 @@ impl<K: Controller> LossGuard<K> {
     /// What of `decided` may be sent.
     fn apply(&mut self, highest: f64) -> bool {
         let limit = self.limit.filter(|limit| highest > limit.get());
-        self.before = std::mem::replace(&mut self.sent, limit.map_or(highest, |limit| limit.get()));
+        self.sent = limit.map_or(highest, |limit| limit.get());
         limit.is_some()
     }
 }
@@ -223,10 +224,8 @@ impl<K: Controller> Controller for LossGuard<K> {
 
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.inner.observe(agreed_step);
-        if self.sent >= 2.0 * self.before {
-            self.training.promise();
-            self.validation.promise();
-        }
+        self.training.sent(self.sent);
+        self.validation.sent(self.sent);
         agreed_step.loss.into_iter().for_each(|loss| self.learn(loss));
         let reported = agreed_step.validation_loss.filter(|loss| loss.is_finite());
         reported.into_iter().for_each(|loss| self.point("validation", loss));
@@ -284,13 +283,13 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.put("hold", self.hold);
         state.put("alarms", u64::from(self.alarms));
         // 0 is no limit.
-        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted, self.before]);
+        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
         state.put_part("inner", &self.inner);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let &[limit, sent, wanted, before] = state.f64s("ratios")? else {
-            return Err(StateError::mismatch("ratios", "4 numbers", state.f64s("ratios")?.len()));
+        let &[limit, sent, wanted] = state.f64s("ratios")? else {
+            return Err(StateError::mismatch("ratios", "3 numbers", state.f64s("ratios")?.len()));
         };
         let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
         let (losses, hold) = (state.f64s("losses")?.to_vec(), state.u64("hold")?);
@@ -298,7 +297,7 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.load_part("inner", &mut self.inner)?;
         (self.training, self.validation, self.losses) = (training, validation, losses);
         (self.hold, self.alarms, self.sent, self.why) = (hold, alarms, sent, None);
-        (self.limit, self.wanted, self.before) = (CompressionFactor::new(limit).ok(), wanted, before);
+        (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
         Ok(())
     }
 }
@@ -338,9 +337,9 @@ impl Described for LossGuardConfig {
 }
 
 impl ControllerSettings for LossGuardConfig {
-    fn build(&self, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
+    fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         let why = "loss-guard limits another controller, and got none: use loss-guard:gravac";
-        let inner = self.inner.get().build(world)?.ok_or_else(|| ConfigError::Conflict(why.into()))?;
+        let inner = self.inner.get().build(feedback, world)?.ok_or_else(|| ConfigError::Conflict(why.into()))?;
         Ok(Some(Box::new(LossGuard::new(self.clone(), inner)?)))
     }
 

@@ -31,7 +31,7 @@ fn golden_a_point_above_the_trend_lowers_the_ratio_for_a_while() {
     let (factors, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
     assert_eq!(factors, [100.0, 100.0, 100.0, 100.0, 25.0, 25.0, 100.0, 100.0]);
     assert_eq!(reasons[4].as_deref(), Some("training loss 5.60, 5.50 expected: at most 25x"));
-    assert_eq!(reasons[6].as_deref(), Some("2 points as expected: at most 100x"));
+    assert_eq!(reasons[6].as_deref(), Some("2 points as expected: no limit any more"));
     assert_eq!(reasons.iter().flatten().count(), 2);
 }
 
@@ -89,6 +89,37 @@ fn a_controller_that_falls_back_for_a_step_does_not_end_the_limit() {
     }
     let later: Vec<f64> = (0..80).map(|_| step(&mut guard, Some(1.0), None).0).collect();
     assert_eq!((guard.limit(), later[79].max(later[78])), (None, 100.0));
+}
+
+/// At the step before each point dense is sent: the point's other steps are at fault, and are what the limit ends at.
+#[test]
+fn a_point_counts_for_the_highest_ratio_of_its_steps() {
+    let settings = LossGuardConfig { window: 2, points: 4, hold: 2, ..LossGuardConfig::default() };
+    let mut guard = LossGuard::new(settings, ByTurns(0)).unwrap();
+    let losses = [8.0, 7.0, 6.0, 5.0, 7.0, 6.9].into_iter().flat_map(|loss| [loss; 2]);
+    let seen: Vec<_> = losses.map(|loss| step(&mut guard, Some(loss), None)).collect();
+    assert_eq!(seen[9].1.as_deref(), Some("training loss 7.00, 5.50 expected: at most 25x"));
+    assert_eq!(seen[9..].iter().map(|seen| seen.0).collect::<Vec<_>>(), [25.0, 1.0, 25.0]);
+    assert_eq!(guard.limit(), Some(factor(25.0)));
+}
+
+/// A look at a lower ratio and back is no rise: no old line is kept as a promise.
+#[test]
+fn a_short_fall_promises_nothing() {
+    let reading = Reading { points: 4, trust: 0.5, noises: 5.0 };
+    let trend = |ratios: [f64; 10]| {
+        let mut trend = Trend::default();
+        (0..8).for_each(|t| {
+            trend.sent(20.0);
+            trend.push(8.0 - f64::from(t), reading);
+        });
+        ratios.into_iter().for_each(|ratio| trend.sent(ratio));
+        // Progress ends, which the line forgets in time, and a promise does not.
+        (0..4).map(|_| trend.push(1.0, reading).is_some()).collect::<Vec<_>>()
+    };
+    let held = trend([20.0; 10]);
+    assert_eq!(trend([20.0, 4.0, 4.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0]), held);
+    assert_ne!(trend([20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 40.0]), held);
 }
 
 #[test]
@@ -154,7 +185,7 @@ fn impossible_settings_are_refused() {
         assert!(wrong.check().unwrap_err().to_string().contains("of loss-guard"), "{wrong:?}");
     }
     let none: ControllerConfig = "loss-guard:none".parse().unwrap();
-    let error = none.get().build(4).map(drop).unwrap_err().to_string();
+    let error = none.get().build(&Feedback::Error, 4).map(drop).unwrap_err().to_string();
     assert!(error.contains("use loss-guard:gravac"), "{error}");
     let nested: ControllerConfig = "loss-guard:(cost-aware:50x,look=10),hold=4".parse().unwrap();
     assert_eq!(nested.to_string().parse(), Ok(nested));

@@ -37,6 +37,9 @@ struct Line {
 /// The last points, and what they were to become when compression was raised.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Trend {
+    /// The highest ratio since the last point, and of that point's steps; 0 before any step.
+    highest: f64,
+    before: f64,
     points: Vec<f64>,
     promise: Option<(Line, f64)>,
     /// How far points were from what the line before them foretold, on average.
@@ -69,6 +72,19 @@ impl Trend {
         Some(Line { last, slope: slope.min(0.0), noise })
     }
 
+    /// A step's highest ratio. At twice what was sent since the point before the last, its line is a promise.
+    pub(super) fn sent(&mut self, ratio: f64) {
+        if ratio >= 2.0 * self.highest.max(self.before).max(1.0) {
+            self.promise();
+        }
+        self.highest = self.highest.max(ratio);
+    }
+
+    /// The highest ratio of the steps since the last point; at least 1.
+    pub(super) fn highest(&self) -> f64 {
+        self.highest.max(1.0)
+    }
+
     /// More is compressed from now on: what was promised before is what counts.
     pub(super) fn promise(&mut self) {
         self.promise = self.promise.or_else(|| self.line().map(|line| (line, 0.0)));
@@ -82,6 +98,7 @@ impl Trend {
     /// A new point. Where it lies above what was expected of it by more than the noise: it, and what was expected.
     pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<(f64, f64)> {
         let Reading { points, trust, noises } = reading;
+        self.before = std::mem::take(&mut self.highest);
         let line = self.line();
         // Of few points the noise is hardly known.
         let few = if self.foretold < points as f64 { FEW / self.points.len() as f64 } else { 0.0 };
@@ -112,6 +129,7 @@ impl Trend {
         let promise = self.promise.map_or(vec![], |(line, since)| vec![line.last, line.slope, line.noise, since]);
         state.put(&format!("{name}/points"), self.points.clone());
         state.put(&format!("{name}/spread"), vec![self.spread, self.foretold]);
+        state.put(&format!("{name}/sent"), vec![self.highest, self.before]);
         state.put(&format!("{name}/promise"), promise);
     }
 
@@ -124,6 +142,9 @@ impl Trend {
         let &[spread, foretold] = state.f64s(&format!("{name}/spread"))? else {
             return Err(StateError::mismatch("spread", "2 numbers", 0));
         };
-        Ok(Trend { points, promise, spread, foretold })
+        let &[highest, before] = state.f64s(&format!("{name}/sent"))? else {
+            return Err(StateError::mismatch("sent", "2 numbers", 0));
+        };
+        Ok(Trend { highest, before, points, promise, spread, foretold })
     }
 }
