@@ -13,6 +13,7 @@
 //! | what | then |
 //! |---|---|
 //! | alarm | the limit is the highest ratio of the point, divided by `back`; below 2x it is dense. The trend starts anew |
+//! | two points after it that lie above what was expected | the limit is divided by `back` again, and `hold` is twice the alarm's |
 //! | the loss is not a finite number | the limit is dense |
 //! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
 //! | an alarm after that | `hold` doubles, up to 64 times |
@@ -85,6 +86,8 @@ impl Default for LossGuardConfig {
     }
 }
 
+/// Points after an alarm at which the loss is to be what was expected.
+const PATIENCE: u64 = 2;
 /// How often the time to a new try doubles.
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -101,6 +104,9 @@ pub struct LossGuard<K> {
     /// Points until a new try.
     hold: u64,
     alarms: u32,
+    /// What the training loss has not come back to since the last alarm, and for how many points; infinite where it has.
+    expected: f64,
+    late: u64,
     /// The highest ratio of the last step.
     sent: f64,
     /// What was sent before the alarms: where the limit ends.
@@ -119,7 +125,7 @@ impl<K: Controller> LossGuard<K> {
     pub fn new(settings: LossGuardConfig, inner: K) -> Result<Self, ConfigError> {
         settings.check()?;
         let (training, validation) = Default::default();
-        let (losses, limit, hold, alarms, why, limited) = Default::default();
+        let (losses, limit, hold, alarms, late, why, limited) = Default::default();
         Ok(LossGuard {
             settings,
             inner,
@@ -129,6 +135,8 @@ impl<K: Controller> LossGuard<K> {
             limit,
             hold,
             alarms,
+            expected: f64::INFINITY,
+            late,
             sent: 1.0,
             wanted: 1.0,
             why,
@@ -148,7 +156,7 @@ impl<K: Controller> LossGuard<K> {
         self.wanted = if self.limit.is_some() { self.wanted.max(from) } else { from };
         self.limit = Some(limit);
         self.hold = self.settings.hold.saturating_mul(1 << self.alarms.min(MOST_DOUBLINGS));
-        self.alarms = self.alarms.saturating_add(1);
+        self.late = 0;
         self.why = Some(format!("{why}: at most {limit}"));
         self.losses.clear();
         self.training.restart();
@@ -165,6 +173,8 @@ impl<K: Controller> LossGuard<K> {
             && highest > 1.0
         {
             self.lower(highest, back, format!("{of} loss {loss:.2}, {expected:.2} expected"));
+            self.alarms = self.alarms.saturating_add(1);
+            self.expected = if of == "training" { expected } else { f64::INFINITY };
         }
     }
 
@@ -173,6 +183,7 @@ impl<K: Controller> LossGuard<K> {
         if !loss.is_finite() {
             if self.limit != Some(CompressionFactor::DENSE) {
                 self.lower(self.training.highest(), f64::INFINITY, "the training loss is not finite".into());
+                self.alarms = self.alarms.saturating_add(1);
             }
             return;
         }
@@ -185,15 +196,30 @@ impl<K: Controller> LossGuard<K> {
         let (alarms, middle) = (self.alarms, losses[losses.len() / 2]);
         self.point("training", middle);
         if let Some(limit) = self.limit.filter(|_| alarms == self.alarms) {
-            self.hold = self.hold.saturating_sub(1);
-            if self.hold == 0 {
-                let next = CompressionFactor::new(limit.get() * self.settings.back).unwrap_or(limit);
-                self.limit = Some(next).filter(|next| next.get() < self.wanted);
-                self.hold = self.settings.hold;
-                let until = self.limit.map_or("no limit any more".to_owned(), |next| format!("at most {next}"));
-                self.why = Some(format!("{} points as expected: {until}", self.settings.hold));
-                self.training.promise();
+            self.hold(middle, limit);
+        }
+    }
+
+    /// A point without an alarm under a limit.
+    fn hold(&mut self, loss: f64, limit: CompressionFactor) {
+        let LossGuardConfig { back, hold, .. } = self.settings;
+        if loss <= self.expected {
+            self.expected = f64::INFINITY;
+        } else if limit > CompressionFactor::DENSE {
+            self.late += 1;
+            if self.late == PATIENCE {
+                self.lower(limit.get(), back, format!("training loss still {loss:.2}, {:.2} expected", self.expected));
             }
+            return;
+        }
+        self.hold = self.hold.saturating_sub(1);
+        if self.hold == 0 {
+            let next = CompressionFactor::new(limit.get() * back).unwrap_or(limit);
+            self.limit = Some(next).filter(|next| next.get() < self.wanted);
+            (self.hold, self.expected) = (hold, f64::INFINITY);
+            let until = self.limit.map_or("no limit any more".to_owned(), |next| format!("at most {next}"));
+            self.why = Some(format!("{hold} points as expected: {until}"));
+            self.training.promise();
         }
     }
 
@@ -280,7 +306,8 @@ impl<K: Controller> Stateful for LossGuard<K> {
         self.training.save("training", state);
         self.validation.save("validation", state);
         state.put("losses", self.losses.clone());
-        state.put("hold", self.hold);
+        state.put("hold", vec![self.hold as f64, self.late as f64]);
+        state.put("expected", if self.expected.is_finite() { vec![self.expected] } else { vec![] });
         state.put("alarms", u64::from(self.alarms));
         // 0 is no limit.
         state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
@@ -292,11 +319,16 @@ impl<K: Controller> Stateful for LossGuard<K> {
             return Err(StateError::mismatch("ratios", "3 numbers", state.f64s("ratios")?.len()));
         };
         let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
-        let (losses, hold) = (state.f64s("losses")?.to_vec(), state.u64("hold")?);
+        let &[hold, late] = state.f64s("hold")? else {
+            return Err(StateError::mismatch("hold", "2 numbers", state.f64s("hold")?.len()));
+        };
+        let losses = state.f64s("losses")?.to_vec();
+        let expected = state.f64s("expected")?.first().copied().unwrap_or(f64::INFINITY);
         let alarms = u32::try_from(state.u64("alarms")?).unwrap_or(u32::MAX);
         state.load_part("inner", &mut self.inner)?;
         (self.training, self.validation, self.losses) = (training, validation, losses);
-        (self.hold, self.alarms, self.sent, self.why) = (hold, alarms, sent, None);
+        (self.hold, self.late, self.expected) = (hold as u64, late as u64, expected);
+        (self.alarms, self.sent, self.why) = (alarms, sent, None);
         (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
         Ok(())
     }
