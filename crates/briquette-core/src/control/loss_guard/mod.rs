@@ -8,7 +8,8 @@
 //! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected
 //! of the next point is the line's end, less `trust` of its progress a point. When the ratio rises to twice the highest of the last point
 //! and of this one so far, the line from before is kept as a promise for as many points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
-//! than `noises` times the noise above either is an *alarm*:
+//! than `noises` times the noise above either is an *alarm*; so are points above a promise whose noises, less two each, add up to as
+//! many:
 //!
 //! | what | then |
 //! |---|---|

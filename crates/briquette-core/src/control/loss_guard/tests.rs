@@ -114,6 +114,35 @@ fn a_point_counts_for_the_highest_ratio_of_its_steps() {
     assert_eq!(guard.limit(), Some(factor(25.0)));
 }
 
+/// Points of 1 with noise 2 % of it: .08 above what was promised is four noises. The first is none too many, the second is (2 + 4 > 5).
+#[test]
+fn points_above_a_promise_add_up() {
+    let reading = Reading { points: 8, trust: 0.5, noises: 5.0 };
+    let mut trend = Trend::default();
+    assert!((0..12).all(|_| trend.push(1.0, reading).is_none()));
+    trend.sent(10.0);
+    assert_eq!([trend.push(1.08, reading), trend.push(1.08, reading)].map(|alarm| alarm.is_some()), [false, true]);
+}
+
+/// A raise every 500 steps that does no harm, in runs of 3000 steps: 120 raises.
+#[test]
+fn raises_that_do_no_harm_raise_no_alarm() {
+    use rand::Rng;
+    let mut alarms = 0;
+    for seed in 0..20 {
+        let settings = LossGuardConfig::default();
+        let mut guard = LossGuard::new(settings, Constant(factor(2.0))).unwrap();
+        let mut rng = crate::Key::new(seed).block(0);
+        for t in 0..3000 {
+            let noise: f64 = (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * 0.3;
+            let loss = 0.5 + 1.8 / (1.0 + 0.01 * f64::from(t)) + noise;
+            guard.inner = Constant(factor(if t / 250 % 2 == 0 { 2.0 } else { 100.0 }));
+            alarms += usize::from(step(&mut guard, Some(loss), None).1.is_some_and(|why| why.contains("expected: at")));
+        }
+    }
+    assert!(alarms <= 1, "{alarms} of 120");
+}
+
 /// A look at a lower ratio and back is no rise: no old line is kept as a promise.
 #[test]
 fn a_short_fall_promises_nothing() {

@@ -15,6 +15,9 @@ const FEW: f64 = 4.0;
 /// Below this share of the loss, noise is taken to be it.
 const LEAST_NOISE: f64 = 0.02;
 
+/// Noises above a promise that do not add up.
+const ALLOWED: f64 = 2.0;
+
 /// How a trend is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reading {
@@ -34,6 +37,31 @@ struct Line {
     noise: f64,
 }
 
+/// A line from before compression was raised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Promise {
+    line: Line,
+    /// Points since then.
+    since: f64,
+    /// Noises by which they lay above it, less [`ALLOWED`] each, never below 0 (a one-sided cumulative sum).
+    excess: f64,
+}
+
+impl Promise {
+    /// What the next point is to be.
+    fn next(&self, trust: f64) -> f64 {
+        // Progress grows slower: of every point's, a share is expected of the next.
+        let steps = trust * (1.0 - trust.powf(self.since + 1.0)) / (1.0 - trust);
+        self.line.last + self.line.slope * steps
+    }
+
+    fn push(self, point: f64, trust: f64) -> Promise {
+        let above = (point - self.next(trust)) / self.line.noise - ALLOWED;
+        let excess = if above.is_nan() { self.excess } else { (self.excess + above).max(0.0) };
+        Promise { since: self.since + 1.0, excess, ..self }
+    }
+}
+
 /// The last points, and what they were to become when compression was raised.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Trend {
@@ -41,7 +69,7 @@ pub(super) struct Trend {
     highest: f64,
     before: f64,
     points: Vec<f64>,
-    promise: Option<(Line, f64)>,
+    promise: Option<Promise>,
     /// How far points were from what the line before them foretold, on average.
     spread: f64,
     /// How many that were.
@@ -87,7 +115,7 @@ impl Trend {
 
     /// More is compressed from now on: what was promised before is what counts.
     pub(super) fn promise(&mut self) {
-        self.promise = self.promise.or_else(|| self.line().map(|line| (line, 0.0)));
+        self.promise = self.promise.or_else(|| self.line().map(|line| Promise { line, since: 0.0, excess: 0.0 }));
     }
 
     /// From here on another way of training: the points before promise nothing.
@@ -110,13 +138,10 @@ impl Trend {
             self.foretold += 1.0;
             self.spread += SMOOTHING.max(1.0 / self.foretold) * (ABSOLUTE * off - self.spread);
         }
-        let promised = self.promise.map(|(line, since)| {
-            // Progress grows slower: of every point's, a share is expected of the next.
-            let steps = trust * (1.0 - trust.powf(since + 1.0)) / (1.0 - trust);
-            line.last + line.slope * steps + noises * line.noise
-        });
-        self.promise =
-            self.promise.map(|(line, since)| (line, since + 1.0)).filter(|(_, since)| *since < points as f64);
+        let room = |promise: Promise| (noises - promise.excess) * promise.line.noise;
+        let promised = self.promise.map(|promise| promise.next(trust) + room(promise));
+        let pushed = self.promise.map(|promise| promise.push(point, trust));
+        self.promise = pushed.filter(|promise| promise.since < points as f64);
         if self.points.len() == points {
             self.points.remove(0);
         }
@@ -126,7 +151,8 @@ impl Trend {
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {
-        let promise = self.promise.map_or(vec![], |(line, since)| vec![line.last, line.slope, line.noise, since]);
+        let numbers = |Promise { line, since, excess }| vec![line.last, line.slope, line.noise, since, excess];
+        let promise = self.promise.map_or(vec![], numbers);
         state.put(&format!("{name}/points"), self.points.clone());
         state.put(&format!("{name}/spread"), vec![self.spread, self.foretold]);
         state.put(&format!("{name}/sent"), vec![self.highest, self.before]);
@@ -136,7 +162,7 @@ impl Trend {
     pub(super) fn load(name: &str, state: &State) -> Result<Trend, StateError> {
         let points = state.f64s(&format!("{name}/points"))?.to_vec();
         let promise = match state.f64s(&format!("{name}/promise"))? {
-            &[last, slope, noise, since] => Some((Line { last, slope, noise }, since)),
+            &[last, slope, noise, since, excess] => Some(Promise { line: Line { last, slope, noise }, since, excess }),
             _ => None,
         };
         let &[spread, foretold] = state.f64s(&format!("{name}/spread"))? else {
