@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use briquette_benches::trainer;
@@ -39,11 +40,15 @@ struct Line {
     steps: usize,
     loss_first_10: String,
     loss_last_10: String,
+    machine: String,
+    cores: usize,
+    date: String,
     command: String,
 }
 
 fn main() -> Result<()> {
     let cli = &Cli::parse();
+    let ((machine, cores), date) = (trainer::machine(), trainer::day(SystemTime::now())?);
     let mut csv = csv::Writer::from_path(&cli.csv)?;
     for (steps, resnet, vgg) in LENGTHS {
         for (dataset, data) in [("cifar10", &cli.cifar10), ("cifar100", &cli.cifar100)] {
@@ -61,6 +66,9 @@ fn main() -> Result<()> {
                     steps,
                     loss_first_10: format!("{first:.4}"),
                     loss_last_10: format!("{last:.4}"),
+                    machine: machine.clone(),
+                    cores,
+                    date: date.clone(),
                     command: format!("cifar {flags}"),
                 })?;
                 csv.flush()?;

@@ -185,6 +185,11 @@ struct Correlation {
     rows: &'static str,
     runs: usize,
     spearman: f64,
+    machine: String,
+    cores: usize,
+    /// Of the last run.
+    date: String,
+    command: &'static str,
 }
 
 /// Writes all runs and all correlations.
@@ -223,6 +228,10 @@ fn of_signal(signal: &'static str, rows: &'static str, runs: &[&Run]) -> Vec<Cor
         rows,
         runs: pairs.len(),
         spearman: correlation(pairs),
+        machine: runs.first().map(|run| run.machine.clone()).unwrap_or_default(),
+        cores: runs.first().map_or(0, |run| run.cores),
+        date: runs.iter().map(|run| run.date.clone()).max().unwrap_or_default(),
+        command: "tables signals --report",
     };
     let mut seeds: Vec<u64> = runs.iter().map(|run| run.seed).collect();
     seeds.sort_unstable();

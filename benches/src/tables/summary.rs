@@ -62,6 +62,11 @@ struct Line {
     speed_up: f64,
     seconds_to_target: Option<f64>,
     shares: String,
+    machine: String,
+    cores: usize,
+    /// Of the last run.
+    date: String,
+    command: String,
 }
 
 /// What a table's accuracy is aimed at, of the accuracy that dense has in the end.
@@ -198,6 +203,10 @@ fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Lin
             speed_up: reference / seconds(name),
             seconds_to_target: reached.map(|seconds| Mean::of(&seconds).mean),
             shares: first.shares.clone(),
+            machine: first.machine.clone(),
+            cores: first.cores,
+            date: runs.iter().map(|run| run.date.clone()).max()?,
+            command: format!("tables {} --report", table.name),
         })
     };
     rows.iter().filter_map(|row| line(&row.name)).collect()
