@@ -158,7 +158,8 @@ flags! {
     /// half the size
     #[arg(value_name = "STEP")]
     record_gradient: RecordSpec,
-    /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off
+    /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off. Those of an
+    /// interrupted run end with its last step
     record_frames: Toggle,
     /// Steps between tables of every slot in metrics.jsonl, with the controller's state; 0 for none
     #[arg(value_name = "N")]

@@ -49,7 +49,7 @@ impl Settings {
         let controller = &self.config.exchange.controller;
         if self.record_frames == Some(Toggle::On) && controller.get().reads_seconds() {
             bail!(
-                "--record-frames on: --controller {} decides by seconds, so on another network the run would send something else \
+                "--record-frames on: --controller {} decides by seconds, so on another network the run could send something else \
                  than what is recorded: omit --record-frames and run it on each network, or choose a controller that reads no \
                  seconds",
                 controller.name()
