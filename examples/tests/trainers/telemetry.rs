@@ -131,7 +131,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let (runs, address) = (Runs::default(), free_address());
     let toml = format!(
         "ranks = 2\nbatch = 4\nepochs = 1\nclock = 'fixed:50ms'\ncompressor = 'topk:2x'\nfeedback = 'error'\n\
-         controller = 'gravac:window=2,epsilon=0.3,min=2x,max=4x'\nmetrics-addr = '{address}'"
+         controller = 'gravac:window=2,epsilon=0.3,min=2x,max=4x,dense_steps=3'\nmetrics-addr = '{address}'"
     );
     let out = runs.path("run");
     let task = Watched { toy: Toy::new(64, None), address, step: 5, page: Mutex::default() };
@@ -139,6 +139,9 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let page = task.page.into_inner().unwrap().expect("a page is served during training");
     let records = &records(&out)[..5];
     let last = records.last().unwrap();
+    let changes = records.windows(2).filter(|pair| pair[0].factor != pair[1].factor).count();
+    let reasons = records.iter().filter(|record| record.reason.is_some()).count();
+    assert!(changes > 0 && changes < reasons, "{changes} changes of the ratio, {reasons} reasons");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("# HELP briquette_gain Share"), "{page}");
     for (name, expected) in [
         ("briquette_step", 4.0),
@@ -156,7 +159,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
         ("briquette_wait_seconds", last.wait_seconds),
         ("briquette_sent_bytes_total", records.iter().map(|record| record.bytes_sent).sum::<u64>() as f64),
         ("briquette_received_bytes_total", records.iter().map(|record| record.bytes_received).sum::<u64>() as f64),
-        ("briquette_ratio_changes_total", records.iter().filter(|record| record.reason.is_some()).count() as f64),
+        ("briquette_ratio_changes_total", changes as f64),
     ] {
         assert_eq!(value(&page, name), expected, "{name}");
     }
