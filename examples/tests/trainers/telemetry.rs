@@ -13,9 +13,11 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use crate::GRAVAC;
+#[cfg(unix)]
+use crate::common::launcher;
 use crate::common::{CIFAR, Runs, Toy, quiet, settings};
 #[cfg(unix)]
-use crate::processes::{launcher, processes};
+use crate::processes::processes;
 
 #[test]
 fn every_slots_part_and_the_controllers_state_come_at_the_interval_that_is_set() {
@@ -181,8 +183,8 @@ fn an_address_that_cannot_be_had_is_refused_before_anything_is_begun() {
 #[cfg(unix)]
 #[test]
 fn of_ranks_that_are_processes_only_rank_0_opens_the_port() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     let (runs, address) = (Runs::default(), free_address());
     let launch = format!("launch --ranks 3 -- {CIFAR} {} --metrics-addr {address} --out run", processes(3, 6));
-    runs.run(launcher.to_str().unwrap(), &launch).succeeds();
+    runs.run(&launcher, &launch).succeeds();
 }
