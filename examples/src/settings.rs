@@ -53,6 +53,12 @@ macro_rules! flags {
         pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
+            /// The flags of the exchange that are given, as keys.
+            fn given(&self) -> impl Iterator<Item = &'static str> {
+                let flags = [$((stringify!($flag), self.$flag.is_some())),*];
+                flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag))
+            }
+
             /// `self` where it says something, `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
