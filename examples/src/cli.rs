@@ -136,7 +136,7 @@ fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Co
     };
     let control = Control {
         plain: cli.plain || place.is_some(),
-        // One rank speaks for all.
+        // Rank 0 alone prints.
         quiet: place.as_ref().is_some_and(|place| place.rank != 0),
         resume: cli.resume.is_some(),
         overwrite: cli.overwrite,

@@ -53,6 +53,12 @@ macro_rules! flags {
         pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
+            /// The flags of the exchange that are given, as keys.
+            fn given(&self) -> impl Iterator<Item = &'static str> {
+                let flags = [$((stringify!($flag), self.$flag.is_some())),*];
+                flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag))
+            }
+
             /// `self` where it says something, `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
@@ -158,7 +164,8 @@ flags! {
     /// half the size
     #[arg(value_name = "STEP")]
     record_gradient: RecordSpec,
-    /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off
+    /// Write every rank's frames to frames/ in --out, from which `tables` replays the run on other networks: on or off. Those of an
+    /// interrupted run end with its last step
     record_frames: Toggle,
     /// Steps between tables of every slot in metrics.jsonl, with the controller's state; 0 for none
     #[arg(value_name = "N")]

@@ -26,7 +26,7 @@ impl Toggle {
     }
 }
 
-/// Most seconds that a step is said to take: a clock that runs on for billions of steps stays exact enough.
+/// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
 const LONGEST_STEP: f64 = 1e6;
 
 /// What counts as computing time.

@@ -5,23 +5,13 @@ mod common;
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use briquette_cli::signals::hangup_is_ignored;
-use common::{CIFAR, Runs, SMALL};
+use common::{CIFAR, Runs, SMALL, launcher};
 
 /// What a rank that is stopped before it trains may take, with the end of its process, on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(1500);
-
-/// The launcher; none, with a note, where it was not built.
-fn launcher() -> Option<PathBuf> {
-    let path = Path::new(CIFAR).with_file_name("briquette");
-    if !path.is_file() {
-        println!("skipped: no {}; `cargo test --workspace` builds it", path.display());
-    }
-    path.is_file().then_some(path)
-}
 
 #[test]
 fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_written() {
@@ -104,7 +94,7 @@ fn a_trainer_under_nohup_outlives_its_terminal_and_others_do_not() {
 
 #[test]
 fn what_cannot_be_done_is_refused_with_exit_code_2_and_not_tried_again() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     for (flags, words) in [
         ("--dataset generated --model nosuch", "nosuch"),
         ("--dataset nosuch", "unknown --dataset `nosuch`"),
@@ -115,7 +105,7 @@ fn what_cannot_be_done_is_refused_with_exit_code_2_and_not_tried_again() {
         ("--dataset generated --train-limit 8 --test-limit 8 --resume nosuch", "--resume nosuch"),
     ] {
         let runs = Runs::default();
-        let ended = runs.run(launcher.to_str().unwrap(), &format!("launch --ranks 2 --restart 3 -- {CIFAR} {flags}"));
+        let ended = runs.run(&launcher, &format!("launch --ranks 2 --restart 3 -- {CIFAR} {flags}"));
         assert_eq!(ended.code, Some(2), "{flags}: {}", ended.stderr);
         assert!(ended.stderr.contains(words) && !ended.stderr.contains("restarting"), "{flags}: {}", ended.stderr);
         assert!(!runs.path("runs").exists(), "{flags}");

@@ -14,7 +14,7 @@ const TRAINER: &str = env!("CARGO_BIN_EXE_cifar");
 const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden_errors.txt");
 
 /// Mistakes on one machine.
-const ALONE: [&str; 34] = [
+const ALONE: [&str; 36] = [
     // Words that are not known.
     "cifar --rank 3",
     "cifar --ranks two",
@@ -43,6 +43,8 @@ const ALONE: [&str; 34] = [
     // Settings that do not go together.
     "cifar --dataset generated --momentum-correction on --optimizer adam",
     "cifar --dataset generated --data somewhere",
+    "cifar --dataset generated --record-frames on",
+    "cifar --dataset generated --record-frames on --compressor topk:10x --controller gravac",
     "cifar --dataset generated --train-limit 8 --test-limit 8 --rules 'nosuch*=dense'",
     // Files and directories.
     "cifar --data tpyo",

@@ -51,8 +51,8 @@ use crate::wrapper::InnerMomentumConfig;
 
 /// When ranks exchange, and what. In TOML, `strategy` stands beside the keys of the [exchange](Exchange).
 ///
-/// **Defaults.** Who says nothing of what travels gets [`Config::auto`], as a whole: that is `Config::default()`, an empty table, and one
-/// with no other keys than `bucket_values`, `overlap` and `threads`, which say how the work is done. As soon as one of the other keys is
+/// **Defaults.** A configuration without a key of what travels is [`Config::auto`], as a whole: that is `Config::default()`, an empty table,
+/// and one with no other keys than [`Config::WORK_KEYS`], which set how the work is done. As soon as one of the other keys is
 /// given, each of those left out has the default of [`Exchange`]: dense, no feedback, no controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {

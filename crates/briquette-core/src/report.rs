@@ -7,7 +7,7 @@ use crate::{CompressionFactor, Traffic};
 pub struct Report {
     /// The nominal factor in force; 1 when dense.
     pub factor: Option<CompressionFactor>,
-    /// What carried it, where the ratio does not tell: `int8 ring`.
+    /// What carried it, where several carriers have the same ratio: `int8 ring`.
     pub carrier: Option<&'static str>,
     /// Why the controller changed it, when it just did.
     pub reason: Option<String>,

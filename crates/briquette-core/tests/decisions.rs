@@ -8,6 +8,8 @@ use briquette_core::report::Waiting;
 use briquette_core::state::{State, Stateful};
 use briquette_core::{CompressionFactor, Layout, Traffic};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// What is observed at one step.
 #[derive(Debug, Clone)]
@@ -161,8 +163,50 @@ fn layout(slots: usize) -> Layout {
     Layout::new((0..slots).map(|slot| (slot.to_string(), vec![3 + 20 * slot])))
 }
 
+/// The same at other seconds.
+fn at_other_seconds(observed: &Observed, seconds: [f64; 4]) -> Observed {
+    let mut other = observed.clone();
+    let [own, compute, compress, exchange] = seconds;
+    other.agreed_step.compute_seconds = own;
+    if let Some(previous) = &mut other.agreed_step.previous {
+        (previous.compute_seconds, previous.compress_seconds, previous.exchange_seconds) =
+            (compute, compress, exchange);
+    }
+    other
+}
+
+/// By its settings, whether seconds have changed a decision.
+fn depends_on_seconds(run: &[Observed], settings: &ControllerConfig, seconds: [f64; 4]) -> bool {
+    let build = || settings.get().build(3).unwrap();
+    let (Some(mut one), Some(mut other)) = (build(), build()) else { return false };
+    let layout = layout(2);
+    run.iter().any(|observed| {
+        let other_seconds = at_other_seconds(observed, seconds);
+        step_of(&mut one, observed, &layout) != step_of(&mut other, &other_seconds, &layout)
+    })
+}
+
+#[test]
+fn a_controller_that_states_to_read_seconds_decides_otherwise_at_some() {
+    let mut random = TestRunner::deterministic();
+    let runs: Vec<_> = (0..200).map(|_| run().new_tree(&mut random).unwrap().current()).collect();
+    for settings in ControllerConfig::all().into_iter().filter(|settings| settings.get().reads_seconds()) {
+        let depends = |run: &Vec<Observed>| depends_on_seconds(run, &settings, [1e-3, 10.0, 1e-3, 1e-3]);
+        assert!(runs.iter().any(depends), "{settings}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_does_not_state_to_read_seconds_decides_the_same_whatever_they_are(
+        run in run(), seconds in [number(), number(), number(), number()],
+    ) {
+        for settings in ControllerConfig::all().into_iter().filter(|settings| !settings.get().reads_seconds()) {
+            prop_assert!(!depends_on_seconds(&run, &settings, seconds), "{}", settings);
+        }
+    }
 
     #[test]
     fn the_same_observations_give_the_same_decisions_within_the_settings(

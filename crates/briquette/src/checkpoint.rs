@@ -106,7 +106,7 @@ impl Synchronizer {
             // No rank's own: those of the other world begin with the means.
             blobs.retain(|name, _| name != "buffers" && name != "parameters");
         }
-        Ok(Saved { path, state, blobs })
+        Ok(Saved { path, state, same_world: saved == world, blobs })
     }
 
     /// What differs between the run that saved and this one.

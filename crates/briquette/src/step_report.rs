@@ -17,12 +17,17 @@ pub struct StepReport {
     pub samples: u64,
     /// Nominal ratio, gain, reason, what waits, and the same of each slot.
     pub exchange: Report,
+    /// Whether what was sent is another thing than at the exchange before: another nominal ratio, another one of any slot, or another
+    /// [carrier](Report::carrier). Not so at the first exchange since joining or resuming.
+    pub ratio_changed: bool,
     /// Bytes this rank moved, step header included.
     pub traffic: Traffic,
     /// Bytes the dense ring would have moved through this rank.
     pub dense_traffic: Traffic,
     /// Seconds computing since the step before; the slowest rank's, or this rank's where nothing was due.
     pub compute_seconds: f64,
+    /// Seconds computing since the step before, this rank's.
+    pub own_compute_seconds: f64,
     /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
     pub compress_seconds: f64,
     /// Of these, seconds reading gradients from the device.
@@ -56,8 +61,23 @@ impl StepReport {
         self.exchange.seconds.unwrap_or_default().decode()
     }
 
-    /// All of the step: computing, compressing, communicating.
+    /// Seconds of the step as this rank spent them, from the end of the exchange before to the end of this one: its own computing,
+    /// compressing, and communicating with the wait for the slowest rank. That wait is why its own computing counts here, and not the
+    /// slowest rank's.
+    ///
+    /// ```
+    /// use briquette::StepReport;
+    /// // 1 s of computing, then 2 s of waiting in the header for a rank that computes for 3 s, then 0.5 s of exchange.
+    /// let report = StepReport {
+    ///     compute_seconds: 3.0,
+    ///     own_compute_seconds: 1.0,
+    ///     wait_seconds: 2.0,
+    ///     exchange_seconds: 2.5,
+    ///     ..StepReport::default()
+    /// };
+    /// assert_eq!(report.seconds(), 3.5);
+    /// ```
     pub fn seconds(&self) -> f64 {
-        self.compute_seconds + self.compress_seconds + self.exchange_seconds
+        self.own_compute_seconds + self.compress_seconds + self.exchange_seconds
     }
 }

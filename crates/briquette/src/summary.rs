@@ -11,8 +11,9 @@ use crate::step_report::StepReport;
 /// auto: dense 12 % of 390 steps, int8 ring 3 %, 10x 85 %; 8.4x fewer bytes than dense; about 41 of 103 s saved; momentum correction (SGD, momentum 0.9)
 /// ```
 ///
-/// Steps are those since joining or resuming. Seconds are this rank's, on the session's clock, without the step header and the time outside
-/// of steps; what dense would have taken is predicted by the controller, where it has a model of costs, or else by the dense steps of this run.
+/// Steps are those since joining or resuming. Seconds, on the session's clock, are the slowest rank's computing and this rank's compressing
+/// and exchanging: the step header, in which ranks wait for the slowest one, and the time outside of steps are left out. What dense would
+/// have taken is predicted by the controller, where it has a model of costs, or else by the dense steps of this run.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunSummary {
@@ -26,7 +27,7 @@ pub struct RunSummary {
     pub bytes_sent: u64,
     /// Bytes dense all-reduces of the same steps would have sent.
     pub bytes_dense: u64,
-    /// Seconds of all steps: computing, compressing, exchanging.
+    /// Seconds of all steps: the slowest rank's computing, this rank's compressing and exchanging.
     pub seconds: f64,
     /// Seconds they would have taken dense, where that is known.
     pub seconds_dense: Option<f64>,

@@ -25,7 +25,9 @@ use crate::summary::Tally;
 
 pub(crate) use self::average::Own;
 pub use self::mixed::REBROADCAST_STEPS;
+use self::recorded::WeightedMean;
 use self::timing::Start;
+use self::trace::SentAs;
 
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
@@ -59,6 +61,7 @@ pub struct Synchronizer {
     /// What was left open in the configuration, as it was decided.
     feedback: Option<String>,
     tally: Tally,
+    sent_as: SentAs,
     /// The step that is being taken, from `sync_gradients` to the end of `sync_parameters`.
     span: tracing::Span,
 }
@@ -70,14 +73,6 @@ pub(crate) struct Joined {
     pub(crate) identity: Identity,
     /// Steps between re-broadcasts; 0 for none.
     rebroadcast: u64,
-}
-
-/// Loss and samples recorded since the last exchange; several times under gradient accumulation.
-#[derive(Debug, Default)]
-struct WeightedMean {
-    sum: f64,
-    weight: f64,
-    samples: Option<u64>,
 }
 
 impl std::fmt::Debug for Synchronizer {
@@ -121,6 +116,7 @@ impl Synchronizer {
             momenta: Momenta::Keep,
             feedback: None,
             tally: Tally::default(),
+            sent_as: SentAs::default(),
             span: tracing::Span::none(),
         }
     }
@@ -305,6 +301,7 @@ impl Synchronizer {
             loss: agreed_step.loss,
             samples: agreed_step.samples,
             compute_seconds: agreed_step.compute_seconds,
+            own_compute_seconds: self.start.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
             exchange_seconds: self.start.header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
             wait_seconds: self.start.header_seconds,

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::{OptimizerKind, Settings};
-use crate::spec::ClockSpec;
+use crate::spec::{ClockSpec, Toggle};
 
 /// Most ranks of a run: each has a connection, or a queue, to each other one.
 const RANKS: usize = 4096;
@@ -45,6 +45,15 @@ impl Settings {
         }
         if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
             bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");
+        }
+        let controller = &self.config.exchange.controller;
+        if self.record_frames == Some(Toggle::On) && controller.get().reads_seconds() {
+            bail!(
+                "--record-frames on: --controller {} decides by seconds, so on another network the run could send something else \
+                 than what is recorded: omit --record-frames and run it on each network, or choose a controller that reads no \
+                 seconds",
+                controller.name()
+            );
         }
         self.network()?;
         crate::backend::backends(self)?;

@@ -41,10 +41,10 @@ fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
 }
 
 impl Options {
-    /// The exchange: that of a file, or the default one, with what the flags change of it. Where neither says anything of what
-    /// travels, it is [`Config::auto`]; where flags alone say something, the rest is as their short forms need it.
+    /// The exchange: that of a file, or the default one, with what the flags change of it. Where neither sets anything of what
+    /// travels, it is [`Config::auto`]; where flags alone do, the rest is as their short forms need it.
     pub(super) fn exchange(&self) -> Result<(Config, Option<WarmUp>)> {
-        let is_auto = self.config.is_none() && !self.says_what();
+        let is_auto = self.config.is_none() && !self.sets_content();
         let mut config = match &self.config {
             Some(config) => config.clone(),
             None if is_auto => Config::auto(),
@@ -63,27 +63,12 @@ impl Options {
         Ok((config, warm_up))
     }
 
-    /// Whether a flag says something of what travels, and not only of how the work is done. A run of an older version had top-k where
-    /// none did.
-    fn says_what(&self) -> bool {
-        const HOW: [&str; 3] = ["bucket_values", "overlap", "threads"];
+    /// Whether a flag is one of what travels, and not only of how the work is done. A run of an older version had top-k where none was.
+    fn sets_content(&self) -> bool {
         let key = |set: &String| set.split('=').next().unwrap_or_default().trim().replace('-', "_");
-        let sets = self.set.iter().flatten().any(|set| !HOW.contains(&key(set).as_str()));
-        let given = [
-            self.former.is_some(),
-            self.strategy.is_some(),
-            self.local_steps.is_some(),
-            self.reducer.is_some(),
-            self.compressor.is_some(),
-            self.per_slot.is_some(),
-            self.aggregator.is_some(),
-            self.rules.is_some(),
-            self.dense_below.is_some(),
-            self.feedback.is_some(),
-            self.momentum_correction.is_some(),
-            self.controller.is_some(),
-        ];
-        sets || given.contains(&true)
+        let sets = self.set.iter().flatten().map(key);
+        let mut keys = self.given().filter(|flag| *flag != "set").map(str::to_owned).chain(sets);
+        self.former.is_some() || keys.any(|key| !Config::WORK_KEYS.contains(&key.as_str()))
     }
 
     fn set_strategy(&self, config: &mut Config) -> Result<()> {
@@ -303,6 +288,9 @@ mod tests {
         let momentum = Exchange { feedback: Momentum::default().into(), ..top_k.clone() };
         for (flags, expected) in [
             ("controller = 'gravac'", gravac.clone()),
+            ("per-slot = 'off'", top_k.clone()),
+            ("aggregator = 'mean'", top_k.clone()),
+            ("strategy = 'every-step'", top_k.clone()),
             ("momentum-correction = 'on'", momentum),
             ("momentum-correction = 'off'", top_k.clone()),
             ("compressor = 'topk:20x:q8'", top_k.clone()),

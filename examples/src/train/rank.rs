@@ -244,7 +244,7 @@ impl<T: Task> Rank<'_, T> {
         if self.rank == 0 {
             self.run.control.say(self.optim.summary());
         }
-        if self.run.records_frames() && !interrupted {
+        if self.run.records_frames() {
             let frames = self.optim.synchronizer_mut().session().take_recording();
             crate::record::write_frames(&self.run.settings.out, self.rank, &frames)?;
         }

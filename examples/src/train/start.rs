@@ -42,7 +42,7 @@ impl<T: Task> Run<'_, T> {
         let (mut totals, mut from) = (Totals::default(), None);
         if start.resumed && self.records_frames() {
             bail!(Refused::new(
-                "--record-frames on: the frames before the run was resumed are lost; begin it anew with --overwrite"
+                "--record-frames on: the recording would lack the frames before the run was resumed; begin it anew with --overwrite"
             ));
         }
         if start.resumed {

@@ -30,6 +30,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const SMALL: &str = "--dataset generated --train-limit 64 --test-limit 16 --batch 4 --ranks 2 --steps 6 \
                          --schedule constant --clock fixed:50ms --network 100mbit,1ms --plain";
 
+/// The launcher, which Cargo builds beside the trainers where all of the workspace is built.
+///
+/// # Panics
+/// Where it was not built: without it nothing would be tested.
+#[track_caller]
+pub(crate) fn launcher() -> String {
+    let path = Path::new(CIFAR).with_file_name("briquette");
+    assert!(path.is_file(), "no {}: test with `cargo test --workspace`, which builds it", path.display());
+    path.to_str().unwrap().to_owned()
+}
+
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) struct Ended {

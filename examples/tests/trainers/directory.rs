@@ -155,13 +155,14 @@ fn copy(from: &Path, to: &Path) {
 #[cfg(unix)]
 mod launched {
     use super::*;
-    use crate::processes::{launcher, processes};
+    use crate::common::launcher;
+    use crate::processes::processes;
 
-    fn launch(runs: &Runs, flags: &str) -> Option<Ended> {
+    fn launch(runs: &Runs, flags: &str) -> Ended {
         let script = "[ $RANK = 0 ] && [ $BRIQUETTE_RESTART = 0 ] && kill -9 $$\nexec \"$@\"";
         fs::write(runs.path("killed-at-first"), script).unwrap();
         let launch = format!("launch --ranks 2 --restart 1 --grace 1s -- sh killed-at-first {CIFAR} {flags} --out run");
-        Some(runs.run(launcher()?.to_str()?, &launch))
+        runs.run(&launcher(), &launch)
     }
 
     #[test]
@@ -169,7 +170,7 @@ mod launched {
         let runs = Runs::default();
         runs.run(CIFAR, &format!("{} --out run", processes(2, 4))).succeeds();
         let earlier = id(&runs, "run");
-        let Some(ended) = launch(&runs, &format!("{} --seed 2 --overwrite", processes(2, 2))) else { return };
+        let ended = launch(&runs, &format!("{} --seed 2 --overwrite", processes(2, 2)));
         assert_eq!(ended.succeeds().stderr.matches("restarting (").count(), 1);
         assert_ne!(id(&runs, "run"), earlier);
         assert_eq!((runs.summary("run").steps, runs.metrics("run").len(), runs.checkpoints("run")), (2, 2, vec![2]));
@@ -179,7 +180,7 @@ mod launched {
 
     #[test]
     fn a_launch_that_cannot_begin_leaves_the_earlier_run_whole() {
-        let Some(launcher) = launcher() else { return };
+        let launcher = launcher();
         let runs = Runs::default();
         runs.run(CIFAR, &format!("{} --out run", processes(2, 2))).succeeds();
         let before = runs.contents("run");
@@ -188,7 +189,7 @@ mod launched {
             (format!("{} --rules conv9.*=dense", processes(2, 2)), "conv9"),
         ] {
             let launch = format!("launch --ranks 2 --grace 1s -- {CIFAR} {flags} --out run --overwrite");
-            let ended = runs.run(launcher.to_str().unwrap(), &launch);
+            let ended = runs.run(&launcher, &launch);
             assert_ne!(ended.code, Some(0));
             assert!(ended.stderr.contains(word), "{}", ended.stderr);
             assert_eq!(runs.contents("run"), before, "{flags}");
@@ -201,7 +202,7 @@ mod launched {
         let runs = Runs::default();
         runs.run(CIFAR, &format!("{} --out run", processes(2, 4))).succeeds();
         let before = runs.contents("run");
-        let Some(ended) = launch(&runs, &processes(2, 6)) else { return };
+        let ended = launch(&runs, &processes(2, 6));
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         assert!(ended.stderr.contains("there is a run already"), "{}", ended.stderr);
         assert_eq!(runs.contents("run"), before);

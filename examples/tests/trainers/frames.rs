@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use briquette::core::comm::{Compute, replay};
 use briquette_examples::record::read_frames;
+use briquette_examples::train::{Control, train};
 
-use crate::common::{CIFAR, Runs, SMALL};
+use crate::common::{CIFAR, Fault, Runs, SMALL, Toy, quiet, settings};
 
 #[test]
 fn recorded_frames_replay_to_the_seconds_of_a_run_on_another_network() {
@@ -31,8 +32,42 @@ fn recorded_frames_replay_to_the_seconds_of_a_run_on_another_network() {
 }
 
 #[test]
+fn seconds_of_compressing_are_replayed_too() {
+    let runs = Runs::default();
+    std::fs::write(runs.path("codecs.csv"), "reducer,ratio,values,seconds\ngather:topk:10x,10,77850,0.01\n").unwrap();
+    let run = |out: &str, more: &str| {
+        let small = SMALL.replace("--network 100mbit,1ms", "");
+        runs.run(CIFAR, &format!("{small} --compressor topk:10x --out {out} {more}")).succeeds();
+        runs.metrics(out).iter().map(|step| step.simulated_seconds.unwrap()).collect::<Vec<_>>()
+    };
+    let codecs = "--compress-seconds codecs.csv";
+    run("recorded", &format!("--network unlimited --record-frames on {codecs}"));
+    let (expected, free) = (run("slow", &format!("--network 3mbit,2ms {codecs}")), run("free", "--network 3mbit,2ms"));
+    let frames = read_frames(&runs.path("recorded"), 2).unwrap();
+    let got = replay(&frames, "3mbit,2ms".parse().unwrap(), &Compute::Fixed(Duration::from_millis(50))).unwrap();
+    assert!(expected[5] > 1.001 * free[5] && got[0].len() == 6, "{expected:?} and {free:?}");
+    for (got, expected) in got[0].iter().zip(&expected) {
+        assert!((got - expected).abs() < 1e-9 * expected, "{got} s, expected {expected}");
+    }
+}
+
+#[test]
+fn the_frames_of_an_interrupted_run_end_with_its_last_step() {
+    let runs = Runs::default();
+    let toml =
+        "ranks = 2\nbatch = 8\nepochs = 9\ncompressor = \"topk:10x\"\nrecord-frames = \"on\"\nclock = \"fixed:50ms\"";
+    let toy = Toy::new(64, Some(Fault::Stop(3)));
+    let stopped =
+        train(&settings(&runs.path("run"), toml), &toy, &Control { stop: toy.stop.clone(), ..quiet() }).unwrap();
+    assert!(stopped.interrupted && stopped.steps >= 4, "{stopped:?}");
+    let frames = read_frames(&runs.path("run"), 2).unwrap();
+    let got = replay(&frames, "3mbit,2ms".parse().unwrap(), &Compute::Fixed(Duration::from_millis(50))).unwrap();
+    assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [stopped.steps as usize; 2]);
+}
+
+#[test]
 fn a_run_that_records_its_frames_cannot_be_resumed() {
     let runs = Runs::default();
-    runs.run(CIFAR, &format!("{SMALL} --record-frames on --out run --checkpoint-every 2")).succeeds();
+    runs.run(CIFAR, &format!("{SMALL} --reducer dense --record-frames on --out run --checkpoint-every 2")).succeeds();
     runs.run(CIFAR, "--resume run --steps 8 --plain").refused(&["--record-frames on", "--overwrite"]);
 }

@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::GRAVAC;
-use crate::common::{CIFAR, Runs, SMALL};
-
-/// The launcher; none, with a note, where it was not built.
-pub(crate) fn launcher() -> Option<PathBuf> {
-    let path = Path::new(CIFAR).with_file_name("briquette");
-    if !path.is_file() {
-        println!("skipped: no {}; `cargo test --workspace` builds it", path.display());
-    }
-    path.is_file().then_some(path)
-}
+use crate::common::{CIFAR, Runs, SMALL, launcher};
 
 /// Flags of a small run that processes can have, too: no network is simulated.
 pub(crate) fn processes(ranks: usize, steps: u64) -> String {
@@ -38,7 +29,7 @@ pub(crate) fn processes(ranks: usize, steps: u64) -> String {
 
 #[test]
 fn processes_over_tcp_train_to_the_bits_of_threads() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     for flags in [
         "--reducer dense",
         "--compressor topk:0.05 --feedback error --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
@@ -48,7 +39,7 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
         let flags = format!("{} {flags}", processes(4, 6));
         runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
         let launch = format!("launch --ranks 4 -- {CIFAR} {flags} --out processes");
-        let said = runs.run(launcher.to_str().unwrap(), &launch).succeeds().stdout;
+        let said = runs.run(&launcher, &launch).succeeds().stdout;
         assert!(said.contains("[rank 0]") && !said.contains("[rank 1]"), "one rank speaks: {said}");
         assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text("processes", "metrics.jsonl"), "{flags}");
         // The test loss depends on all weights and running statistics.
@@ -85,11 +76,11 @@ fn bytes_of_metrics_are_those_counted_at_the_sockets() {
 
 #[test]
 fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     let runs = Runs::default();
     let flags = format!("{} --epochs 500", processes(2, 400));
     let launch = format!("launch --ranks 2 -- {CIFAR} {flags} --out broken");
-    let mut running = runs.start(launcher.to_str().unwrap(), &launch);
+    let mut running = runs.start(&launcher, &launch);
     let metrics = runs.path("broken/metrics.jsonl");
     running.wait_until(|| records(&metrics) >= 3);
     running.signal("INT");
@@ -100,7 +91,7 @@ fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit
 
     let steps = stopped.steps + 3;
     let launch = format!("launch --ranks 2 -- {CIFAR} --resume broken --steps {steps} --plain");
-    runs.run(launcher.to_str().unwrap(), &launch).succeeds();
+    runs.run(&launcher, &launch).succeeds();
     let whole = flags.replace("--steps 400", &format!("--steps {steps}"));
     runs.run(CIFAR, &format!("{whole} --out whole")).succeeds();
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
@@ -108,12 +99,12 @@ fn a_launched_run_that_is_interrupted_leaves_a_checkpoint_and_goes_on_to_the_bit
 
 #[test]
 fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_again() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     let runs = Runs::default();
     runs.cifar("run", "").succeeds();
     let before = runs.contents("run");
     let launch = format!("launch --ranks 2 --restart 3 -- {CIFAR} {} --out run", processes(2, 6));
-    let ended = runs.run(launcher.to_str().unwrap(), &launch);
+    let ended = runs.run(&launcher, &launch);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert!(
         ended.stderr.contains("there is a run already") && !ended.stderr.contains("restarting"),
@@ -127,9 +118,7 @@ fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_aga
 #[cfg(target_os = "linux")]
 #[test]
 fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
-    if launcher().is_none() {
-        return;
-    }
+    launcher();
     let runs = Runs::default();
     let flags = format!("{} --compressor topk:0.05 --feedback error", processes(2, 6));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
@@ -148,14 +137,14 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_not() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
         return println!("skipped: this system does not list a process's children");
     }
     let runs = Runs::default();
     let flags = format!("{} --epochs 500 --checkpoint-every 2 --eval-every 500 {GRAVAC}", processes(2, 300));
     let launch = format!("launch --ranks 2 --restart 20 -- {CIFAR} {flags} --out broken");
-    let mut running = runs.start(launcher.to_str().unwrap(), &launch).within(Duration::from_secs(500));
+    let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(500));
     let (mut killed, mut earlier, mut steps) = (0, Vec::new(), Vec::new());
     while killed < 20 {
         let launcher = running.id();

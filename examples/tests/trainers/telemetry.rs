@@ -13,9 +13,11 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use crate::GRAVAC;
+#[cfg(unix)]
+use crate::common::launcher;
 use crate::common::{CIFAR, Runs, Toy, quiet, settings};
 #[cfg(unix)]
-use crate::processes::{launcher, processes};
+use crate::processes::processes;
 
 #[test]
 fn every_slots_part_and_the_controllers_state_come_at_the_interval_that_is_set() {
@@ -131,7 +133,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let (runs, address) = (Runs::default(), free_address());
     let toml = format!(
         "ranks = 2\nbatch = 4\nepochs = 1\nclock = 'fixed:50ms'\ncompressor = 'topk:2x'\nfeedback = 'error'\n\
-         controller = 'gravac:window=2,epsilon=0.3,min=2x,max=4x'\nmetrics-addr = '{address}'"
+         controller = 'gravac:window=2,epsilon=0.3,min=2x,max=4x,dense_steps=3'\nmetrics-addr = '{address}'"
     );
     let out = runs.path("run");
     let task = Watched { toy: Toy::new(64, None), address, step: 5, page: Mutex::default() };
@@ -139,6 +141,9 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let page = task.page.into_inner().unwrap().expect("a page is served during training");
     let records = &records(&out)[..5];
     let last = records.last().unwrap();
+    let changes = records.windows(2).filter(|pair| pair[0].factor != pair[1].factor).count();
+    let reasons = records.iter().filter(|record| record.reason.is_some()).count();
+    assert!(changes > 0 && changes < reasons, "{changes} changes of the ratio, {reasons} reasons");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("# HELP briquette_gain Share"), "{page}");
     for (name, expected) in [
         ("briquette_step", 4.0),
@@ -156,7 +161,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
         ("briquette_wait_seconds", last.wait_seconds),
         ("briquette_sent_bytes_total", records.iter().map(|record| record.bytes_sent).sum::<u64>() as f64),
         ("briquette_received_bytes_total", records.iter().map(|record| record.bytes_received).sum::<u64>() as f64),
-        ("briquette_ratio_changes_total", records.iter().filter(|record| record.reason.is_some()).count() as f64),
+        ("briquette_ratio_changes_total", changes as f64),
     ] {
         assert_eq!(value(&page, name), expected, "{name}");
     }
@@ -178,8 +183,8 @@ fn an_address_that_cannot_be_had_is_refused_before_anything_is_begun() {
 #[cfg(unix)]
 #[test]
 fn of_ranks_that_are_processes_only_rank_0_opens_the_port() {
-    let Some(launcher) = launcher() else { return };
+    let launcher = launcher();
     let (runs, address) = (Runs::default(), free_address());
     let launch = format!("launch --ranks 3 -- {CIFAR} {} --metrics-addr {address} --out run", processes(3, 6));
-    runs.run(launcher.to_str().unwrap(), &launch).succeeds();
+    runs.run(&launcher, &launch).succeeds();
 }

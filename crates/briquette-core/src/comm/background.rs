@@ -9,7 +9,7 @@ use super::group::Group;
 use super::recording::Event;
 use super::simulated::UnderWay;
 use super::time::JobStart;
-use super::{Call, Frame, Scope, Session, Transport};
+use super::{Call, CompressSeconds, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -54,6 +54,14 @@ pub struct Pending<T> {
     under_way: Option<UnderWay>,
 }
 
+/// What a job's session takes over from the one that starts the job.
+struct Begin {
+    scope: Scope,
+    group: Option<Group>,
+    compress_seconds: Option<CompressSeconds>,
+    start: JobStart,
+}
+
 /// What a job did to its session.
 struct Ended {
     at: f64,
@@ -80,7 +88,7 @@ impl Session {
     }
 
     /// Starts `job` on the thread of a channel, counted from 1, where it exchanges while this thread goes on. It has the
-    /// session of that channel, in the group and scope of this one; jobs of one channel run in the order of their start. Every
+    /// session of that channel, in the group and scope of this one, with its seconds of compressing and its network; jobs of one channel run in the order of their start. Every
     /// rank must start the same ones. What `job` owns comes back with [`Pending::finish`], whatever happens.
     ///
     /// **Simulated time.** The job starts at this session's second, and [`finish`](Pending::finish) moves the clock to the later
@@ -113,7 +121,8 @@ impl Session {
         let channels = self.background.len();
         let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, channels)).unwrap_or_default();
         let under_way = start.under_way.take();
-        let begin = (self.call.scope, self.group.clone(), start);
+        let compress_seconds = self.compress_seconds.clone();
+        let begin = Begin { scope: self.call.scope, group: self.group.clone(), compress_seconds, start };
         let run = move |comm: &mut Session| drop(sender.send(comm.run(begin, job)));
         match opened {
             Ok(()) => self.background[&channel].send(Box::new(run)),
@@ -128,13 +137,9 @@ impl Session {
     }
 
     /// Runs a job on this session, which is a channel's.
-    fn run<T>(
-        &mut self,
-        (scope, group, start): (Scope, Option<Group>, JobStart),
-        job: impl FnOnce(&mut Session) -> T,
-    ) -> (thread::Result<T>, Ended) {
-        (self.call.scope, self.group) = (scope, group);
-        self.call.time.begin_job(&start);
+    fn run<T>(&mut self, begin: Begin, job: impl FnOnce(&mut Session) -> T) -> (thread::Result<T>, Ended) {
+        (self.call.scope, self.group, self.compress_seconds) = (begin.scope, begin.group, begin.compress_seconds);
+        self.call.time.begin_job(&begin.start);
         let (traffic, calls) = (self.traffic, self.calls);
         // As for `begin_step`: the next call reports a failure.
         drop(self.take_turn());

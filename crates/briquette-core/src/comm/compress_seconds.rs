@@ -1,6 +1,7 @@
 //! What compressing takes, for clocks that measure nothing.
 
 use super::Session;
+use super::recording::Event;
 use crate::CompressionFactor;
 use crate::error::ConfigError;
 
@@ -58,6 +59,7 @@ impl CompressSeconds {
 impl Session {
     /// On a clock that does not measure what encoding and decoding take ([`stepped`](Self::stepped), and
     /// [`Compute::Fixed`](super::Compute::Fixed)): these seconds for each exchange, at its end. Any other clock ignores them.
+    /// Exchanges in the background take them, too, from the next job that is [started](Self::start).
     pub fn set_compress_seconds(&mut self, seconds: CompressSeconds) {
         self.compress_seconds = Some(seconds);
     }
@@ -65,7 +67,9 @@ impl Session {
     /// An exchange ends, which compressed by the ratio that is asked for.
     pub(crate) fn compressed(&mut self, ratio: impl FnOnce() -> Option<CompressionFactor>) {
         if let Some(seconds) = &self.compress_seconds {
-            self.call.time.spend(seconds.at(ratio().unwrap_or(CompressionFactor::DENSE)));
+            let seconds = seconds.at(ratio().unwrap_or(CompressionFactor::DENSE));
+            self.call.time.spend(seconds);
+            self.note(Event::Compressed(seconds));
         }
     }
 }

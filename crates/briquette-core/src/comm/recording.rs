@@ -11,7 +11,7 @@ use super::{Compute, Network, Session, Simulated, run_ranks};
 use crate::error::CommError;
 
 /// What a session did that moves a simulated clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// A step's computing ended.
     #[serde(rename = "c")]
@@ -22,11 +22,14 @@ pub enum Event {
     /// The next frame from a rank.
     #[serde(rename = "r")]
     Received(usize),
+    /// Encoding and decoding took these [given](Session::set_compress_seconds) seconds.
+    #[serde(rename = "p")]
+    Compressed(f64),
     /// Work outside of simulated time ended, and left the link idle.
     #[serde(rename = "i")]
     Idle,
-    /// What another network may make another order of: a frame from any of several ranks, a job in the background, or a clock that
-    /// is set in the middle. The recording cannot be replayed.
+    /// What another network may make another order or other seconds of: a frame from any of several ranks, a job in the background, or a clock or
+    /// a network that is set in the middle. The recording cannot be replayed.
     #[serde(rename = "x")]
     Unrepeatable,
 }
@@ -34,8 +37,8 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     events: Vec<Event>,
-    /// Outside of simulated time.
-    held: bool,
+    /// How many holds of the clock have not ended: above 0 it is work outside of simulated time.
+    holds: usize,
 }
 
 impl Session {
@@ -69,23 +72,29 @@ impl Session {
     }
 
     /// The seconds on this session's clock, to be given to [`set_clock`](Self::set_clock) when work outside of training is done. What
-    /// is sent until then is not recorded.
+    /// is sent until then is not recorded. Holds nest: each ends with a `set_clock` of its own, and recording goes on after the
+    /// outermost.
     pub fn hold_clock(&mut self) -> f64 {
-        self.recorder.iter_mut().for_each(|recorder| recorder.held = true);
+        self.recorder.iter_mut().for_each(|recorder| recorder.holds += 1);
         self.now()
     }
 
     pub(super) fn note(&mut self, event: Event) {
-        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| !recorder.held) {
+        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.holds == 0) {
             recorder.events.push(event);
         }
     }
 
     pub(super) fn note_set_clock(&mut self) {
-        if let Some(recorder) = &mut self.recorder {
-            let event = if std::mem::take(&mut recorder.held) { Event::Idle } else { Event::Unrepeatable };
-            recorder.events.push(event);
-        }
+        let Some(recorder) = &mut self.recorder else { return };
+        let was_held = recorder.holds > 0;
+        recorder.holds = recorder.holds.saturating_sub(1);
+        self.note(if was_held { Event::Idle } else { Event::Unrepeatable });
+    }
+
+    /// Training goes on with it, wherever it was set: held or not.
+    pub(super) fn note_set_network(&mut self) {
+        self.recorder.iter_mut().for_each(|recorder| recorder.events.push(Event::Unrepeatable));
     }
 
     /// Does again what was recorded, with empty bytes; the seconds at the end of each step.
@@ -100,9 +109,12 @@ impl Session {
                 }
                 Event::Sent(to, bytes) => self.send(to, vec![0; bytes])?,
                 Event::Received(from) => drop(self.recv(from)?),
+                Event::Compressed(seconds) => self.call.time.spend(seconds),
                 Event::Idle => self.set_clock(self.now()),
                 Event::Unrepeatable => {
-                    let reason = "another network may make another order of what was recorded: run it there".to_owned();
+                    let reason =
+                        "another network may make another order or other seconds of what was recorded: run it there"
+                            .to_owned();
                     self.abort(&reason);
                     return Err(CommError::Aborted { by: self.rank(), during: *self.scope(), reason });
                 }

@@ -267,8 +267,12 @@ impl Session {
     }
 
     /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
+    /// Jobs in the background that have been [started](Self::start) keep the link they started on.
     pub fn set_network(&mut self, network: Network) {
-        self.call.time.network_mut().into_iter().for_each(|simulated| simulated.set_network(network));
+        if let Some(simulated) = self.call.time.network_mut() {
+            simulated.set_network(network);
+            self.note_set_network();
+        }
     }
 
     /// The network that is simulated, if one is.

@@ -190,7 +190,8 @@ impl Simulation {
     pub(super) fn start_job(&mut self, channel: usize, channels: usize) -> JobStart {
         self.shares = 1 + channels;
         let under_way = UnderWay { started: self.watch.starts(channel), _unfinished: Arc::clone(&self.unfinished) };
-        JobStart { now: self.now(), settings: self.settings, shares: self.shares, under_way: Some(under_way) }
+        let (now, settings, shares, network) = (self.now(), self.settings, self.shares, Some(self.network));
+        JobStart { now, settings, shares, network, under_way: Some(under_way) }
     }
 
     pub(super) fn begin_job(&mut self, start: &JobStart) {
@@ -201,6 +202,7 @@ impl Simulation {
             self.settings = start.settings;
         }
         self.shares = start.shares;
+        self.network = start.network.unwrap_or(self.network);
     }
 
     pub(super) fn finish_job(&mut self, at: f64) {

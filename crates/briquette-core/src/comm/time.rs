@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Clock;
 use super::simulated::{Simulation, UnderWay};
+use super::{Clock, Network};
 
 /// Where the seconds of a session come from.
 pub(super) enum Time {
@@ -25,6 +25,8 @@ pub(super) struct JobStart {
     pub(super) settings: u64,
     /// Into how many parts the link is divided.
     pub(super) shares: usize,
+    /// The link, where one is simulated.
+    pub(super) network: Option<Network>,
     /// Of a simulated network, until the job's session takes it.
     pub(super) under_way: Option<UnderWay>,
 }
@@ -95,7 +97,11 @@ impl Time {
 
     /// A job that ended at this second is finished.
     pub(super) fn finish_job(&mut self, at: f64) {
-        self.network_mut().into_iter().for_each(|network| network.finish_job(at));
+        match self {
+            Time::Clock(_) => {}
+            Time::Stepped { now, .. } => *now = now.max(at),
+            Time::Simulated(network) => network.finish_job(at),
+        }
     }
 
     /// The rank among `from` of which a frame is to be received; `None` leaves it to the transport.

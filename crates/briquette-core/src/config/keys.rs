@@ -9,8 +9,12 @@ use super::{Config, Exchange, StrategyConfig};
 
 /// The strategy's key, and the period of Local SGD, which had a key of its own.
 const OWN: [&str; 2] = ["strategy", "every"];
-/// Keys that say how the work is done, and nothing of what travels.
-const HOW: [&str; 3] = ["bucket_values", "overlap", "threads"];
+
+impl Config {
+    /// Keys of how the work is done: they change nothing of what travels, and a configuration of no other keys is
+    /// [`Config::auto`].
+    pub const WORK_KEYS: [&'static str; 3] = ["bucket_values", "overlap", "threads"];
+}
 
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -28,10 +32,11 @@ impl<'de> Visitor<'de> for Keys {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Config, A::Error> {
-        let (mut strategy, mut every, mut says_what) = (None, None, false);
-        let rest = Rest { map, strategy: &mut strategy, every: &mut every, says_what: &mut says_what, fields: &[] };
+        let (mut strategy, mut every, mut sets_content) = (None, None, false);
+        let rest =
+            Rest { map, strategy: &mut strategy, every: &mut every, sets_content: &mut sets_content, fields: &[] };
         let exchange = Exchange::deserialize(rest)?;
-        if !says_what {
+        if !sets_content {
             let Exchange { bucket_values, overlap, threads, .. } = exchange;
             let auto = Config::auto();
             return Ok(Config { exchange: Exchange { bucket_values, overlap, threads, ..auto.exchange }, ..auto });
@@ -57,8 +62,8 @@ struct Rest<'a, A> {
     map: A,
     strategy: &'a mut Option<StrategyConfig>,
     every: &'a mut Option<u64>,
-    /// Whether a key was given that says what travels.
-    says_what: &'a mut bool,
+    /// Whether a key of what travels was given.
+    sets_content: &'a mut bool,
     fields: &'static [&'static str],
 }
 
@@ -89,7 +94,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         while let Some(key) = self.map.next_key_seed(Key(self.fields))? {
-            *self.says_what |= !HOW.contains(&key.as_str());
+            *self.sets_content |= !Config::WORK_KEYS.contains(&key.as_str());
             match key.as_str() {
                 "strategy" => *self.strategy = Some(self.map.next_value()?),
                 "every" => *self.every = Some(self.map.next_value()?),
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_of_what_travels_gets_auto_and_who_says_something_gets_the_defaults_of_keys() {
+    fn without_a_key_of_what_travels_it_is_auto_and_with_one_the_others_have_their_defaults() {
         let read = |text: &str| toml::from_str::<Config>(text).unwrap();
         assert_eq!((read(""), Config::default()), (Config::auto(), Config::auto()));
         let how = read("bucket_values = 100\noverlap = true\nthreads = 2");

@@ -167,6 +167,12 @@ pub trait ControllerSettings: fmt::Debug {
         false
     }
 
+    /// Whether its decisions depend on seconds at all, also where it does without them: on another network it may then send something
+    /// else, and a [recording](crate::comm::replay) of a run holds for its own network only.
+    fn reads_seconds(&self) -> bool {
+        self.needs_clock()
+    }
+
     /// The smallest and the largest ratio that it may decide; any, unless stated.
     fn ratios(&self) -> [CompressionFactor; 2] {
         [CompressionFactor::DENSE, CompressionFactor::constant(f64::MAX)]

@@ -1,8 +1,9 @@
 //! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
 //!
 //! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange,
-//! the rest as compression, and where the clock does not show that, [what it is said to take](Session::set_compress_seconds). Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the
-//! others is exchange: the sum is what the step waited. Costs one pass over the vector, and one vector where no wrapper above
+//! the rest as compression; a clock that does not measure it counts [the seconds that are set](Session::set_compress_seconds) instead.
+//! Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the others is exchange: the sum is what
+//! the step waited. Costs one pass over the vector, and one vector where no wrapper above
 //! asks for `sent`.
 
 use crate::comm::Spent;

@@ -223,7 +223,7 @@ impl Case {
 fn spawn(place: &Environment, told: &Told) -> Rank {
     let file = |stream: &str| File::create(told.directory.join(format!("{stream}-{}", place.rank))).unwrap();
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "rank_of_a_world", "--ignored", "--nocapture"])
+        .args(["--exact", "every_fault_during_every_operation_ends_as_documented", "--nocapture"])
         .envs(place.variables())
         .env(SETTINGS, told.to_text())
         .stdin(Stdio::null())

@@ -9,6 +9,7 @@ mod case;
 mod rank;
 
 use std::collections::VecDeque;
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
@@ -94,9 +95,12 @@ impl Operation {
     }
 }
 
-/// Threat R4.
+/// Threat R4. In a process that it has started itself, it is a rank of one of the worlds.
 #[test]
 fn every_fault_during_every_operation_ends_as_documented() {
+    if let Ok(told) = env::var(rank::SETTINGS) {
+        return rank::run(&told);
+    }
     let mut cases = Vec::new();
     for fault in Fault::ALL {
         for operation in Operation::ALL {
@@ -157,11 +161,4 @@ fn table(rows: &[(Case, Seen)]) -> String {
         text += &format!("| {fault} | {operation} | {rank} | {outcome} | {} |\n", seen.said);
     }
     text
-}
-
-/// Not a test: a rank of one of the worlds above, started by it with its place in the environment.
-#[test]
-#[ignore = "a rank of the other test's worlds"]
-fn rank_of_a_world() {
-    rank::run();
 }

@@ -58,10 +58,9 @@ impl Told {
     }
 }
 
-pub(crate) fn run() {
-    let lookup = |name: &str| env::var(name).ok();
-    let Some(place) = Environment::read(lookup).unwrap() else { return };
-    let told = Told::from_text(&lookup(SETTINGS).unwrap());
+pub(crate) fn run(told: &str) {
+    let place = Environment::read(|name| env::var(name).ok()).unwrap().expect("a place in a world");
+    let told = Told::from_text(told);
     let mut builder = TcpBuilder::from_environment(&place)
         .unwrap()
         .deadline(told.deadline)

@@ -26,6 +26,8 @@ pub(crate) struct Saved {
     pub(crate) path: PathBuf,
     /// For [`Synchronizer::prepare`].
     pub(crate) state: State,
+    /// Whether a world of this size saved it.
+    pub(super) same_world: bool,
     pub(super) blobs: BTreeMap<String, Bytes>,
 }
 

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use briquette_core::state::State;
 use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::directory::{Series, remove_old, settle};
+use super::file::Saved;
 use super::timing::StepTiming;
 use super::{Checkpoint, WorldChange, by_the_default_device, fail, other_run};
 use crate::error::Error;
@@ -109,15 +109,15 @@ fn prepare<M: Module>(
     let (module, record) = saved.load(module)?;
     let empty = ModuleOptimizer::clone(inner);
     let inner = by_the_default_device(|| empty.load_record(record))?;
-    Ok(Loaded { module, inner, sync: sync.prepare(&saved.state)? })
+    Ok(Loaded { module, inner, sync: sync.prepare(&saved)? })
 }
 
 impl Synchronizer {
-    /// Residuals, controller, step and clock, as they were saved.
-    pub(crate) fn prepare(&self, state: &State) -> Result<Prepared, Error> {
+    /// Residuals, controller, step and clock, as they were saved; the last exchange where it was this world's.
+    pub(crate) fn prepare(&self, saved: &Saved) -> Result<Prepared, Error> {
         let mut strategy = self.config.build(self.layout()?, self.world())?;
-        state.load_part("strategy", &mut *strategy)?;
-        Ok(Prepared { strategy, books: StepTiming::read(state)? })
+        saved.state.load_part("strategy", &mut *strategy)?;
+        Ok(Prepared { strategy, books: StepTiming::read(&saved.state, saved.same_world)? })
     }
 
     pub(crate) fn apply(&mut self, prepared: Prepared) {

@@ -109,7 +109,12 @@ impl DistributedOptimizer {
         let clock = self.sync.comm.hold_clock();
         let path = Series::steps(directory).path(self.sync.step);
         self.pending = Some(self.sync.begin_checkpoint((path, begin), blobs, notes, self.background));
-        if self.background { self.sync.end_saving(clock) } else { self.finish_saving() }
+        if self.background {
+            return self.sync.end_saving(clock);
+        }
+        self.finish_saving()?;
+        self.sync.set_clock(clock);
+        Ok(())
     }
 
     /// Has [`save`](Self::save) write its files in a thread while training goes on: it returns when this rank's file is in

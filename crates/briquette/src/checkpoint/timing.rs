@@ -11,6 +11,7 @@ use crate::synchronizer::Synchronizer;
 pub(super) struct StepTiming {
     step: u64,
     clock: f64,
+    /// Sums and means over the ranks that exchanged; none after a change of the world.
     last: Option<(AgreedStep, LastExchange)>,
 }
 
@@ -43,7 +44,8 @@ impl StepTiming {
         }
     }
 
-    pub(super) fn read(state: &State) -> Result<StepTiming, StateError> {
+    /// What a file has, of the last exchange only where this world made it.
+    pub(super) fn read(state: &State, same_world: bool) -> Result<StepTiming, StateError> {
         let last = || -> Result<(AgreedStep, LastExchange), StateError> {
             let seconds = state.f64s("previous/seconds")?;
             let agreed_step = AgreedStep {
@@ -65,7 +67,7 @@ impl StepTiming {
             };
             Ok((agreed_step, previous))
         };
-        let last = if state.contains("agreed_step/samples") { Some(last()?) } else { None };
+        let last = if same_world && state.contains("agreed_step/samples") { Some(last()?) } else { None };
         Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last })
     }
 }

@@ -99,12 +99,7 @@ impl Saving {
                 }
                 let mut saved = sync.read_checkpoint(checkpoint, self.change)?;
                 let (model, optimizer) = saved.load(learner.model())?;
-                Ok((
-                    model,
-                    optimizer,
-                    saved.record("schedule", LrSchedulerRecord::from_bytes)?,
-                    sync.prepare(&saved.state)?,
-                ))
+                Ok((model, optimizer, saved.record("schedule", LrSchedulerRecord::from_bytes)?, sync.prepare(&saved)?))
             })?;
         if found != epoch as u64 && sync.rank() == 0 {
             tracing::warn!("no checkpoint of epoch {epoch} can be used; going on after epoch {found}");

@@ -45,8 +45,8 @@ const COUNTERS: [Counter; 6] = [
     ("briquette_sent_bytes_total", Bytes, "Bytes this rank sent", |r| r.traffic.sent),
     ("briquette_received_bytes_total", Bytes, "Bytes this rank received", |r| r.traffic.received),
     ("briquette_dense_bytes_total", Bytes, "Bytes the dense ring would have sent", |r| r.dense_traffic.sent),
-    ("briquette_ratio_changes_total", Count, "Changes of the compression ratio by the controller", |r| {
-        u64::from(r.exchange.reason.is_some())
+    ("briquette_ratio_changes_total", Count, "Changes of what is sent: the ratio, a layer's ratio, the carrier", |r| {
+        u64::from(r.ratio_changed)
     }),
 ];
 

@@ -6,6 +6,14 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::summary::RunSummary;
 
+/// Loss and samples recorded since the last exchange; several times under gradient accumulation.
+#[derive(Debug, Default)]
+pub(super) struct WeightedMean {
+    pub(super) sum: f64,
+    pub(super) weight: f64,
+    pub(super) samples: Option<u64>,
+}
+
 impl Synchronizer {
     /// This rank's loss, for controllers. Call it before the step; several calls (gradient accumulation) are averaged,
     /// and ranks are weighted by their samples.

@@ -5,7 +5,8 @@ use briquette_core::comm::{Scope, all_reduce_traffic};
 use briquette_core::reduce::LastExchange;
 use briquette_core::report::ExchangeSeconds;
 
-use super::{Synchronizer, WeightedMean};
+use super::Synchronizer;
+use super::recorded::WeightedMean;
 use crate::error::Error;
 use crate::step_report::StepReport;
 
@@ -31,6 +32,7 @@ impl Synchronizer {
         self.report = StepReport {
             step: self.step,
             compute_seconds,
+            own_compute_seconds: compute_seconds,
             dense_traffic: all_reduce_traffic(len, self.world(), self.rank()),
             clock: now,
             ..StepReport::default()

@@ -1,11 +1,35 @@
-//! A step as a `tracing` span, and the changes of its ratio as events. Neither costs anything where no subscriber wants it.
+//! A step as a `tracing` span, and the changes of what is sent as events. Neither costs anything where no subscriber wants it.
 
+use briquette_core::CompressionFactor;
 use briquette_core::report::Report;
 use tracing::field::Empty;
 use tracing::span::EnteredSpan;
 use tracing::{Level, Span, debug, debug_span, enabled, info};
 
 use super::Synchronizer;
+
+/// What the last exchange was sent as: the whole vector's ratio and carrier, and each slot's ratio.
+#[derive(Debug, Default)]
+pub(super) struct SentAs {
+    whole: Option<(Option<CompressionFactor>, Option<&'static str>)>,
+    slots: Vec<Option<CompressionFactor>>,
+}
+
+impl SentAs {
+    /// Takes over what a step reports; whether it is another thing than before. Neither the first exchange nor a step without one is.
+    fn changes(&mut self, report: &Report) -> bool {
+        let whole = (report.factor, report.carrier);
+        if whole == (None, None) {
+            return false;
+        }
+        let slots = || report.slots.iter().map(|slot| slot.factor);
+        let before = self.whole.replace(whole);
+        let same = before.is_none_or(|before| before == whole && self.slots.iter().copied().eq(slots()));
+        self.slots.clear();
+        self.slots.extend(slots());
+        !same
+    }
+}
 
 impl Synchronizer {
     /// Where the controller stands, in words, after the last step; `None` where there is none, or nothing to add to its decision.
@@ -33,8 +57,9 @@ impl Synchronizer {
         self.span.clone().entered()
     }
 
-    /// A step has ended: its numbers, and why its ratio is another one than that of the step before.
+    /// A step has ended: its numbers, and what the controller decided.
     pub(super) fn end_span(&mut self) {
+        self.report.ratio_changed = self.sent_as.changes(&self.report.exchange);
         let span = std::mem::replace(&mut self.span, Span::none());
         if !span.is_disabled() {
             let report = &self.report;
@@ -51,19 +76,57 @@ impl Synchronizer {
             });
         }
         let _step = span.entered();
-        if let Some(reason) = self.report.exchange.reason.as_deref() {
-            self.changed(reason);
+        if self.report.ratio_changed || self.report.exchange.reason.is_some() {
+            self.decided();
         }
     }
 
-    /// Every rank decides the same: rank 0 speaks for all.
-    fn changed(&self, reason: &str) {
-        let (step, rank, ratio) = (self.step, self.comm.rank(), self.report.exchange.factor.map(|factor| factor.get()));
-        if rank > 0 {
+    /// Every rank decides the same: rank 0 logs changes at info. A reason without a change is for debugging.
+    fn decided(&self) {
+        let (step, rank, exchange) = (self.step, self.comm.rank(), &self.report.exchange);
+        let (ratio, reason) = (exchange.factor.map(|factor| factor.get()), exchange.reason.as_deref());
+        if !self.report.ratio_changed {
+            debug!(step, rank, ratio, reason, "the controller left the compression ratio as it was");
+        } else if rank > 0 {
             debug!(step, rank, ratio, reason, "compression ratio changed");
         } else if enabled!(Level::INFO) {
             let state = self.controller_state();
             info!(step, rank, ratio, reason, state, "compression ratio changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette_core::report::SlotReport;
+
+    use super::*;
+
+    fn sent(ratio: f64) -> Report {
+        Report { factor: Some(CompressionFactor::new(ratio).unwrap()), ..Report::default() }
+    }
+
+    #[test]
+    fn only_what_is_sent_as_another_thing_than_before_is_a_change() {
+        let mut sent_as = SentAs::default();
+        let with_slot = |ratio| {
+            let slot = SlotReport { factor: CompressionFactor::new(ratio).ok(), ..SlotReport::default() };
+            Report { slots: vec![slot], ..sent(20.0) }
+        };
+        for (report, expected, what) in [
+            (Report { reason: Some("it begins".to_owned()), ..sent(10.0) }, false, "the first exchange"),
+            (sent(10.0), false, "the same"),
+            (Report { reason: Some("it rests".to_owned()), ..sent(10.0) }, false, "a reason alone"),
+            (sent(20.0), true, "another ratio"),
+            (Report::default(), false, "a step without an exchange"),
+            (sent(20.0), false, "the ratio before that step"),
+            (Report { carrier: Some("int8 ring"), ..sent(20.0) }, true, "another carrier"),
+            (sent(20.0), true, "the carrier before"),
+            (with_slot(5.0), true, "another ratio of a slot"),
+            (with_slot(5.0), false, "the same slots"),
+            (with_slot(6.0), true, "another ratio of a slot again"),
+        ] {
+            assert_eq!(sent_as.changes(&report), expected, "{what}");
         }
     }
 }

@@ -100,8 +100,11 @@ fn each_step_is_a_span_with_its_numbers() {
 fn each_change_of_the_ratio_is_an_event_with_its_reason_and_the_controllers_state() {
     let (spans, events, reports) = steps(LevelFilter::INFO, gravac());
     assert!(spans.is_empty(), "{spans:?}");
-    let reasons: Vec<_> = reports.iter().filter_map(|report| report.exchange.reason.clone()).collect();
-    assert!(!reasons.is_empty());
+    let changed = |pair: &[StepReport]| pair[0].exchange.factor != pair[1].exchange.factor;
+    let changes: Vec<_> = reports.windows(2).filter(|pair| changed(pair)).map(|pair| &pair[1]).collect();
+    // The first step has a reason, and changes nothing.
+    assert!(!changes.is_empty() && reports[0].exchange.reason.is_some() && !reports[0].ratio_changed);
+    let reasons: Vec<_> = changes.iter().map(|report| report.exchange.reason.clone().unwrap()).collect();
     assert_eq!(events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>(), reasons);
     assert!(events.iter().all(|event| event["message"] == "compression ratio changed"), "{events:?}");
     assert!(events[0]["state"].contains("step"), "{events:?}");

@@ -74,6 +74,30 @@ fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
 }
 
 #[test]
+fn the_seconds_of_a_step_are_the_ranks_own_and_count_the_wait_for_the_slowest_rank_once() {
+    // Rank 0 computes for 50 ms and waits, rank 1 for 150 ms; frames and compressing take no time.
+    let paces = [50, 150].map(Duration::from_millis).to_vec();
+    let world = Simulated::world(2, "unlimited".parse().unwrap(), Compute::PerRank(paces));
+    let results = run_ranks(world, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        let mut seen = Vec::new();
+        for step in 0..3 {
+            let report;
+            (model, report) = train(&mut optim, model, step, rank)?;
+            seen.push([report.own_compute_seconds, report.compute_seconds, report.wait_seconds, report.seconds()]);
+        }
+        Ok::<_, Error>(seen)
+    });
+    let near = |seen: &[f64; 4], expected: [f64; 4]| seen.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9);
+    for (result, expected) in results.into_iter().zip([[0.05, 0.15, 0.1, 0.15], [0.15, 0.15, 0.0, 0.15]]) {
+        let seen = result.unwrap();
+        assert!(seen.iter().all(|step| near(step, expected)), "{seen:?}, expected {expected:?}");
+    }
+}
+
+#[test]
 fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
     let network = "100mbit,1ms".parse().unwrap();
     let world = Simulated::world(2, network, Compute::Fixed(Duration::from_millis(50)));
@@ -94,6 +118,7 @@ fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
     for result in results {
         let (joined, reports) = result.unwrap();
         assert!(reports.iter().all(|r| (r.compute_seconds - 0.05).abs() < 1e-9), "{reports:?}");
+        assert!((reports[0].seconds() - 0.05).abs() < 1e-9, "{reports:?}");
         assert!((reports[1].clock - joined - 0.10).abs() < 1e-9, "{reports:?}");
         assert!(reports[5].clock - joined > 0.30, "{reports:?}");
         let dense = reports[2].dense_traffic;

@@ -141,6 +141,28 @@ fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
     }
 }
 
+/// Whether a rank's file has what the next step's header repeats of the last exchange.
+fn has_last_exchange(directory: &Path) -> bool {
+    let checkpoint = Checkpoint::latest(directory).unwrap();
+    let bytes = std::fs::read(checkpoint.path().join("rank-1.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let names = ["one:agreed_step/samples", "previous/seconds", "previous/measured", "one:previous/sent"];
+    let found = names.map(|name| file.tensor(&format!("state/{name}")).is_ok());
+    assert!(found == [found[0]; 4], "{found:?} of {names:?}");
+    found[0]
+}
+
+#[test]
+fn the_last_exchange_of_a_world_of_another_size_is_forgotten() {
+    for (world, is_kept) in [(2, true), (3, false)] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        train_and_save(2, &gravac(), from.path());
+        assert!(has_last_exchange(from.path()), "seconds, bytes, and what the controller needed measured");
+        load_and_save(world, &gravac(), from.path(), to.path(), WorldChange::SpreadResiduals);
+        assert_eq!(has_last_exchange(to.path()), is_kept, "2 ranks, then {world}");
+    }
+}
+
 #[test]
 fn the_choice_for_another_world_changes_nothing_in_the_same_one() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -2,7 +2,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Network, Simulated, run_ranks};
+use crate::comm::{Clock, CompressSeconds, Compute, Faulty, Local, LocalBuilder, Network, Simulated, run_ranks};
 
 fn local(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_secs(20))
@@ -169,6 +169,35 @@ fn simulated_seconds_and_bits_are_the_same_in_every_run() {
     };
     let first = once();
     (0..20).for_each(|_| assert_eq!(once(), first));
+}
+
+#[test]
+fn a_job_takes_over_the_seconds_of_compressing_and_the_network_of_the_session_that_starts_it() {
+    fn compress(comm: &mut Session) -> Result<(), CommError> {
+        comm.all_gather(&[0; 1250], &mut Vec::new())?;
+        comm.compressed(|| None);
+        Ok(())
+    }
+    let results = run_ranks(simulated(2, "1mbit"), |mut comm| {
+        // The channel is open before either is set.
+        comm.open(1)?;
+        let taken = |comm: &mut Session| {
+            let before = comm.now();
+            comm.start(1, compress).finish(comm).0?;
+            Ok::<_, CommError>(((comm.now() - before) * 1e3).round())
+        };
+        let first = taken(&mut comm)?;
+        comm.set_compress_seconds(CompressSeconds::new(&[(1.0, 0.007)]).unwrap());
+        let second = taken(&mut comm)?;
+        comm.set_network("10mbit".parse().unwrap());
+        Ok::<_, CommError>([first, second, taken(&mut comm)?])
+    });
+    // Half of the link: 1250 bytes at 0.5 Mbit/s, then at 5 Mbit/s.
+    assert_eq!(results, vec![Ok([20.0, 27.0, 9.0]); 2]);
+    let mut comm = local(1).build().remove(0).stepped(Duration::from_secs(1));
+    comm.set_compress_seconds(CompressSeconds::new(&[(1.0, 0.5)]).unwrap());
+    comm.start(1, compress).finish(&mut comm).1.unwrap();
+    assert_eq!(comm.now(), 0.5);
 }
 
 /// A clock that stands still.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::Layout;
+use crate::comm::CompressSeconds;
 use crate::config::Exchange;
 use crate::reduce::{AgreedStep, Reducer, Round};
 
@@ -9,9 +10,19 @@ const COMPUTE: Compute = Compute::Fixed(Duration::from_millis(3));
 /// Trains nothing in a world of `ranks`: exchanges, with a header before and an evaluation after some steps. Each rank's
 /// recording, and its seconds after every step.
 fn run(exchange: &Exchange, ranks: usize, network: &str) -> (Vec<Vec<Event>>, Vec<Vec<f64>>) {
+    run_compressing(exchange, ranks, network, None)
+}
+
+fn run_compressing(
+    exchange: &Exchange,
+    ranks: usize,
+    network: &str,
+    seconds: Option<&CompressSeconds>,
+) -> (Vec<Vec<Event>>, Vec<Vec<f64>>) {
     let layout = Layout::new([("a", vec![40, 50]), ("b", vec![33])]);
     let body = |mut comm: Session| {
         let mut reducer = exchange.build_reducer(&layout, comm.world()).unwrap();
+        seconds.cloned().into_iter().for_each(|seconds| comm.set_compress_seconds(seconds));
         // Joining is outside of simulated time.
         comm.barrier()?;
         comm.set_clock(0.0);
@@ -117,6 +128,62 @@ fn what_is_sent_while_the_clock_is_held_is_not_recorded() {
     comm.set_clock(clock);
     comm.begin_step(2);
     assert_eq!(comm.take_recording(), [Event::BeginStep, Event::Idle, Event::BeginStep]);
+    assert_eq!(comm.take_recording(), []);
+}
+
+#[test]
+fn a_clock_is_held_until_the_outermost_hold_ends() {
+    let mut comm = super::super::Local::world(1).remove(0);
+    comm.record();
+    comm.begin_step(0);
+    let outer = comm.hold_clock();
+    let inner = comm.hold_clock();
+    comm.begin_step(1);
+    comm.set_clock(inner);
+    comm.begin_step(2);
+    comm.set_clock(outer);
+    comm.begin_step(3);
+    assert_eq!(comm.take_recording(), [Event::BeginStep, Event::Idle, Event::BeginStep]);
+}
+
+#[test]
+fn given_seconds_of_compressing_are_replayed_where_they_were_spent() {
+    let seconds = CompressSeconds::new(&[(1.0, 0.004), (10.0, 0.009)]).unwrap();
+    let exchange = exchanges().nth(1).unwrap();
+    let (network, other) = ("100mbit,1ms", "7mbit,130us,2");
+    let (recordings, expected) = run_compressing(&exchange, 3, network, Some(&seconds));
+    let (_, free) = run(&exchange, 3, network);
+    let added = STEPS as f64 * 0.009;
+    assert!(expected[0][6] > free[0][6] + 0.9 * added, "{} of {added} s", expected[0][6] - free[0][6]);
+    assert_near(&replay(&recordings, network.parse().unwrap(), &COMPUTE).unwrap(), &expected, network);
+    let (_, expected) = run_compressing(&exchange, 3, other, Some(&seconds));
+    assert_near(&replay(&recordings, other.parse().unwrap(), &COMPUTE).unwrap(), &expected, other);
+}
+
+#[test]
+fn a_network_that_is_set_in_the_middle_is_refused_also_while_the_clock_is_held() {
+    let recording = |body: fn(&mut Session)| {
+        let mut comm = Simulated::world(1, Network::unlimited(), COMPUTE).remove(0);
+        comm.record();
+        comm.begin_step(0);
+        body(&mut comm);
+        comm.take_recording()
+    };
+    let free = recording(|comm| comm.set_network(Network::unlimited()));
+    let held = recording(|comm| {
+        let clock = comm.hold_clock();
+        comm.set_network(Network::unlimited());
+        comm.set_clock(clock);
+    });
+    assert_eq!(held, [Event::BeginStep, Event::Unrepeatable, Event::Idle]);
+    for recording in [free, held] {
+        let error = replay(&[recording], Network::unlimited(), &COMPUTE).unwrap_err().to_string();
+        assert!(error.contains("another order or other seconds"), "{error}");
+    }
+    // A link that is not simulated stays what it is.
+    let mut comm = super::super::Local::world(1).remove(0);
+    comm.record();
+    comm.set_network(Network::unlimited());
     assert_eq!(comm.take_recording(), []);
 }
 

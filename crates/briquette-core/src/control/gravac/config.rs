@@ -151,6 +151,10 @@ impl ControllerSettings for GraVacConfig {
         Ok(Some(Box::new(GraVacConfig::build(self, world)?)))
     }
 
+    fn reads_seconds(&self) -> bool {
+        true
+    }
+
     fn ratios(&self) -> [CompressionFactor; 2] {
         [CompressionFactor::DENSE, self.max]
     }

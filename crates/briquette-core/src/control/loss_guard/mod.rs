@@ -386,6 +386,10 @@ impl ControllerSettings for LossGuardConfig {
         self.inner.get().needs_clock()
     }
 
+    fn reads_seconds(&self) -> bool {
+        self.inner.get().reads_seconds()
+    }
+
     fn ratios(&self) -> [CompressionFactor; 2] {
         let [_, most] = self.inner.get().ratios();
         [CompressionFactor::DENSE, most]

@@ -1,0 +1,24 @@
+//! Bad input: one error that says what, where and what is valid; nothing is written, and an earlier run stays whole.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod files;
+mod flags;
+mod resume;
+mod training;
+
+use common::{CIFAR, Runs};
+
+/// The trainer refuses the flags with these words, and writes nothing.
+#[track_caller]
+fn refused(program: &str, flags: &str, words: &[&str]) {
+    let runs = Runs::default();
+    runs.run(program, &format!("{flags} --out run --plain")).refused(words);
+    assert!(!runs.path("run").exists(), "{flags} wrote something");
+}
+
+/// On generated data, so that only the flags can be wrong.
+#[track_caller]
+fn refused_flags(flags: &str, words: &[&str]) {
+    refused(CIFAR, &format!("--dataset generated --train-limit 64 --test-limit 8 {flags}"), words);
+}
