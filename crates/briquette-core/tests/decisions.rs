@@ -177,7 +177,7 @@ fn at_other_seconds(observed: &Observed, seconds: [f64; 4]) -> Observed {
 
 /// By its settings, whether seconds have changed a decision.
 fn depends_on_seconds(run: &[Observed], settings: &ControllerConfig, seconds: [f64; 4]) -> bool {
-    let build = || settings.get().build(3).unwrap();
+    let build = || settings.get().build(&Feedback::Error, 3).unwrap();
     let (Some(mut one), Some(mut other)) = (build(), build()) else { return false };
     let layout = layout(2);
     run.iter().any(|observed| {
