@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms"],
     compute: "50ms",
-    rates: Rates::Fixed(0.8),
+    rates: Rates::Fixed(1.6),
 };
 
 /// Dense for the first quarter of the run, then 1000x: a controller that takes too much.
@@ -21,6 +21,6 @@ fn rows(_: Model) -> Vec<Row> {
         Row::new(name, format!("--compressor topk:1000x:q8 --feedback error --controller {controller}"))
     };
     // Points of 5 steps: the run has 237.
-    let guarded = under("1000x from step 60, guarded", format!("loss-guard:({JUMP}),window=5,points=12"));
+    let guarded = under("1000x from step 60, guarded", format!("loss-guard:({JUMP}),window=5,points=12,hold=16"));
     vec![Row::dense(), under("1000x from step 60", JUMP.to_owned()), guarded]
 }

@@ -15,7 +15,7 @@
 //! | what | then |
 //! |---|---|
 //! | alarm | the limit is the highest ratio of the point, divided by `back`; below 2x it is dense. The trend starts anew |
-//! | two points after it that lie above what was expected | the limit is divided by `back` again, and `hold` is twice the alarm's |
+//! | two points after it that lie more than a noise above the middle of what was expected | the limit is divided by `back` again, and `hold` is twice the alarm's |
 //! | the loss is not a finite number | the limit is dense |
 //! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
 //! | an alarm after that | `hold` doubles, up to 64 times |
@@ -44,7 +44,7 @@
 //!     reasons.extend(decision.reason.map(|reason| (step, reason)));
 //! }
 //! let alarm = (99, "training loss 1.35, 1.28 expected: at most 25x".into());
-//! assert_eq!(reasons, [alarm, (119, "training loss still 1.55, 1.28 expected: at most 6.25x".into())]);
+//! assert_eq!(reasons, [alarm, (119, "training loss still 1.55, 1.13 expected: at most 6.25x".into())]);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
@@ -60,7 +60,7 @@ use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
-use trend::{Reading, Trend};
+use trend::{Alarm, Reading, Trend};
 
 /// Settings of [`LossGuard`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -172,12 +172,12 @@ impl<K: Controller> LossGuard<K> {
         let trend = if of == "training" { &mut self.training } else { &mut self.validation };
         let highest = trend.highest();
         // Where nothing is compressed, no compression is at fault.
-        if let Some((loss, expected)) = trend.push(loss, Reading { points, trust, noises })
+        if let Some(Alarm { loss, most, recovered }) = trend.push(loss, Reading { points, trust, noises })
             && highest > 1.0
         {
-            self.lower(highest, back, format!("{of} loss {loss:.2}, {expected:.2} expected"));
+            self.lower(highest, back, format!("{of} loss {loss:.2}, {most:.2} expected"));
             self.alarms = self.alarms.saturating_add(1);
-            self.expected = if of == "training" { expected } else { f64::INFINITY };
+            self.expected = if of == "training" { recovered } else { f64::INFINITY };
         }
     }
 

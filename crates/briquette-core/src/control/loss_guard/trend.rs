@@ -29,6 +29,16 @@ pub(super) struct Reading {
     pub(super) noises: f64,
 }
 
+/// A point that lies above what was expected of it by more than the noise.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Alarm {
+    /// The loss, and the most that was expected.
+    pub(super) loss: f64,
+    pub(super) most: f64,
+    /// Where it is as expected again: a noise above the middle of what was.
+    pub(super) recovered: f64,
+}
+
 /// A line through points by medians: at most a quarter of them can move it far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Line {
@@ -123,31 +133,36 @@ impl Trend {
         *self = Trend { spread: self.spread, foretold: self.foretold, ..Trend::default() };
     }
 
-    /// A new point. Where it lies above what was expected of it by more than the noise: it, and what was expected.
-    pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<(f64, f64)> {
+    /// A new point.
+    pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<Alarm> {
         let Reading { points, trust, noises } = reading;
         self.before = std::mem::take(&mut self.highest);
         let line = self.line();
         // Of few points the noise is hardly known.
         let few = if self.foretold < points as f64 { FEW / self.points.len() as f64 } else { 0.0 };
         let noises = noises * (1.0 + few);
-        let next = line.map(|line| line.last + trust * line.slope + noises * line.noise);
+        let expected = |line: Line, middle: f64, room: f64| Alarm {
+            loss: point,
+            most: middle + room * line.noise,
+            recovered: middle + line.noise,
+        };
+        let next = line.map(|line| expected(line, line.last + trust * line.slope, noises));
         if let Some(line) = line {
             // One point far away is no wider spread.
             let off = (point - line.last - line.slope).abs().min(noises * line.noise);
             self.foretold += 1.0;
             self.spread += SMOOTHING.max(1.0 / self.foretold) * (ABSOLUTE * off - self.spread);
         }
-        let room = |promise: Promise| (noises - promise.excess) * promise.line.noise;
-        let promised = self.promise.map(|promise| promise.next(trust) + room(promise));
+        let promised = |promise: Promise| expected(promise.line, promise.next(trust), noises - promise.excess);
+        let promised = self.promise.map(promised);
         let pushed = self.promise.map(|promise| promise.push(point, trust));
         self.promise = pushed.filter(|promise| promise.since < points as f64);
         if self.points.len() == points {
             self.points.remove(0);
         }
         self.points.push(point);
-        let limit = [next, promised].into_iter().flatten().fold(f64::INFINITY, f64::min);
-        (point > limit).then_some((point, limit))
+        let lowest = [next, promised].into_iter().flatten().min_by(|a, b| a.most.total_cmp(&b.most));
+        lowest.filter(|expected| point > expected.most)
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {
