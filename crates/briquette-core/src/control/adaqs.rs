@@ -113,7 +113,8 @@ impl Adaqs {
 
 struct Raiser {
     settings: Adaqs,
-    /// Whether this step is the one to measure at, or a later one: exchanges need not come at every step.
+    /// Whether this step is the one to measure at, or a later one: exchanges need not come at every step. After the decision the
+    /// next step, so that what it needs is measured: ranks whose exchange failed must agree on that, and so it is saved.
     is_due: bool,
     next: u64,
     bits: u8,
@@ -141,6 +142,7 @@ impl Stateful for Raiser {
     fn save(&self, state: &mut State) {
         state.put("bits", u64::from(self.bits));
         state.put("next", self.next);
+        state.put("is_due", u64::from(self.is_due));
         state.put("ratios", [&[self.highest], &self.averages[..]].concat());
     }
 
@@ -151,6 +153,7 @@ impl Stateful for Raiser {
         let &[highest, mean, square, weight] = ratios else {
             return Err(StateError::mismatch("ratios", "4 numbers", ratios));
         };
+        self.is_due = state.u64("is_due")? != 0;
         (self.bits, self.next, self.highest, self.averages) = (known, next, highest, [mean, square, weight]);
         Ok(())
     }

@@ -186,15 +186,16 @@ fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
 impl Stateful for Chooser {
     fn save(&self, state: &mut State) {
         state.put("next", self.next);
+        state.put("is_due", u64::from(self.is_due));
         state.put("chosen", self.chosen.iter().map(|factor| factor.get()).collect::<Vec<_>>());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (next, saved) = (state.u64("next")?, state.f64s("chosen")?);
+        let (next, is_due, saved) = (state.u64("next")?, state.u64("is_due")? != 0, state.f64s("chosen")?);
         let known = |value: &f64| self.candidates.iter().find(|candidate| candidate.get() == *value).copied();
         let foreign = || StateError::mismatch("chosen", "candidates of l-greco", saved);
         self.chosen = saved.iter().map(known).collect::<Option<_>>().ok_or_else(foreign)?;
-        self.next = next;
+        (self.next, self.is_due) = (next, is_due);
         Ok(())
     }
 }

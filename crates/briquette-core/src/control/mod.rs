@@ -124,7 +124,8 @@ impl Decision<'_> {
 ///
 /// The order of calls in a step: [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide). Where
 /// numbers are agreed [late](crate::wrapper::Probing), `needs` is asked again after `decide`, and what it then returns is measured; if
-/// it returns the same after the next `observe`, that is what `decide` is given.
+/// it returns the same after the next `observe`, that is what `decide` is given. What it returns depends on saved state alone: of
+/// ranks whose exchange failed, some had decided already, and all must agree on what was measured.
 /// When the exchange fails, the caller restores the state of before the first of them through [`Stateful`].
 pub trait Controller: Stateful + Send {
     /// Whether it may decide for each slot, or needs gains of each: then the reducer must compress each slot by itself.

@@ -109,8 +109,9 @@ struct Detector {
     window: u64,
     /// The highest learning rate since it fell; 0 before it is known.
     rate: f64,
-    /// Derived: whether this step is in a window, what is sent, and why it changed.
+    /// Whether this step is in a window; after the decision, the next one.
     is_measured: bool,
+    /// Derived: what is sent, and why it changed.
     factors: Vec<CompressionFactor>,
     reason: Option<String>,
 }
@@ -161,6 +162,7 @@ impl Stateful for Detector {
         let flat = |r: &Regime| [f64::from(u8::from(r.critical)), r.sum, r.before];
         state.put("regimes", self.regimes.iter().flat_map(flat).collect::<Vec<_>>());
         state.put("measured", self.measured);
+        state.put("is_measured", u64::from(self.is_measured));
         state.put("window", self.window);
         state.put("rate", self.rate);
     }
@@ -173,6 +175,7 @@ impl Stateful for Detector {
         }
         let (measured, window, rate) = (state.u64("measured")?, state.u64("window")?, state.f64("rate")?);
         let regime = |&[critical, sum, before]: &[f64; 3]| Regime { critical: critical != 0.0, sum, before };
+        self.is_measured = state.u64("is_measured")? != 0;
         self.regimes = regimes.iter().map(regime).collect();
         (self.measured, self.window, self.rate, self.reason) = (measured, window, rate, None);
         Ok(())
