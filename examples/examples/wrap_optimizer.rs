@@ -1,10 +1,12 @@
-//! The diff between plain Burn and Burn on many ranks: the lines marked `+`.
+//! The diff between plain Burn and Burn on many ranks: the lines marked `+`. How much is compressed is decided by itself.
 //!
 //! `cargo run --release --example wrap_optimizer`
 
+use std::sync::Arc;
+
 use briquette::core::comm::{Local, Session, run_ranks}; // +
 use briquette::core::error::CommError;
-use briquette::{Config, DistributedOptimizer, Error}; // +
+use briquette::{DistributedOptimizer, Error, WallClock}; // +
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
@@ -16,7 +18,7 @@ fn train(comm: Session) -> Result<f32, Error> {
     let target = Tensor::<2>::from_data([[1.0], [2.0], [3.0]], &device);
     let model: Linear = LinearConfig::new(3, 1).init(&device);
     let optim = SgdConfig::new().init();
-    let mut optim = DistributedOptimizer::new(optim, comm, Config::top_k(0.5)?, 42); // +
+    let mut optim = DistributedOptimizer::auto(optim, comm, 42); // +
     let mut model = optim.join(model)?; // +
     let mut last = f32::NAN;
     for _ in 0..200 {
@@ -30,8 +32,9 @@ fn train(comm: Session) -> Result<f32, Error> {
 }
 
 fn main() {
-    for (rank, loss) in run_ranks(Local::world(2), |comm| train(comm).map_err(Stopped::from)).into_iter().enumerate() {
-        match loss {
+    let world = Local::builder(2).clock(Arc::new(WallClock::start())).build(); // +
+    for (rank, result) in run_ranks(world, |comm| train(comm).map_err(Stopped::from)).into_iter().enumerate() {
+        match result {
             Ok(loss) => println!("rank {rank}: loss {loss:.6} after 200 steps"),
             Err(Stopped(error)) => println!("rank {rank}: {error}"),
         }
