@@ -95,6 +95,8 @@ struct Watched {
     address: SocketAddr,
     step: u64,
     page: Mutex<Option<String>>,
+    /// Connections that send nothing, or no HTTP.
+    others: Mutex<Vec<TcpStream>>,
 }
 
 impl Task for Watched {
@@ -114,6 +116,9 @@ impl Task for Watched {
     }
     fn loss(&self, model: &Linear, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
         if (place.rank, place.step) == (0, self.step) {
+            let mut others = [(); 2].map(|()| TcpStream::connect(self.address).unwrap());
+            others[1].write_all(&[0xff; 1000]).unwrap();
+            self.others.lock().unwrap().extend(others);
             *self.page.lock().unwrap() = page(self.address);
         }
         self.toy.loss(model, indices, place, device)
@@ -128,6 +133,7 @@ fn records(out: &Path) -> Vec<StepRecord> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Threat S8.
 #[test]
 fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let (runs, address) = (Runs::default(), free_address());
@@ -136,7 +142,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
          controller = 'gravac:window=2,epsilon=0.3,min=2x,max=4x,dense_steps=3'\nmetrics-addr = '{address}'"
     );
     let out = runs.path("run");
-    let task = Watched { toy: Toy::new(64, None), address, step: 5, page: Mutex::default() };
+    let task = Watched { toy: Toy::new(64, None), address, step: 5, page: Mutex::default(), others: Mutex::default() };
     train(&settings(&out, &toml), &task, &quiet()).unwrap();
     let page = task.page.into_inner().unwrap().expect("a page is served during training");
     let records = &records(&out)[..5];
@@ -145,6 +151,9 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let reasons = records.iter().filter(|record| record.reason.is_some()).count();
     assert!(changes > 0 && changes < reasons, "{changes} changes of the ratio, {reasons} reasons");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("# HELP briquette_gain Share"), "{page}");
+    let served =
+        page.split("\r\n\r\n").nth(1).unwrap().lines().filter(|line| line.contains(' ') && !line.starts_with('#'));
+    served.for_each(|line| assert!(line.starts_with("briquette_"), "{line}"));
     for (name, expected) in [
         ("briquette_step", 4.0),
         ("briquette_steps_total", 5.0),

@@ -112,6 +112,11 @@ impl Costs {
         self.latency + self.per_byte * bytes
     }
 
+    /// Whether `level` was measured.
+    pub(super) fn is_known(&self, level: usize) -> bool {
+        self.levels[level].is_some()
+    }
+
     /// Predicted seconds of the exchange at `level`: as last measured. One never sent has as few bytes as it can have.
     fn exchange(&self, level: usize) -> f64 {
         match &self.levels[level] {

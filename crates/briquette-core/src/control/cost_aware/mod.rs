@@ -18,6 +18,7 @@
 //! take more than twice the best is left out. Then:
 //!
 //! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`;
+//! - where the limit rises to a level that was never timed, that is timed;
 //! - every `look` steps the next lower level is timed for `samples` steps. When the exchange there, or of the level sent, takes a
 //!   quarter more or less than it did, and that is more than `tolerance` of the step, the link has changed, and all levels are timed anew.
 //!
@@ -59,42 +60,20 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+mod config;
 mod costs;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
+pub use config::CostAwareConfig;
 
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
+use crate::config::Described;
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
 use costs::Costs;
-
-/// Settings of [`CostAware`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CostAwareConfig {
-    /// The highest ratio.
-    pub max: CompressionFactor,
-    /// By how much a step may be slower than the fastest reachable one, as a share of it; in [0, 1].
-    pub tolerance: f64,
-    /// Steps for which a level is timed, 1 to 5.
-    pub samples: usize,
-    /// Steps from one look at the next lower level to the next look, at least 1.
-    pub look: u64,
-    /// What sets the limit below `max`; [`NoController`](super::NoController) for none.
-    pub limit: Box<ControllerConfig>,
-}
-
-impl Default for CostAwareConfig {
-    fn default() -> Self {
-        let max = CompressionFactor::constant(100.0);
-        CostAwareConfig { max, tolerance: 0.03, samples: 2, look: 25, limit: Box::new(ControllerConfig::None) }
-    }
-}
 
 /// Levels that are tried, as far as they are below the highest ratio.
 const LEVELS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
@@ -127,6 +106,8 @@ pub struct CostAware<K> {
     until_look: u64,
     /// Whether all levels have been through the timing at the start.
     has_started: bool,
+    /// The most levels that might be sent so far.
+    allowed: usize,
     /// What was sent instead of a level, and for how many steps no more is tried.
     overruled: Option<(CompressionFactor, u64)>,
 }
@@ -146,8 +127,20 @@ impl<K: Controller> CostAware<K> {
         let costs = Costs::new(&levels, world);
         let to_time = (0..levels.len()).collect();
         let (chosen, until_look) = (levels.len() - 1, settings.look);
-        let (sent, overruled, has_started) = (None, None, false);
-        Ok(CostAware { settings, limit, levels, costs, chosen, sent, to_time, until_look, has_started, overruled })
+        let (sent, overruled, has_started, allowed) = (None, None, false, 0);
+        Ok(CostAware {
+            settings,
+            limit,
+            levels,
+            costs,
+            chosen,
+            sent,
+            to_time,
+            until_look,
+            has_started,
+            allowed,
+            overruled,
+        })
     }
 
     /// The lower of both limits, where there are.
@@ -158,9 +151,9 @@ impl<K: Controller> CostAware<K> {
     }
 
     /// How many levels may be sent.
-    fn allowed(&self, limit: Option<CompressionFactor>) -> usize {
-        let within = |level: &&CompressionFactor| limit.is_none_or(|limit| **level <= limit);
-        self.levels.iter().filter(within).count().max(1)
+    fn within(&self, limit: Option<CompressionFactor>) -> usize {
+        let is_within = |level: &&CompressionFactor| limit.is_none_or(|limit| **level <= limit);
+        self.levels.iter().filter(is_within).count().max(1)
     }
 
     /// Goes on with timing: the level to be sent next, if one is still to be timed.
@@ -259,8 +252,13 @@ impl<K: Controller> Controller for CostAware<K> {
         let (inner, why) = (limited.factor(), limited.reason);
         let limit = self.limit(inner);
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
-        let allowed = self.allowed(limit);
+        let allowed = self.within(limit);
         let before = self.has_started.then_some(self.chosen);
+        let has_risen = allowed > self.allowed;
+        self.allowed = self.allowed.max(allowed);
+        if self.has_started && has_risen && !self.costs.is_known(allowed - 1) {
+            self.to_time.push(allowed - 1);
+        }
         let mut timing = self.next_to_time(allowed);
         if timing.is_none() && self.sent == Some(self.chosen) {
             // What no longer holds must not choose.
@@ -313,6 +311,7 @@ impl<K: Controller> Stateful for CostAware<K> {
     fn save(&self, state: &mut State) {
         self.costs.save(state);
         state.put("chosen", self.chosen as u64);
+        state.put("allowed", self.allowed as u64);
         state.put("until_look", self.until_look);
         state.put("has_started", u64::from(self.has_started));
         // Counted from 1: 0 is none.
@@ -338,51 +337,12 @@ impl<K: Controller> Stateful for CostAware<K> {
             &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),
             _ => None,
         };
+        let allowed = usize::try_from(state.u64("allowed")?).unwrap_or(usize::MAX);
         self.costs.load(state)?;
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
-        (self.until_look, self.has_started, self.overruled) = (until_look, has_started, overruled);
+        (self.until_look, self.has_started, self.allowed, self.overruled) =
+            (until_look, has_started, allowed, overruled);
         Ok(())
-    }
-}
-
-impl Described for CostAwareConfig {
-    const NAME: &'static str = "cost-aware";
-    const SETTINGS: &'static str = "MAX[,tolerance=SHARE,samples=STEPS,look=STEPS,limit=(CONTROLLER)]";
-    const HELP: &'static str =
-        "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        if !(0.0..=1.0).contains(&self.tolerance) {
-            return Err(ConfigError::range("tolerance of cost-aware", "in [0, 1]", self.tolerance));
-        }
-        if !(1..=5).contains(&self.samples) {
-            return Err(ConfigError::range("samples of cost-aware", "1 to 5 steps", self.samples));
-        }
-        match self.look {
-            0 => Err(ConfigError::range("look of cost-aware", "at least 1 step", 0)),
-            _ => Ok(()),
-        }
-    }
-
-    fn representatives() -> Vec<Self> {
-        let max = CompressionFactor::constant(8.0);
-        vec![CostAwareConfig { max, samples: 1, look: 2, ..CostAwareConfig::default() }]
-    }
-}
-
-impl ControllerSettings for CostAwareConfig {
-    fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let limit = self.limit.get().build(feedback, world)?;
-        let limit = limit.unwrap_or_else(|| Box::new(super::Constant(self.max)));
-        Ok(Some(Box::new(CostAware::new(self.clone(), limit, world)?)))
-    }
-
-    fn needs_clock(&self) -> bool {
-        true
-    }
-
-    fn ratios(&self) -> [CompressionFactor; 2] {
-        [CompressionFactor::DENSE, self.max]
     }
 }

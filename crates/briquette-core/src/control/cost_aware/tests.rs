@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{ControllerConfig, Feedback};
 use crate::control::Constant;
 use crate::reduce::LastExchange;
 use crate::{Layout, Traffic};
@@ -150,6 +151,29 @@ fn where_no_second_is_one_dense_is_sent() {
     }
     // Ten tries at each of seven levels.
     assert_eq!(sent[70..], [1.0; 30], "{sent:?}");
+}
+
+/// Compressing takes half as long at 20x as at 10x, which is not known before it is sent: predicted by 10x, 20x would not pay.
+#[test]
+fn a_level_that_a_rising_limit_allows_is_timed() {
+    struct Rises;
+    impl Stateful for Rises {}
+    impl Controller for Rises {
+        fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+            Decision::all(factor(if agreed.agreed_step.step < 30 { 10.0 } else { 20.0 }), None)
+        }
+    }
+    let mut controller = CostAware::new(CostAwareConfig::default(), Rises, 4).unwrap();
+    let (layout, mut previous, mut sent) = (Layout::flat(78_000), None, Vec::new());
+    for step in 0..60 {
+        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
+        let level = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
+        let compress_seconds = if level == 20.0 { 0.005 } else { 0.010 };
+        previous = Some(LastExchange { compress_seconds, ..Machine { bits_a_second: 1e9, ..MACHINE }.last(level) });
+        sent.push(level);
+    }
+    assert_eq!((sent[29], &sent[30..34]), (10.0, &[20.0; 4][..]), "{sent:?}");
 }
 
 /// The limit is one from the step on at which it is lowered, whatever has been measured.
