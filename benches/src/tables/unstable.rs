@@ -21,6 +21,7 @@ fn rows(_: Model) -> Vec<Row> {
         Row::new(name, format!("--compressor topk:1000x:q8 --feedback error --controller {controller}"))
     };
     // Points of 5 steps: the run has 237.
-    let guarded = under("1000x from step 60, guarded", format!("loss-guard:({JUMP}),window=5,points=12,hold=16"));
+    let guarded =
+        under("1000x from step 60, guarded", format!("loss-guard:({JUMP}),window=5,points=12,hold=16,back=16"));
     vec![Row::dense(), under("1000x from step 60", JUMP.to_owned()), guarded]
 }

@@ -1,5 +1,6 @@
 //! What compressing takes, as it was measured once, for clocks that do not measure it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -28,13 +29,27 @@ pub(super) fn read(path: &Path, reducer: &str, values: usize) -> Result<Compress
     let is_ours = |line: &&Line| line.reducer == reducer && line.values == values;
     let points: Vec<_> = lines.iter().filter(is_ours).map(|line| (line.ratio, line.seconds)).collect();
     if points.is_empty() {
-        let mut known: Vec<_> = lines.iter().map(|line| format!("{} of {}", line.reducer, line.values)).collect();
-        known.sort();
-        known.dedup();
-        bail!("{}: no line for reducer {reducer} and {values} values; there are: {}", name(), known.join(", "));
+        bail!("{}: no line for reducer {reducer} and {values} values; there are: {}", name(), nearest(&lines, reducer));
     }
     CompressSeconds::new(&points).with_context(name)
 }
+
+/// What there is of reducers of this kind, or of any where there is none; not all of a long file.
+fn nearest(lines: &[Line], reducer: &str) -> String {
+    fn kind(reducer: &str) -> Option<&str> {
+        reducer.split(':').next()
+    }
+    let is_kind = |line: &&Line| kind(&line.reducer) == kind(reducer);
+    let any = !lines.iter().any(|line| is_kind(&line));
+    let of = |line: &Line| format!("{} of {}", line.reducer, line.values);
+    let known: BTreeSet<String> = lines.iter().filter(|line| any || is_kind(line)).map(of).collect();
+    let mut names: Vec<_> = known.iter().take(NAMED).cloned().collect();
+    names.extend((known.len() > NAMED).then(|| format!("{} more", known.len() - NAMED)));
+    names.join(", ")
+}
+
+/// Lines that an error names.
+const NAMED: usize = 6;
 
 #[cfg(test)]
 mod tests {
@@ -51,6 +66,10 @@ mod tests {
         assert_eq!(seconds.at(CompressionFactor::DENSE), 0.1);
         let error = read(file.path(), "gather:topk:10x", 10).unwrap_err().to_string();
         assert!(error.contains("no line for reducer gather:topk:10x and 10 values") && error.contains("ladder of 20"));
+        let long: String = (1..=9).map(|values| format!("ladder,1,{values},1,a\n")).collect();
+        std::fs::write(file.path(), format!("{text}{long}")).unwrap();
+        let error = read(file.path(), "ladder:topk:20x", 10).unwrap_err().to_string();
+        assert!(error.ends_with("ladder of 3, ladder of 4, 5 more"), "{error}");
         std::fs::write(file.path(), "reducer,ratio,values,seconds\nladder,1,10,fast\n").unwrap();
         let error = format!("{:#}", read(file.path(), "ladder", 10).unwrap_err());
         assert!(error.contains("--compress-seconds") && error.contains("float"), "{error}");

@@ -6,7 +6,7 @@
 //!
 //! **Method.** Three controllers in one another:
 //!
-//! - [`CostAware`] chooses the least compression whose predicted step is within a few per cent of the fastest;
+//! - [`CostAware`] chooses the least compression whose predicted step is within 3 % of the fastest;
 //! - at most what [`LossGuard`] allows: it lowers the ratio for a while where the loss falls behind its trend;
 //! - and at most what [`DelayLimit`](super::DelayLimit) allows: from 10x up, while what waits to be sent stays fresh.
 //!
@@ -14,7 +14,7 @@
 //! .12 cost .4 points of accuracy and .36 cost 1.1. Under [momentum correction](crate::wrapper::MomentumCorrection), whose velocities
 //! have ten steps of their own, 10 steps are: up to 9 nothing was lost, at 15 seven points. Both limits lie between measurements on
 //! three small models with one seed each (`docs/signals.md`). Written out, for error feedback:
-//! `cost-aware:MAX,tolerance=0.04,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
+//! `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
 //! **Knobs.** `max`. What it reads are seconds, so a run replays only on a clock that does.
 //!
@@ -49,8 +49,6 @@ impl Default for AutoConfig {
     }
 }
 
-/// With what timing costs, within 5 % of the fastest.
-const TOLERANCE: f64 = 0.04;
 /// The longest effective delay, in steps: under error feedback, and under momentum correction.
 const DELAYS: [f64; 2] = [0.2, 10.0];
 
@@ -66,7 +64,7 @@ impl ControllerSettings for AutoConfig {
         let most = DELAYS[usize::from(matches!(feedback, Feedback::Momentum(_) | Feedback::InnerMomentum(_)))];
         let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
-        let settings = CostAwareConfig { max: self.max, tolerance: TOLERANCE, ..CostAwareConfig::default() };
+        let settings = CostAwareConfig { max: self.max, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
 

@@ -116,13 +116,12 @@ impl<M: LearnerModel> Run<M> {
             self.validate(epoch)?;
             self.check()?;
             let decision = self.decide(epoch)?;
-            if let Some(rank) = decision.stopped {
-                self.stopped_by(rank);
-                break;
+            match decision.stopped {
+                Some(rank) => self.stopped_by(rank),
+                None => self.save(epoch, &decision)?,
             }
-            self.save(epoch, &decision)?;
             self.own.sync.set_clock(clock);
-            if decision.early {
+            if decision.early || decision.stopped.is_some() {
                 break;
             }
         }
