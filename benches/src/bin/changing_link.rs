@@ -4,7 +4,7 @@
 //! network is simulated. Under one (`scripts/two-machines.sh RATE target/release/changing_link --device v0,v1 …`) it is real, and each
 //! rank shapes its own end with `tc` when the link is to change.
 //!
-//! `benches/results/2026-11-22-changing-link-*` were made with `--config` of a file that says `reducer = "ladder"`,
+//! `benches/results/2026-11-22-changing-link-simulated.*` and `2026-11-23-changing-link-tcp.*` were made with `--config` of a file that says `reducer = "ladder"`,
 //! `controller = "cost-aware:100x"`, `feedback = "error"`: the values are random, and `auto` would compress them little.
 
 use std::path::PathBuf;

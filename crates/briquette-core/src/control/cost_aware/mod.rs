@@ -266,7 +266,9 @@ impl<K: Controller> Controller for CostAware<K> {
             timing = self.next_to_time(allowed);
         }
         let is_open = self.chosen >= allowed || self.sent != Some(self.chosen);
-        if timing.is_none() && (is_open || self.costs.is_timed(self.settings.samples)) {
+        // What was measured of other levels on another link chooses nothing, while it is not sure yet that it is another.
+        let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
+        if timing.is_none() && (is_open || is_settled) {
             self.chosen = self.knee(allowed);
         }
         let level = timing.unwrap_or(self.chosen);

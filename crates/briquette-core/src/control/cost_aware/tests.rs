@@ -117,6 +117,19 @@ fn a_bandwidth_that_changes_is_followed_within_50_steps() {
     }
 }
 
+/// Whenever it comes, also when the level that is sent has just been returned to.
+#[test]
+fn a_slower_link_is_not_answered_by_a_lower_level_that_was_timed_before() {
+    let machine = |bits_a_second| Machine { values: 1_300_000.0, bits_a_second, latency: 1e-4, ..MACHINE };
+    for change in 200..240 {
+        let (sent, _) = run(&mut controller(100.0), change + 30, |step| machine(if step < change { 1e9 } else { 5e7 }));
+        let sent = &sent[change as usize..];
+        let seconds: f64 = sent.iter().map(|level| machine(5e7).step(*level)).sum();
+        let ratio = seconds / (30.0 * machine(5e7).best());
+        assert!(ratio < 1.15, "from step {change} on: {ratio}, {sent:?}");
+    }
+}
+
 #[test]
 fn seconds_that_are_none_are_no_measurement() {
     let (mut whole, mut broken) = (controller(100.0), controller(100.0));
