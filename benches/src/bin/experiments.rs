@@ -131,6 +131,8 @@ const STRATEGIES: &[Row] = &[
     ("Overlap-Local-SGD", "--strategy overlap-local-sgd:4"),
     // Its pull takes 1.45 of a step's length away in a steady drift.
     ("Overlap-Local-SGD, 1.45 times the rate", "--strategy overlap-local-sgd:4 --lr 0.29"),
+    ("a step late", "--strategy delayed"),
+    ("a step late, half the rate", "--strategy delayed --lr 0.1"),
     ("SGP", "--strategy sgp"),
     ("SlowMo over SGP", "--strategy slowmo:12,base=sgp"),
     ("dense, one rank ten times slower", "--reducer dense --clock fixed:500ms,50ms"),

@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["unlimited"],
     compute: "50ms",
-    rates: Rates::Tuned,
+    rates: Rates::OfDense,
 };
 
 fn rows(model: Model) -> Vec<Row> {

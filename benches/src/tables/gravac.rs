@@ -15,7 +15,7 @@ pub const TABLE: Table = Table {
         Model::BiLstm => vec!["80mbit,1ms"],
     },
     compute: "50ms",
-    rates: Rates::Tuned,
+    rates: Rates::OfDense,
 };
 
 /// All with values as they are: equal value codes.

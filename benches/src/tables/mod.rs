@@ -72,7 +72,7 @@ impl Model {
         self == Model::BiLstm
     }
 
-    /// The learning rate that dense was tuned to.
+    /// The learning rate in the middle of the [grid](rates).
     pub fn rate(self) -> f64 {
         match self {
             Model::ResNet8 => 0.2,
@@ -175,10 +175,10 @@ pub struct Table {
 /// Learning rates of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rates {
-    /// Every row's own, from the [grid](rates).
-    Tuned,
-    /// The one that dense was tuned to.
+    /// The one that dense was [tuned](rates) to.
     OfDense,
+    /// The middle of the grid.
+    Untuned,
     /// This one.
     Fixed(f64),
 }
@@ -210,8 +210,8 @@ impl Table {
         for &model in self.models.iter().filter(|model| models.contains(model)) {
             for row in (self.rows)(model) {
                 let rate = match self.rates {
-                    Rates::Tuned => rates::tuned(model, &row)?,
-                    Rates::OfDense => model.rate(),
+                    Rates::OfDense => rates::tuned(model, DENSE)?,
+                    Rates::Untuned => model.rate(),
                     Rates::Fixed(rate) => rate,
                 };
                 match row.reads_seconds {

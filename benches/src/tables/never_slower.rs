@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms", "1gbit,50us", "10gbit,20us", "unlimited"],
     compute: "50ms",
-    rates: Rates::Tuned,
+    rates: Rates::OfDense,
 };
 
 /// Ratios at equal value codes.

@@ -19,7 +19,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms"],
     compute: "50ms",
-    rates: Rates::OfDense,
+    rates: Rates::Untuned,
 };
 
 fn rows(model: Model) -> Vec<Row> {

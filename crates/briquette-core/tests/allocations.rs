@@ -218,6 +218,8 @@ fn table() -> Vec<Row> {
         // Anchor, momentum and input, present and next, and what the exchange owns.
         // And 8 KiB of a thread and its channel.
         row("Overlap-Local-SGD", strategy("overlap-local-sgd:1"), 8.0, 0.002, true),
+        // The input, present and next, and what the exchange owns.
+        row("a step late", strategy("delayed"), 4.0, 0.002, true),
         row("local SGD", Config::local_sgd(1), 1.0, 0.001, true),
         row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),
         row("scaled sign, error feedback", exchange(gather("sign"), Feedback::Error), 3.0, 0.033, false),

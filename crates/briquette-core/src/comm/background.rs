@@ -115,11 +115,30 @@ impl Session {
         channel: usize,
         job: impl FnOnce(&mut Session) -> T + Send + 'static,
     ) -> Pending<T> {
+        self.start_with(channel, false, job)
+    }
+
+    /// As [`start`](Self::start), where this session and other channels send next to nothing until the job is finished: on a simulated
+    /// network the job has the whole of the rank's link, and so have they.
+    pub fn start_on_free_link<T: Send + 'static>(
+        &mut self,
+        channel: usize,
+        job: impl FnOnce(&mut Session) -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.start_with(channel, true, job)
+    }
+
+    fn start_with<T: Send + 'static>(
+        &mut self,
+        channel: usize,
+        is_alone: bool,
+        job: impl FnOnce(&mut Session) -> T + Send + 'static,
+    ) -> Pending<T> {
         self.note(Event::Unrepeatable);
         let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
-        let channels = self.background.len();
-        let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, channels)).unwrap_or_default();
+        let shares = if is_alone { 1 } else { 1 + self.background.len() };
+        let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, shares)).unwrap_or_default();
         let under_way = start.under_way.take();
         let compress_seconds = self.compress_seconds.clone();
         let begin = Begin { scope: self.call.scope, group: self.group.clone(), compress_seconds, start };

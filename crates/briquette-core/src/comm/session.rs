@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::slice;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ use crate::traffic::Traffic;
 /// assert_eq!(sums, vec![Ok(([3.0], 8, 8)); 3]);
 /// ```
 pub struct Session {
+    /// Its address is this session's while any clone is there.
+    pub(crate) identity: Arc<()>,
     pub(super) transport: Box<dyn Transport>,
     pub(super) call: Call,
     pub(super) traffic: Traffic,
@@ -73,6 +76,7 @@ impl<T: Transport + 'static> From<T> for Session {
 impl Session {
     pub(super) fn with_time(transport: Box<dyn Transport>, time: Time) -> Session {
         Session {
+            identity: Arc::default(),
             transport,
             call: Call { time, ..Call::default() },
             traffic: Traffic::default(),

@@ -187,10 +187,10 @@ impl Simulation {
         Simulation::new(self.watch.of_channel(channel), self.network, self.pace.clone())
     }
 
-    pub(super) fn start_job(&mut self, channel: usize, channels: usize) -> JobStart {
-        self.shares = 1 + channels;
+    pub(super) fn start_job(&mut self, channel: usize, shares: usize) -> JobStart {
+        self.shares = shares;
         let under_way = UnderWay { started: self.watch.starts(channel), _unfinished: Arc::clone(&self.unfinished) };
-        let (now, settings, shares, network) = (self.now(), self.settings, self.shares, Some(self.network));
+        let (now, settings, network) = (self.now(), self.settings, Some(self.network));
         JobStart { now, settings, shares, network, under_way: Some(under_way) }
     }
 

@@ -74,9 +74,9 @@ impl Time {
         }
     }
 
-    /// A job starts now on one of the open channels.
-    pub(super) fn start_job(&mut self, channel: usize, channels: usize) -> JobStart {
-        let network = self.network_mut().map(|network| network.start_job(channel, channels)).unwrap_or_default();
+    /// A job starts now on one of the open channels, which has one of so many shares of the link.
+    pub(super) fn start_job(&mut self, channel: usize, shares: usize) -> JobStart {
+        let network = self.network_mut().map(|network| network.start_job(channel, shares)).unwrap_or_default();
         JobStart { now: self.now(), ..network }
     }
 

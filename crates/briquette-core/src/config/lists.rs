@@ -16,6 +16,7 @@ family! {
         Slowmo(SlowMoConfig),
         Sgp(SgpConfig),
         OverlapLocalSgd(OverlapConfig),
+        Delayed = DelayedConfig,
     }
 }
 

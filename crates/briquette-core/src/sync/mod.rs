@@ -10,9 +10,11 @@
 //! What [`after_step`](SyncStrategy::after_step) leaves in the parameters is what the next forward pass computes with. A strategy
 //! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
+pub mod delayed;
 pub mod every_step;
 pub mod graph;
 pub mod header;
+mod in_background;
 pub mod overlap_local_sgd;
 pub mod periodic;
 pub mod sgp;
@@ -20,6 +22,7 @@ pub mod slow_mo;
 #[cfg(test)]
 mod testkit;
 
+pub use delayed::{Delayed, DelayedConfig};
 pub use every_step::{EveryStep, EveryStepConfig};
 pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};

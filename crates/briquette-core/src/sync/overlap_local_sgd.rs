@@ -60,46 +60,24 @@ mod config;
 
 pub use config::OverlapConfig;
 
+use super::in_background::InBackground;
 use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
-use crate::comm::{Pending, Session};
+use crate::Key;
+use crate::comm::Session;
 use crate::config::Described;
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
-use crate::reduce::{AgreedStep, Exchanged, Reducer, Round, check_average};
+use crate::reduce::{AgreedStep, Reducer, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-
-/// The channel that background exchanges use.
-const CHANNEL: usize = 1;
-
-/// What a background exchange owns, and what comes back.
-struct Reduced<R> {
-    reducer: R,
-    input: Vec<f32>,
-    mean: Vec<f32>,
-    result: Result<Exchanged, ReduceError>,
-}
 
 /// Averages in the background; see the [module](self).
 pub struct OverlapLocalSgd<R> {
     settings: OverlapConfig,
     /// Whether the reducer sends everything.
     is_exact: bool,
-    /// Nothing while it is in the background.
-    reducer: Option<R>,
-    pending: Option<Pending<Reduced<R>>>,
-    /// What the reducer saved before the exchange that is under way or has arrived.
-    reducer_before: State,
     anchor: Staged<Vec<f32>>,
     momentum: Staged<Vec<f32>>,
-    /// What is being exchanged, or has been and waits for the period's end; empty before the first.
-    input: Staged<Vec<f32>>,
-    /// When its exchange began, on the session's clock.
-    started: f64,
-    /// Storage for what the next exchange owns.
-    spare: [Vec<f32>; 2],
-    /// The mean of all ranks' inputs once it has been waited for, and when that was.
-    arrived: Option<(Vec<f32>, f64)>,
-    report: Report,
+    exchange: InBackground<R>,
 }
 
 impl<R> std::fmt::Debug for OverlapLocalSgd<R> {
@@ -115,20 +93,8 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(settings: OverlapConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
-        Ok(OverlapLocalSgd {
-            settings,
-            is_exact: true,
-            reducer: Some(reducer),
-            pending: None,
-            reducer_before: State::default(),
-            anchor: Staged::default(),
-            momentum: Staged::default(),
-            input: Staged::default(),
-            started: 0.0,
-            spare: Default::default(),
-            arrived: None,
-            report: Report::default(),
-        })
+        let (anchor, momentum, exchange) = (Staged::default(), Staged::default(), InBackground::new(reducer));
+        Ok(OverlapLocalSgd { settings, is_exact: true, anchor, momentum, exchange })
     }
 
     /// The anchor `z`, the same on every rank; empty before a run begins.
@@ -140,67 +106,15 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         (step + 1).is_multiple_of(self.settings.period)
     }
 
-    /// Exchanges the input of step `step` in the background.
-    fn start(&mut self, step: u64, cx: &Context<'_>, comm: &mut Session) {
-        let Some(mut reducer) = self.reducer.take() else { return };
-        self.reducer_before = State::default();
-        self.reducer_before.put_part("reducer", &reducer);
-        let [mut input, mut mean] = std::mem::take(&mut self.spare);
-        input.clone_from(self.input.now());
-        mean.resize(input.len(), 0.0);
-        let slots = cx.slots.to_vec();
-        // Ranks have not agreed on a learning rate: controllers must not see their own.
-        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-        let key = cx.key.step(step).purpose("overlap");
-        self.started = comm.now();
-        self.pending = Some(comm.start(CHANNEL, move |comm| {
-            let round =
-                Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
-            let result = reducer.reduce(round, comm);
-            Reduced { reducer, input, mean, result }
-        }));
-    }
-
-    /// Waits for what is under way.
-    fn finish(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
-        let Some(pending) = self.pending.take() else { return Ok(()) };
-        let (Reduced { reducer, input, mean, result }, ended) = pending.finish(comm);
-        self.spare[0] = input;
-        let reducer = self.reducer.insert(reducer);
-        match ended.map_err(ReduceError::from).and(result) {
-            Ok(exchanged) => {
-                self.report = Report::default();
-                reducer.report(&mut self.report);
-                self.report.traffic = Some(exchanged.traffic);
-                self.arrived = Some((mean, comm.now()));
-                Ok(())
-            }
-            Err(error) => {
-                reducer.discard();
-                Err(error)
-            }
-        }
+    /// What the exchange at the end of step `step` is told. Ranks have not agreed on a learning rate: controllers must not see their own.
+    fn round(step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
+        (cx.key.step(step).purpose("overlap"), AgreedStep { step, ..AgreedStep::default() })
     }
 
     /// The mean of the period before, at the end of this one; nothing at the end of the first.
     fn receive(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        if self.input.now().is_empty() {
-            return Ok(());
-        }
-        if self.arrived.is_none() {
-            if self.pending.is_none() {
-                // A run that was resumed: it was under way when the run was saved, and began when it did.
-                let now = comm.now();
-                comm.set_clock(self.started);
-                self.start(cx.agreed_step.step - self.settings.period, cx, comm);
-                comm.set_clock(now);
-            }
-            self.finish(comm)?;
-        }
-        if let Some((_, at)) = self.arrived.as_ref().filter(|(_, at)| *at > comm.now()) {
-            comm.set_clock(*at);
-        }
-        Ok(())
+        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.period), cx);
+        self.exchange.receive(key, agreed_step, cx, comm)
     }
 
     /// The next anchor, and the momentum and input of the parameters `x`, which are to be pulled.
@@ -209,11 +123,11 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         self.momentum.fit(x.len())?;
         let (anchor, z) = self.anchor.both();
         z.clone_from(anchor);
-        if let Some((mean, _)) = &self.arrived {
+        if let Some(mean) = self.exchange.mean() {
             z.iter_mut().zip(mean).for_each(|(z, mean)| *z += mean);
         }
         let (momentum, next) = self.momentum.both();
-        let input = self.input.next_mut();
+        let input = self.exchange.input.next_mut();
         input.resize(x.len(), 0.0);
         let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         for ((((x, z), v), next), input) in x.iter().zip(&*z).zip(momentum).zip(next).zip(input) {
@@ -236,48 +150,28 @@ impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
     fn save(&self, state: &mut State) {
         state.put("anchor", self.anchor.now().clone());
         state.put_at(Place::PerRank(OnResize::Spread), "momentum", self.momentum.now().clone());
-        state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
-        state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
-        match &self.reducer {
-            Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),
-            _ => state.extend(&self.reducer_before),
-        }
+        self.exchange.save(state);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let anchor = state.memory("anchor", self.anchor.now())?;
         let momentum = state.memory("momentum", self.momentum.now())?;
-        let (input, started) = (state.memory("input", self.anchor.now())?, state.f64("started")?);
-        if let Some(pending) = self.pending.take() {
-            self.reducer = Some(pending.abandon().reducer);
-        }
-        if let Some(reducer) = &mut self.reducer {
-            state.load_part("reducer", reducer)?;
-        }
+        self.exchange.load_like(state, &anchor)?;
         self.anchor.set(anchor);
         self.momentum.set(momentum);
-        self.input.set(input);
-        (self.arrived, self.started) = (None, started);
         Ok(())
     }
 
     fn commit(&mut self) {
-        if self.input.is_staged() {
-            if let Some((mean, _)) = self.arrived.take() {
-                self.spare[1] = mean;
-            }
-            self.reducer.iter_mut().for_each(Stateful::commit);
-        }
+        self.exchange.commit();
         self.anchor.commit();
         self.momentum.commit();
-        self.input.commit();
     }
 
     fn discard(&mut self) {
         self.anchor.discard();
         self.momentum.discard();
-        self.input.discard();
-        // What has arrived stays, with what the reducer has staged: the exchange has been.
+        self.exchange.discard();
     }
 }
 
@@ -292,7 +186,7 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     fn begin(&mut self, parameters: &[f32]) {
         self.anchor.set(parameters.to_vec());
         self.momentum.set(Vec::new());
-        self.input.set(Vec::new());
+        self.exchange.begin();
     }
 
     fn after_step(
@@ -312,38 +206,33 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
         let anchor = self.anchor.latest();
         parameters.iter_mut().zip(anchor).for_each(|(x, z)| *x = pulled(self.settings.alpha, *x, *z));
         self.momentum.stage();
-        self.input.stage();
+        self.exchange.input.stage();
         Ok(Momenta::Keep)
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
         if self.ends_period(cx.agreed_step.step) {
-            self.start(cx.agreed_step.step, cx, comm);
+            let (key, agreed_step) = Self::round(cx.agreed_step.step, cx);
+            self.exchange.start(key, agreed_step, cx, comm);
         }
     }
 
     fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
-        let now = comm.now();
-        let settled = self.finish(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source });
-        // Training goes on from here: the exchange still ends when it ends.
-        if comm.now() > now {
-            comm.set_clock(now);
-        }
-        settled
+        self.exchange.settle(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
     }
 
     /// `(1−α)·x + α·z`, with the anchor that is under way.
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
         let (alpha, beta) = (self.settings.alpha, self.settings.beta);
         let share = |(i, x): (usize, &f32)| {
-            let z = self.anchor.now()[i] + self.input.now().get(i).unwrap_or(&0.0);
+            let z = self.anchor.now()[i] + self.exchange.input.now().get(i).unwrap_or(&0.0);
             x + alpha * (z - x)
         };
         (beta == 0.0 && self.is_exact).then(|| parameters.iter().enumerate().map(share).collect())
     }
 
     fn report(&self, report: &mut Report) {
-        report.clone_from(&self.report);
+        self.exchange.report(report);
     }
 }
 

@@ -21,6 +21,7 @@
 //! | SlowMo, `α` = 1, `β` = 0; a period of 1; one rank | Local SGD; momentum SGD; Lookahead | `slow_mo::tests`, the first three |
 //! | SGP on a complete graph; `2^m` ranks on the exponential graph, `m` hops | Local SGD, `H` = 1; the exact mean | `sgp::tests::a_complete_graph_…`, `…a_power_of_two_…` |
 //! | Overlap-Local-SGD, `α` = 0; `α` = 1 of one rank | ranks by themselves; plain SGD | `overlap_local_sgd::tests::without_a_pull_…`, `…a_full_pull_…` |
+//! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
 //! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
 //! | DiLoCo, Parle, backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 

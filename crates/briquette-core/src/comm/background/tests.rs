@@ -113,9 +113,12 @@ fn the_link_is_shared_while_a_job_is_unfinished_and_whole_before_and_after() {
         gather(&mut comm)?;
         pending.finish(&mut comm).1?;
         gather(&mut comm)?;
+        let pending = comm.start_on_free_link(1, reduce(5000));
+        gather(&mut comm)?;
+        pending.finish(&mut comm).1?;
         Ok::<_, CommError>(taken)
     });
-    assert_eq!(results, vec![Ok(vec![10.0, 20.0, 10.0]); 2]);
+    assert_eq!(results, vec![Ok(vec![10.0, 20.0, 10.0, 10.0]); 2]);
 }
 
 #[test]

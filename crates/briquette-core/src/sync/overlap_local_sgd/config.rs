@@ -1,10 +1,11 @@
 //! Settings of Overlap-Local-SGD.
 
-use super::{CHANNEL, OverlapLocalSgd};
+use super::OverlapLocalSgd;
 use crate::Layout;
 use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
+use crate::sync::in_background::CHANNEL;
 
 /// Settings of [`OverlapLocalSgd`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]

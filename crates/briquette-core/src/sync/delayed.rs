@@ -1,0 +1,203 @@
+//! Gradients one step late: exchanged in the background, while the next step computes.
+//!
+//! **Why.** An exchange that takes no longer than a step's computing costs no time at all, whatever the backend and the order of
+//! gradients. **Why not.** Every step uses the gradient of parameters that are one step old: a learning rate near the largest stable
+//! one, and a large momentum, are too large then. A compressed exchange that is short enough costs less.
+//!
+//! **Method.** With `g(x)` the mean over ranks of their gradients at `x`, and `U` the inner optimizer's step:
+//!
+//! | paper (`K = 2`) | here |
+//! |---|---|
+//! | wait for the aggregated gradient of iteration `t − 1` | `after_backward` of step `t` waits for what was started at `t − 1` |
+//! | `w[t+1] ← w[t] − γ·g(w[t−1])` | `x[t+1] = U(x[t], g(x[t−1]))`; at step 0 the gradient is 0 |
+//! | compute the gradient at `w[t]`, start its aggregation | its own gradient of step `t` goes to the reducer once the step is committed |
+//!
+//! The gradient of the last step is never used.
+//!
+//! **On the wire.** The reducer's messages, on a channel of their own, and the step header.
+//!
+//! **Properties.** Replicas are equal. What arrives at step `t` is, to the bit, what [`EveryStep`](super::EveryStep) would have
+//! exchanged for the same gradient at `t − 1`. On `f(x) = c·x²/2` with SGD without momentum the iteration is stable for `γ·c < 1`,
+//! where that of `EveryStep` is for `γ·c < 2` (the roots of `z² − z + γc`).
+//!
+//! **State.** What is under way, each rank's own gradient and its learning rate: a run that is resumed sends it again, and gets the same
+//! bits. Two vectors more than `EveryStep`, and two for what the background owns.
+//!
+//! **Bad numbers.** A gradient that is not finite is refused by the header of its own step, before it is sent; what is under way is used
+//! by the next step. **Controllers** are refused: what one would read of the exchange before would be of the one before that.
+//!
+//! **Knobs.** None. **Deviations.** The paper compresses by rounding and truncation on every hop of a ring; here any reducer does it, with any
+//! memory of what was not sent.
+//!
+//! **Reference.** Y. Li, M. Yu, S. Li, S. Avestimehr, N. S. Kim, A. Schwing, *Pipe-SGD: A Decentralized Pipelined SGD Framework for
+//! Distributed Deep Net Training*, NeurIPS 2018 (arXiv 1811.03619), algorithm 1 with `K = 2`.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{Context, Delayed, SyncStrategy};
+//! let (mut comm, layout) = (Local::world(1).remove(0), Layout::flat(1));
+//! let (mut delayed, mut x) = (Delayed::new(Dense), 1.0);
+//! let mut seen = vec![x];
+//! for step in 0..5 {
+//!     let mut gradient = vec![x]; // of x²/2
+//!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     delayed.after_backward(&mut gradient, &cx, &mut comm)?;
+//!     delayed.commit();
+//!     delayed.after_commit(&cx, &mut comm);
+//!     x -= 0.5 * gradient[0];
+//!     seen.push(x);
+//! }
+//! // x[t+1] = x[t] − x[t−1]/2
+//! assert_eq!(seen, [1.0, 1.0, 0.5, 0.0, -0.25, -0.25]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::in_background::{CHANNEL, InBackground};
+use super::{Context, Plan, SyncStrategy};
+use crate::comm::Session;
+use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{AgreedStep, Reducer};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Key, Layout};
+
+/// Exchanges gradients in the background; see the [module](self).
+pub struct Delayed<R> {
+    exchange: InBackground<R>,
+    /// At the step whose gradient is under way, where it is known.
+    learning_rate: Staged<Option<f64>>,
+}
+
+impl<R> std::fmt::Debug for Delayed<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delayed").finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer + 'static> Delayed<R> {
+    /// Gradients travel through `reducer`.
+    pub fn new(reducer: R) -> Self {
+        Delayed { exchange: InBackground::new(reducer), learning_rate: Staged::default() }
+    }
+
+    /// What the exchange of the gradient of `step` is told.
+    fn round(&self, step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
+        let learning_rate = *self.learning_rate.now();
+        (cx.key.step(step), AgreedStep { step, learning_rate, ..AgreedStep::default() })
+    }
+
+    fn exchange(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (key, agreed_step) = self.round(cx.agreed_step.step.saturating_sub(1), cx);
+        self.exchange.receive(key, agreed_step, cx, comm)?;
+        let input = self.exchange.input.next_mut();
+        input.clear();
+        input.extend_from_slice(gradient);
+        match self.exchange.mean() {
+            Some(mean) if mean.len() != gradient.len() => {
+                return Err(ReduceError::Length { expected: mean.len(), got: gradient.len() });
+            }
+            Some(mean) => gradient.copy_from_slice(mean),
+            None => gradient.fill(0.0),
+        }
+        self.exchange.input.stage();
+        *self.learning_rate.next_mut() = cx.agreed_step.learning_rate;
+        self.learning_rate.stage();
+        Ok(())
+    }
+}
+
+impl<R: Reducer + 'static> Stateful for Delayed<R> {
+    fn save(&self, state: &mut State) {
+        state.put("learning_rate", self.learning_rate.now().iter().copied().collect::<Vec<f64>>());
+        self.exchange.save(state);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let learning_rate = state.f64s("learning_rate")?.first().copied();
+        let like = self.exchange.input.now().clone();
+        self.exchange.load_like(state, &like)?;
+        self.learning_rate.set(learning_rate);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.exchange.commit();
+        self.learning_rate.commit();
+    }
+
+    fn discard(&mut self) {
+        self.exchange.discard();
+        self.learning_rate.discard();
+    }
+}
+
+impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
+    fn plan(&self, _step: u64) -> Plan {
+        Plan::GRADIENTS
+    }
+
+    fn begin(&mut self, _parameters: &[f32]) {
+        self.exchange.begin();
+    }
+
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        self.exchange(gradient, cx, comm).map_err(|source| SyncError::Reduce { step: cx.agreed_step.step, source })
+    }
+
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        let (key, agreed_step) = self.round(cx.agreed_step.step, cx);
+        self.exchange.start(key, agreed_step, cx, comm);
+    }
+
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        self.exchange.settle(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
+    }
+
+    fn report(&self, report: &mut Report) {
+        self.exchange.report(report);
+    }
+}
+
+/// Settings of [`Delayed`]: none but what travels.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct DelayedConfig;
+
+impl Described for DelayedConfig {
+    const NAME: &'static str = "delayed";
+    const HELP: &'static str = "gradients of the step before, exchanged while this one computes";
+}
+
+impl StrategySettings for DelayedConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let used = ["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
+        exchange.refuse_all_but(&used, "strategy delayed exchanges in the background, a step late")?;
+        Ok(Box::new(Delayed::new(exchange.build_reducer(layout, world)?)))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn channels(&self) -> usize {
+        CHANNEL
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        let compressed = |feedback: &str| Exchange {
+            reducer: ReducerConfig::gather("topk:8x".parse().expect("a compressor's text")),
+            feedback: feedback.parse().expect("a memory's text"),
+            ..Exchange::default()
+        };
+        [Exchange::default()].into_iter().chain(["error", "error-inside", "momentum"].map(compressed)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+use std::time::Duration;
+
+use super::super::EveryStep;
+use super::super::testkit::{Sgd, Simulation, loss, mean, noisy, simulate, train};
+use super::*;
+use crate::aggregate::Mean;
+use crate::compress::TopK;
+use crate::reduce::{Dense, Gather};
+use crate::wrapper::ErrorFeedback;
+
+const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
+
+/// Its naive twin: the same ranks one after another, with a queue of one gradient.
+#[test]
+fn it_is_the_serial_recursion_to_the_bit() {
+    for world in [1, 2, 4] {
+        let ours = train(world, || Delayed::new(Dense), &[3.0; 10], (SGD, &noisy));
+        let (mut x, mut under_way) = (vec![3.0_f32; 10], vec![0.0; 10]);
+        for step in 0..SGD.steps {
+            let mut sum = vec![0.0_f32; 10];
+            for rank in 0..world {
+                sum.iter_mut().zip(noisy(rank, step, &x)).for_each(|(sum, g)| *sum += g);
+            }
+            x.iter_mut().zip(&under_way).for_each(|(x, g)| *x -= SGD.rate * g);
+            under_way = sum.into_iter().map(|sum| sum * (1.0 / world as f32)).collect();
+        }
+        assert_eq!(ours, vec![x; world], "{world} ranks");
+    }
+}
+
+/// What arrives is what would have been exchanged a step before, memories included.
+#[test]
+fn the_averages_are_those_of_every_step() {
+    let reducer = || ErrorFeedback::new(Gather::new(TopK::fraction(0.2).unwrap(), Mean));
+    // The gradient does not depend on where it is: a step late is a step less.
+    let flat = |rank: usize, step: u64, x: &[f32]| noisy(rank, step, &vec![0.0; x.len()]);
+    let late = train(3, || Delayed::new(reducer()), &[3.0; 20], (SGD, &flat));
+    let early = train(3, || EveryStep::new(reducer()), &[3.0; 20], (Sgd { steps: SGD.steps - 1, ..SGD }, &flat));
+    assert_eq!(late, early);
+}
+
+/// By the roots of `z² − z + γc`, whose absolute value is √(γc) where they are complex.
+#[test]
+fn a_step_late_halves_the_largest_stable_rate() {
+    let quadratic = |_: usize, _: u64, x: &[f32]| x.to_vec();
+    let ends = |rate: f32, late: bool| {
+        let task = (Sgd { rate, momentum: 0.0, steps: 200 }, &quadratic as _);
+        let x = match late {
+            true => train(1, || Delayed::new(Dense), &[1.0], task),
+            false => train(1, || EveryStep::new(Dense), &[1.0], task),
+        };
+        x[0][0].abs()
+    };
+    assert!(ends(0.9, true) < 1e-4 && ends(1.1, true) > 1e2);
+    assert!(ends(1.1, false) < 1e-4 && ends(1.9, false) < 1e-4 && ends(2.1, false) > 1e2);
+    // |x| after 200 steps at γc = 0.81 is about 0.9²⁰⁰.
+    assert!((ends(0.81, true).ln() / 200.0 - 0.9_f32.ln()).abs() < 0.02);
+}
+
+/// The claim: a step takes the larger of computing and exchange, where both in turn take their sum.
+#[test]
+fn an_exchange_is_hidden_behind_a_step_of_computing() {
+    let compute = 0.050_f64;
+    let seconds = |network: &str, late: bool| {
+        let simulation =
+            Simulation { world: 4, network: network.parse().unwrap(), compute: vec![Duration::from_secs_f64(compute)] };
+        let (sgd, start) = (Sgd { steps: 40, ..SGD }, vec![0.0; 100_000]);
+        let flat = |_: usize, _: u64, x: &[f32]| vec![1.0; x.len()];
+        let total = match late {
+            true => simulate(simulation, || Delayed::new(Dense), &start, (sgd, &flat)),
+            false => simulate(simulation, || EveryStep::new(Dense), &start, (sgd, &flat)),
+        };
+        total / 40.0
+    };
+    // 6 rounds of 100 kB: 24, 48 and 96 ms.
+    for (network, exchange) in [("200mbit", 0.024), ("100mbit", 0.048), ("50mbit", 0.096)] {
+        let (late, sum) = (seconds(network, true), seconds(network, false));
+        assert!(late <= 1.03 * compute.max(exchange), "{network}: {late}");
+        assert!((sum / (exchange + compute) - 1.0).abs() < 0.02, "{network}: {sum}");
+    }
+}
+
+#[test]
+fn it_trains_as_well_at_a_small_rate() {
+    let sgd = Sgd { steps: 600, ..SGD };
+    let late = loss(&mean(&train(4, || Delayed::new(Dense), &[3.0; 10], (sgd, &noisy))));
+    let early = loss(&mean(&train(4, || EveryStep::new(Dense), &[3.0; 10], (sgd, &noisy))));
+    assert!(late < 1.02 * early, "{late} against {early}");
+}
+
+#[test]
+fn what_a_controller_would_read_is_refused() {
+    let exchange = Exchange { controller: "gravac".parse().unwrap(), ..compressed() };
+    let error = DelayedConfig.build(&exchange, &Layout::flat(10), 2).map(drop).unwrap_err().to_string();
+    assert!(error.contains("strategy delayed") && error.contains("controller"), "{error}");
+    assert!(DelayedConfig.build(&compressed(), &Layout::flat(10), 2).is_ok());
+}
+
+fn compressed() -> Exchange {
+    DelayedConfig.exchanges().swap_remove(1)
+}
