@@ -14,7 +14,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tables signals --data datasets --seeds 1,2,3
-  tables never-slower --data datasets --tune && tables never-slower --data datasets --seeds 1,2,3")]
+  tables never-slower --data datasets --tune && tables never-slower --data datasets --tuned --csv tuned")]
 struct Cli {
     /// Which
     table: Which,
@@ -33,7 +33,10 @@ struct Cli {
     /// Leave out rows that must be run on every network
     #[arg(long)]
     replayed: bool,
-    /// Try the grid of learning rates instead, on a seed that is in no table, and write what came out beside the results
+    /// With the learning rate that dense was tuned to, where the table does not fix one, instead of the middle of the grid
+    #[arg(long)]
+    tuned: bool,
+    /// Try the grid of learning rates for dense instead, with seeds that are in no table, and write what came out beside the results
     #[arg(long)]
     tune: bool,
     /// Runs at a time; each computes on one thread
@@ -88,7 +91,7 @@ fn main() -> Result<()> {
     let mut jobs = if cli.tune { rates::jobs(&table, &cli.out, &models) } else { Vec::new() };
     // Seed by seed, so that an early look compares all rows.
     for &seed in cli.seeds.iter().filter(|_| !cli.tune) {
-        jobs.extend(table.jobs(&cli.out, &models, seed)?);
+        jobs.extend(table.jobs(&cli.out, &models, seed, cli.tuned)?);
     }
     let counts = |job: &&tables::Job| job.row.name.contains(&cli.only) && !(cli.replayed && job.row.reads_seconds);
     if !cli.report {

@@ -1,6 +1,6 @@
 //! DQ-SGD's table: accuracy and mean bits of quantizers of fixed and of chosen widths.
 
-use super::{Model, Rates, Row, Table};
+use super::{Model, Row, Table};
 
 /// Its rows, in our setting.
 pub const TABLE: Table = Table {
@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["unlimited"],
     compute: "50ms",
-    rates: Rates::OfDense,
+    rate: None,
 };
 
 fn rows(model: Model) -> Vec<Row> {

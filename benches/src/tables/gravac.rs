@@ -1,6 +1,6 @@
 //! GraVAC's tables 2 and 4: its compressors at fixed ratios, itself over each, and Accordion.
 
-use super::{Model, Rates, Row, Table};
+use super::{Model, Row, Table};
 
 /// Its rows, on a link where static top-k 10x spends at least three quarters of a step in the exchange.
 pub const TABLE: Table = Table {
@@ -15,7 +15,7 @@ pub const TABLE: Table = Table {
         Model::BiLstm => vec!["80mbit,1ms"],
     },
     compute: "50ms",
-    rates: Rates::OfDense,
+    rate: None,
 };
 
 /// All with values as they are: equal value codes.

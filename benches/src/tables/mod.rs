@@ -168,19 +168,8 @@ pub struct Table {
     pub networks: fn(Model) -> Vec<&'static str>,
     /// Seconds of computing a step.
     pub compute: &'static str,
-    /// Its learning rates.
-    pub rates: Rates,
-}
-
-/// Learning rates of a table.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Rates {
-    /// The one that dense was [tuned](rates) to.
-    OfDense,
-    /// The middle of the grid.
-    Untuned,
-    /// This one.
-    Fixed(f64),
+    /// The learning rate of all rows, where it is not the model's.
+    pub rate: Option<f64>,
 }
 
 /// One run.
@@ -204,16 +193,17 @@ pub struct Job {
 }
 
 impl Table {
-    /// The runs of a seed: one for each row, and for each network where the row reads seconds.
-    pub fn jobs(&self, out: &Path, models: &[Model], seed: u64) -> Result<Vec<Job>> {
+    /// The runs of a seed: one for each row, and for each network where the row reads seconds. With dense's [tuned](rates) rate, or the
+    /// middle of the grid; the same in every row.
+    pub fn jobs(&self, out: &Path, models: &[Model], seed: u64, tuned: bool) -> Result<Vec<Job>> {
         let mut jobs = Vec::new();
         for &model in self.models.iter().filter(|model| models.contains(model)) {
+            let rate = match self.rate {
+                Some(rate) => rate,
+                None if tuned => rates::tuned(model)?,
+                None => model.rate(),
+            };
             for row in (self.rows)(model) {
-                let rate = match self.rates {
-                    Rates::OfDense => rates::tuned(model, DENSE)?,
-                    Rates::Untuned => model.rate(),
-                    Rates::Fixed(rate) => rate,
-                };
                 match row.reads_seconds {
                     true => (self.networks)(model)
                         .into_iter()

@@ -1,6 +1,6 @@
 //! Never slower: static levels and controllers on four networks.
 
-use super::{Model, Rates, Row, Table};
+use super::{Model, Row, Table};
 
 /// Nine static rows, replayed; `auto` and GraVAC, run on each network.
 pub const TABLE: Table = Table {
@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms", "1gbit,50us", "10gbit,20us", "unlimited"],
     compute: "50ms",
-    rates: Rates::OfDense,
+    rate: None,
 };
 
 /// Ratios at equal value codes.

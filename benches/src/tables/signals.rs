@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::results::Outcome;
-use super::{DENSE, Job, Model, Rates, Row, Table};
+use super::{DENSE, Job, Model, Row, Table};
 use crate::observed::Signal;
 use crate::ranks::write_csv;
 use crate::trainer::machine;
@@ -19,7 +19,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms"],
     compute: "50ms",
-    rates: Rates::Untuned,
+    rate: None,
 };
 
 fn rows(model: Model) -> Vec<Row> {

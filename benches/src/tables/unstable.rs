@@ -1,6 +1,6 @@
 //! An unstable case: a large learning rate and 1000x, with and without the guard of the loss.
 
-use super::{Model, Rates, Row, Table};
+use super::{Model, Row, Table};
 
 /// Bare and guarded.
 pub const TABLE: Table = Table {
@@ -10,7 +10,7 @@ pub const TABLE: Table = Table {
     rows,
     networks: |_| vec!["100mbit,1ms"],
     compute: "50ms",
-    rates: Rates::Fixed(1.6),
+    rate: Some(1.6),
 };
 
 /// Dense for the first quarter of the run, then 1000x: a controller that takes too much.
