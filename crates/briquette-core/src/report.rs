@@ -173,6 +173,8 @@ pub struct ExchangeSeconds {
     pub encode: f64,
     /// Waiting for other ranks and moving bytes.
     pub exchange: f64,
+    /// Of all these, in the background while the rank did something else: they took no time of the step.
+    pub hidden: f64,
 }
 
 impl ExchangeSeconds {

@@ -303,7 +303,8 @@ impl Synchronizer {
             compute_seconds: agreed_step.compute_seconds,
             own_compute_seconds: self.start.compute_seconds,
             dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
-            exchange_seconds: self.start.header_seconds + exchange.seconds.map_or(0.0, |s| s.exchange),
+            exchange_seconds: self.start.header_seconds
+                + exchange.seconds.map_or(0.0, |s| (s.exchange - s.hidden).max(0.0)),
             wait_seconds: self.start.header_seconds,
             exchange,
             ..first_half

@@ -128,6 +128,7 @@ impl<R: Reducer + 'static> InBackground<R> {
             return Ok(());
         }
         self.forget_other_sessions(comm);
+        let before = comm.now();
         if self.arrived.is_none() {
             if self.pending.is_none() {
                 // A run that was resumed: it was under way when the run was saved, and began when it did.
@@ -140,6 +141,10 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
         if let Some((_, at)) = self.arrived.as_ref().filter(|(_, at)| *at > comm.now()) {
             comm.set_clock(*at);
+        }
+        let waited = comm.now() - before;
+        if let Some(seconds) = &mut self.report.seconds {
+            seconds.hidden = (seconds.compress + seconds.exchange - waited).max(0.0);
         }
         Ok(())
     }

@@ -111,7 +111,8 @@ impl<R: Reducer> Reducer for Metered<R> {
         });
         let end = comm.now();
         let encode = (first.unwrap_or(end) - start).max(0.0);
-        self.seconds = ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange };
+        self.seconds =
+            ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange, hidden: 0.0 };
         if !self.gains {
             self.slots.clear();
             self.slots.extend(slots.iter().map(|slot| SlotReport {
@@ -223,7 +224,7 @@ mod tests {
         metered.reduce(round, &mut comm).unwrap();
         let mut report = Report::default();
         metered.report(&mut report);
-        assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, exchange: 0.0 }));
+        assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, ..ExchangeSeconds::default() }));
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
             metered.reduce(round, &mut comm).unwrap();
             let mut report = Report::default();
             metered.report(&mut report);
-            assert_eq!(report.seconds, Some(ExchangeSeconds { compress: expected, encode: 0.0, exchange: 0.0 }));
+            assert_eq!(report.seconds, Some(ExchangeSeconds { compress: expected, ..ExchangeSeconds::default() }));
             assert_eq!(comm.now(), 1.0 + expected);
         }
     }

@@ -4,9 +4,12 @@ use super::super::EveryStep;
 use super::super::testkit::{Sgd, Simulation, loss, mean, noisy, simulate, train};
 use super::*;
 use crate::aggregate::Mean;
+use crate::comm::{Compute, Simulated, run_ranks};
 use crate::compress::TopK;
+use crate::error::CommError;
 use crate::reduce::{Dense, Gather};
-use crate::wrapper::ErrorFeedback;
+use crate::report::ExchangeSeconds;
+use crate::wrapper::{ErrorFeedback, Metered};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
@@ -98,4 +101,31 @@ fn what_a_controller_would_read_is_refused() {
 
 fn compressed() -> Exchange {
     DelayedConfig.exchanges().swap_remove(1)
+}
+
+#[test]
+fn what_was_hidden_is_reported() {
+    let seconds = |network: &str| {
+        let world = Simulated::world(4, network.parse().unwrap(), Compute::Fixed(Duration::from_millis(50)));
+        let each = |mut comm: Session| {
+            let (mut delayed, layout) = (Delayed::new(Metered::new(Dense)), Layout::flat(100_000));
+            for step in 0..4 {
+                comm.begin_step(step);
+                let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+                let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+                delayed.after_backward(&mut vec![1.0; 100_000], &cx, &mut comm).expect("no rank fails");
+                delayed.commit();
+                delayed.after_commit(&cx, &mut comm);
+            }
+            let mut report = Report::default();
+            delayed.report(&mut report);
+            delayed.settle(&mut comm).map(|()| report.seconds.unwrap()).map_err(|error| panic!("{error}"))
+        };
+        let seconds: Result<Vec<ExchangeSeconds>, CommError> = run_ranks(world, each).into_iter().collect();
+        seconds.unwrap().swap_remove(0)
+    };
+    // 6 rounds of 100 kB: 48 ms, all of it hidden; 96 ms, of which 50 are.
+    let (all, part) = (seconds("100mbit"), seconds("50mbit"));
+    assert!((all.exchange - 0.048).abs() < 1e-3 && (all.exchange - all.hidden).abs() < 1e-9, "{all:?}");
+    assert!((part.exchange - 0.096).abs() < 2e-3 && (part.hidden - 0.050).abs() < 1e-3, "{part:?}");
 }
