@@ -1,8 +1,8 @@
 //! Gradients one step late: exchanged in the background, while the next step computes.
 //!
 //! **Why.** An exchange that takes no longer than a step's computing costs no time at all, whatever the backend and the order of
-//! gradients. **Why not.** Every step uses the gradient of parameters that are one step old: a learning rate near the largest stable
-//! one, and a large momentum, are too large then. A compressed exchange that is short enough costs less.
+//! gradients. **Why not.** Every step uses the gradient of parameters that are one step old, which leaves momentum nearly no room (below):
+//! with 0.9, at the rate that suits the exact mean, a ResNet-8 loses a dozen points in 237 steps. Compression that hides nothing costs less.
 //!
 //! **Method.** With `g(x)` the mean over ranks of their gradients at `x`, and `U` the inner optimizer's step:
 //!
@@ -17,8 +17,8 @@
 //! **On the wire.** The reducer's messages, on a channel of their own, and the step header.
 //!
 //! **Properties.** Replicas are equal. What arrives at step `t` is, to the bit, what [`EveryStep`](super::EveryStep) would have
-//! exchanged for the same gradient at `t − 1`. On `f(x) = c·x²/2` with SGD without momentum the iteration is stable for `γ·c < 1`,
-//! where that of `EveryStep` is for `γ·c < 2` (the roots of `z² − z + γc`).
+//! exchanged for the same gradient at `t − 1`. On `f(x) = c·x²/2` SGD with momentum `β` is stable for `γ·c < 1 − β`, where it is for
+//! `γ·c < 2·(1 + β)` with `EveryStep` (the roots of `z² − (1+β)·z + β + γc`): half the rate without momentum, a 38th at `β` = 0.9.
 //!
 //! **State.** What is under way, each rank's own gradient and its learning rate: a run that is resumed sends it again, and gets the same
 //! bits. Two vectors more than `EveryStep`, and two for what the background owns.

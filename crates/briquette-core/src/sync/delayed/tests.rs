@@ -42,22 +42,25 @@ fn the_averages_are_those_of_every_step() {
     assert_eq!(late, early);
 }
 
-/// By the roots of `z² − z + γc`, whose absolute value is √(γc) where they are complex.
+/// By the roots of `z² − (1+β)z + β + γc`, whose absolute value is `√(β + γc)` where they are complex.
 #[test]
-fn a_step_late_halves_the_largest_stable_rate() {
+fn the_largest_stable_rate_is_one_less_momentum() {
     let quadratic = |_: usize, _: u64, x: &[f32]| x.to_vec();
-    let ends = |rate: f32, late: bool| {
-        let task = (Sgd { rate, momentum: 0.0, steps: 200 }, &quadratic as _);
+    let ends = |rate: f32, momentum: f32, late: bool| {
+        // Not so many that what diverges overflows.
+        let task = (Sgd { rate, momentum, steps: if late { 400 } else { 100 } }, &quadratic as _);
         let x = match late {
             true => train(1, || Delayed::new(Dense), &[1.0], task),
             false => train(1, || EveryStep::new(Dense), &[1.0], task),
         };
         x[0][0].abs()
     };
-    assert!(ends(0.9, true) < 1e-4 && ends(1.1, true) > 1e2);
-    assert!(ends(1.1, false) < 1e-4 && ends(1.9, false) < 1e-4 && ends(2.1, false) > 1e2);
-    // |x| after 200 steps at γc = 0.81 is about 0.9²⁰⁰.
-    assert!((ends(0.81, true).ln() / 200.0 - 0.9_f32.ln()).abs() < 0.02);
+    for (momentum, late, largest) in [(0.0, true, 1.0), (0.9, true, 0.1), (0.0, false, 2.0), (0.9, false, 3.8)] {
+        let (below, above) = (ends(0.9 * largest, momentum, late), ends(1.1 * largest, momentum, late));
+        assert!(below < 0.2 && above > 2.0, "momentum {momentum}, late {late}: {below}, {above}");
+    }
+    // |x| after 400 steps at γc = 0.81 is about 0.9⁴⁰⁰.
+    assert!((ends(0.81, 0.0, true).ln() / 400.0 - 0.9_f32.ln()).abs() < 0.02);
 }
 
 /// The claim: a step takes the larger of computing and exchange, where both in turn take their sum.
