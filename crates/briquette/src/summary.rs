@@ -234,7 +234,7 @@ mod tests {
         let mut hidden = step(1.0, 1000, 0.08);
         hidden.exchange.seconds.as_mut().unwrap().hidden = 0.07;
         let text = line(std::iter::repeat_n(hidden, 10), None);
-        assert!(text.contains("about 0.70 of 1.8 s saved"), "{text}");
+        assert!(text.contains("about 0.7 of 1.8 s saved"), "{text}");
     }
 
     #[test]
