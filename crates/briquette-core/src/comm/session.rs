@@ -64,6 +64,8 @@ pub struct Spent {
     pub inside: f64,
     /// When the first of them began; `None` without any.
     pub first: Option<f64>,
+    /// Seconds of [waiting](Session::idle) for what was to be exchanged.
+    pub idle: f64,
 }
 
 impl<T: Transport + 'static> From<T> for Session {
@@ -319,15 +321,28 @@ impl Session {
     /// use briquette_core::comm::{Local, Spent};
     ///
     /// let mut comm = Local::world(1).remove(0); // without a clock
-    /// assert_eq!(comm.spent_in(|comm| comm.rank()), (0, Spent { inside: 0.0, first: None }));
-    /// assert_eq!(comm.spent_in(|comm| comm.barrier()), (Ok(()), Spent { inside: 0.0, first: Some(0.0) }));
+    /// assert_eq!(comm.spent_in(|comm| comm.rank()), (0, Spent { inside: 0.0, first: None, idle: 0.0 }));
+    /// assert_eq!(comm.spent_in(|comm| comm.barrier()), (Ok(()), Spent { inside: 0.0, first: Some(0.0), idle: 0.0 }));
     /// ```
     pub fn spent_in<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> (T, Spent) {
         let outer = std::mem::take(&mut self.spent);
         let out = body(self);
         let inner = self.spent;
-        self.spent = Spent { inside: outer.inside + inner.inside, first: outer.first.or(inner.first) };
+        let (inside, idle) = (outer.inside + inner.inside, outer.idle + inner.idle);
+        self.spent = Spent { inside, first: outer.first.or(inner.first), idle };
         (out, inner)
+    }
+
+    /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
+    /// Where ranks compute in turns, this thread's turn ends.
+    pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let start = self.now();
+        self.call.time.end_turn();
+        let out = wait();
+        // As for `begin_step`.
+        drop(self.take_turn());
+        self.spent.idle += self.now() - start;
+        out
     }
 
     /// A call, unless it is part of one: its seconds count.

@@ -100,7 +100,11 @@ impl Exchange {
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
         let mut reducer = self.fixed(layout)?;
         if reducer.knob().is_some() {
-            return Ok(Box::new(Adaptive::new(reducer, controller)?.probing(self.probing)));
+            let adaptive = Adaptive::new(reducer, controller)?.probing(self.probing);
+            return match self.bucket_values {
+                None => Ok(Box::new(adaptive)),
+                Some(_) => Ok(Box::new(adaptive.dense_in(self.bucketed(layout, |_| Dense)?))),
+            };
         }
         let why = match self.reducer.get().compressor() {
             Some(compressor) => {

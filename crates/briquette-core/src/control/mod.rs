@@ -149,6 +149,12 @@ pub trait Controller: Stateful + Send {
         None
     }
 
+    /// Whether, at the step that was just decided, what waits in memories is given up: it is old, and would do harm where it is sent at
+    /// a lower ratio.
+    fn gives_up_memory(&self) -> bool {
+        false
+    }
+
     /// A controller around this one sends `levels` instead of what was just decided, never more.
     fn overruled(&mut self, _levels: Levels<'_>) {}
 
@@ -179,6 +185,9 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     }
     fn dense_seconds(&self) -> Option<f64> {
         (**self).dense_seconds()
+    }
+    fn gives_up_memory(&self) -> bool {
+        (**self).gives_up_memory()
     }
     fn overruled(&mut self, levels: Levels<'_>) {
         (**self).overruled(levels);

@@ -156,7 +156,7 @@ impl Artemis {
         let (memory, next) = self.memory.both();
         self.scratch.clear();
         self.scratch.extend(round.input.iter().zip(memory).map(|(input, memory)| input - memory));
-        check_finite(&self.scratch, 1.0, round.slots, rank)?;
+        check_finite(&self.scratch, round.slots, rank)?;
         for (server, range) in plan.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             let key = round.key.rank(rank).bucket(server);
             self.up.compress_into(&self.scratch[range.clone()], key, &mut self.message);
@@ -164,7 +164,7 @@ impl Artemis {
             self.message.encode_into(&mut self.parts[server]);
             add(&self.message, self.alpha, &mut next[range.clone()], rank)?;
         }
-        check_finite(next, 1.0, round.slots, rank)
+        check_finite(next, round.slots, rank)
     }
 
     /// What this rank sent counts by its mean over ranks: as if every absent one had sent its memory, or nothing.

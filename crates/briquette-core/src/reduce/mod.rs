@@ -5,6 +5,7 @@
 //! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Wrappers
 //! ([`wrapper`](crate::wrapper)) are reducers around reducers.
 
+pub mod arriving;
 pub mod artemis;
 pub mod dense;
 pub mod gather;
@@ -19,6 +20,7 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 mod unsent;
 
+pub use arriving::{Arriving, Whole};
 pub use artemis::{Artemis, ArtemisConfig, Variant};
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
@@ -213,6 +215,23 @@ pub trait Reducer: Stateful + Send {
     /// as all look at the same bits. A reducer that makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
+    /// The same while the vector is still being computed: `input` has what `round.input`, which is empty, would have, and bits, state
+    /// and errors are those of [`reduce`](Reducer::reduce). By default all of it is waited for first; a reducer that works part by
+    /// part begins with the part that is there.
+    ///
+    /// # Errors
+    /// As [`reduce`](Reducer::reduce).
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let all = 0..round.average.len();
+        let input = input.wait(all, comm);
+        self.reduce(Round { input, ..round }, comm)
+    }
+
     /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.
     ///
     /// # Errors
@@ -238,6 +257,12 @@ pub trait Reducer: Stateful + Send {
         unreachable!("asked of a reducer that cannot")
     }
 
+    /// Whether a controller inside [gives up](crate::control::Controller::gives_up_memory), after the last exchange, what a memory around
+    /// this reducer keeps of it.
+    fn gives_up_memory(&self) -> bool {
+        false
+    }
+
     /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
 
@@ -251,11 +276,22 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         (**self).reduce(round, comm)
     }
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        (**self).reduce_arriving(round, input, comm)
+    }
     fn can_take_off(&self) -> bool {
         (**self).can_take_off()
     }
     fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
         (**self).take_off(unsent)
+    }
+    fn gives_up_memory(&self) -> bool {
+        (**self).gives_up_memory()
     }
     fn report(&self, report: &mut Report) {
         (**self).report(report);

@@ -3,7 +3,7 @@
 use super::{Context, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings, exchanges};
 use crate::error::{ConfigError, StateError, SyncError};
-use crate::reduce::{Reducer, Round};
+use crate::reduce::{Arriving, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Layout, Session, Traffic};
@@ -71,6 +71,22 @@ impl<R: Reducer> InPlace<R> {
         Ok(())
     }
 
+    /// The same while the vector is still being computed.
+    fn reduce_arriving(
+        &mut self,
+        local: &mut dyn Arriving,
+        average: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        let (key, slots, step) = (cx.key, cx.slots, cx.agreed_step.step);
+        average.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0);
+        let round = Round { key: key.step(step), slots, agreed_step: cx.agreed_step, input: &[], average, sent: None };
+        let exchanged = self.reducer.reduce_arriving(round, local, comm);
+        self.traffic = exchanged.map_err(|source| SyncError::Reduce { step, source })?.traffic;
+        Ok(())
+    }
+
     pub(super) fn report(&self, report: &mut Report) {
         self.reducer.report(report);
         report.traffic = Some(self.traffic);
@@ -89,6 +105,16 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         self.exchange.reduce(gradient, cx, comm)
+    }
+
+    fn during_backward(
+        &mut self,
+        gradient: &mut dyn Arriving,
+        average: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        self.exchange.reduce_arriving(gradient, average, cx, comm)
     }
 
     fn report(&self, report: &mut Report) {

@@ -32,7 +32,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 
 use crate::error::SyncError;
-use crate::reduce::{AgreedStep, not_finite};
+use crate::reduce::{AgreedStep, Arriving, not_finite};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
@@ -140,6 +140,24 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(())
     }
 
+    /// [`after_backward`](Self::after_backward) while the gradient is still being computed: `average` has the result. Bits, state and
+    /// errors are the same. By default all is waited for first.
+    ///
+    /// # Errors
+    /// As [`after_backward`](Self::after_backward).
+    fn during_backward(
+        &mut self,
+        gradient: &mut dyn Arriving,
+        average: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        let len = cx.slots.last().map_or(0, |slot| slot.range().end);
+        average.clear();
+        average.extend_from_slice(gradient.wait(0..len, comm));
+        self.after_backward(average, cx, comm)
+    }
+
     /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with. They
     /// may be exchanged for another vector of the same length.
     ///
@@ -195,6 +213,15 @@ impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         (**self).after_backward(gradient, cx, comm)
+    }
+    fn during_backward(
+        &mut self,
+        gradient: &mut dyn Arriving,
+        average: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        (**self).during_backward(gradient, average, cx, comm)
     }
     fn after_step(
         &mut self,

@@ -19,15 +19,20 @@
 //! else than was measured (at the first step, where GraVAC's candidates moved, where steps are left out), and where there are more
 //! than [`Measured::MOST`] numbers (L-GreCo's, of more than a few slots), a step asks first. *First*, as published: an all-reduce in front of every exchange.
 //!
+//! While the vector [arrives](Reducer::reduce_arriving) a decision waits for nothing but what it needs of it: late norms and moments are
+//! measured when all has been exchanged, gains before.
+//!
 //! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
 //! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
 
+use super::Bucketed;
+use super::feed::Comes;
 use crate::CompressionFactor;
 use crate::Session;
 use crate::control::{Agreed, Controller, Moments, Needs};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
-use crate::reduce::{Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, gain};
+use crate::reduce::{Arriving, Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, Whole, gain};
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful};
 
@@ -54,10 +59,6 @@ impl Asked {
         Asked { gains: needs.gains.to_vec(), flags: [needs.slots, needs.norm, needs.moments] }
     }
 
-    fn is(&self, needs: Needs<'_>) -> bool {
-        *needs.gains == self.gains && self.flags == [needs.slots, needs.norm, needs.moments]
-    }
-
     /// How many numbers these are of a vector of this many slots.
     fn numbers(&self, slots: usize) -> usize {
         let [of_slots, norm, moments] = self.flags;
@@ -71,7 +72,8 @@ impl Asked {
 #[derive(Debug)]
 pub struct Adaptive<R, K> {
     inner: R,
-    dense: Dense,
+    /// Where dense is sent in buckets, too.
+    buckets: Option<Bucketed<Dense>>,
     controller: K,
     was_dense: bool,
     /// The controller before an exchange that was neither committed nor discarded.
@@ -99,7 +101,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
             Some(knob) if knob.per_slot() || !controller.per_slot() => {
                 return Ok(Adaptive {
                     inner,
-                    dense: Dense,
+                    buckets: None,
                     controller,
                     was_dense: false,
                     before: None,
@@ -124,6 +126,13 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         Err(ConfigError::Conflict(why.into()))
     }
 
+    /// Sends dense in these buckets, and not in one ring of the whole vector.
+    #[must_use]
+    pub fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
+        self.buckets = Some(buckets);
+        self
+    }
+
     /// When what the controller needs is agreed.
     #[must_use]
     pub fn probing(mut self, probing: Probing) -> Self {
@@ -131,13 +140,25 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         self
     }
 
-    /// This rank's numbers of what the controller needs, in `own`, unless they are there.
-    fn measure(&mut self, round: &Round<'_>, rank: usize) {
+    /// This rank's numbers of what the controller needs, in `own`, unless they are there. Of a vector that is still being computed, all
+    /// is waited for where any is needed.
+    fn measure(&mut self, round: &Round<'_>, values: &mut dyn Arriving, comm: &mut Session) {
         let needs = self.controller.needs();
-        if self.asked.as_ref().is_some_and(|asked| asked.is(needs)) {
+        let asked = Asked::of(needs);
+        if self.asked.as_ref() == Some(&asked) {
             return;
         }
-        let (Round { input, slots, key, .. }, energies) = (round, &mut self.energies);
+        self.own.clear();
+        if asked.numbers(round.slots.len()) > 0 {
+            let (rank, input) = (comm.rank(), values.wait(0..round.average.len(), comm));
+            self.measure_whole(round, input, rank);
+        }
+        self.asked = Some(asked);
+    }
+
+    fn measure_whole(&mut self, round: &Round<'_>, input: &[f32], rank: usize) {
+        let (needs, energies) = (self.controller.needs(), &mut self.energies);
+        let Round { slots, key, .. } = round;
         energies.clear(needs.gains.len());
         match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
             Some(knob) => {
@@ -150,20 +171,25 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         self.own.clone_from(energies.numbers());
         self.own.extend(needs.moments.then(|| total(input)));
-        self.asked = Some(Asked::of(needs));
     }
 
     /// Agrees on what the controller needs: `energies` and `whole`, and the moments.
-    fn agree(&mut self, round: &Round<'_>, late: Measured, comm: &mut Session) -> Result<Moments, ReduceError> {
+    fn agree(
+        &mut self,
+        round: &Round<'_>,
+        values: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Moments, ReduceError> {
+        let late = round.agreed_step.previous.map_or(Measured::default(), |previous| previous.measured);
         let asked = Asked::of(self.controller.needs());
         let mut sums = late.numbers().to_vec();
         self.controller.observe(round.agreed_step);
         let is_answered = self.probing == Probing::Late
             && !sums.is_empty()
             && sums.len() == asked.numbers(round.slots.len())
-            && asked.is(self.controller.needs());
+            && asked == Asked::of(self.controller.needs());
         if !is_answered {
-            self.measure(round, comm.rank());
+            self.measure(round, values, comm);
             sums.clone_from(&self.own);
             if !sums.is_empty() {
                 comm.all_reduce_sum_f64(&mut sums)?;
@@ -176,15 +202,23 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         self.energies.whole(&mut self.whole);
         let norm2 = self.whole.first().copied().unwrap_or(0.0);
         self.whole.iter_mut().skip(1).for_each(|kept| *kept = gain(*kept, norm2));
-        let count = (round.input.len() * comm.world()) as f64;
+        let count = (round.average.len() * comm.world()) as f64;
         Ok(sum.map_or(Moments::default(), |sum| Moments::of(count, sum, norm2)))
     }
 
-    fn decide_and_reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+    fn decide_and_reduce(
+        &mut self,
+        round: Round<'_>,
+        values: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
+        self.discard();
+        self.before.insert(State::default()).put_part("controller", &self.controller);
         let before = comm.traffic();
         (self.asked, self.measured) = (None, Measured::default());
-        let late = round.agreed_step.previous.map_or(Measured::default(), |previous| previous.measured);
-        let moments = self.agree(&round, late, comm)?;
+        let moments = self.agree(&round, values, comm)?;
         let (norm2, gains) = self.whole.split_first().map_or((0.0, &[][..]), |(norm2, gains)| (*norm2, gains));
         let (agreed_step, slots, energies) = (round.agreed_step, round.slots, &self.energies);
         let decision = self.controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains, energies });
@@ -195,13 +229,26 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         if !self.was_dense {
             self.inner.knob().into_iter().for_each(|knob| knob.set(decision.levels));
         }
-        let next = Asked::of(self.controller.needs()).numbers(round.slots.len());
-        if self.probing == Probing::Late && next <= Measured::MOST {
-            self.measure(&round, comm.rank());
+        let needs = self.controller.needs();
+        let is_late = self.probing == Probing::Late && Asked::of(needs).numbers(round.slots.len()) <= Measured::MOST;
+        // A message made for a gain may be the one that is sent; norms can wait until all is there.
+        let is_first = is_late && !needs.gains.is_empty();
+        if is_first {
+            self.measure(&round, values, comm);
+        }
+        let Round { key, slots, agreed_step, input, average, sent } = round;
+        let inner = Round { key, slots, agreed_step, input, average: &mut *average, sent };
+        let exchanged = match &mut self.buckets {
+            _ if !self.was_dense => comes.reduce(&mut self.inner, inner, values, comm)?,
+            Some(buckets) => comes.reduce(buckets, inner, values, comm)?,
+            None => comes.reduce(&mut Dense, inner, values, comm)?,
+        };
+        if is_late && !is_first {
+            self.measure(&Round { key, slots, agreed_step, input, average, sent: None }, values, comm);
+        }
+        if is_late {
             self.measured = Measured::new(&self.own).unwrap_or_default();
         }
-        let exchanged =
-            if self.was_dense { self.dense.reduce(round, comm)? } else { self.inner.reduce(round, comm)? };
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
 }
@@ -238,10 +285,17 @@ impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
 
 impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
-        self.discard();
-        self.before.insert(State::default()).put_part("controller", &self.controller);
-        self.decide_and_reduce(round, comm)
+        let mut values = Whole(round.input);
+        self.decide_and_reduce(round, &mut values, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.decide_and_reduce(round, input, Comes::InParts, comm)
     }
 
     fn can_take_off(&self) -> bool {
@@ -249,7 +303,11 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
     }
 
     fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        if self.was_dense { self.dense.take_off(unsent) } else { self.inner.take_off(unsent) }
+        if self.was_dense { Dense.take_off(unsent) } else { self.inner.take_off(unsent) }
+    }
+
+    fn gives_up_memory(&self) -> bool {
+        self.controller.gives_up_memory()
     }
 
     fn report(&self, report: &mut Report) {

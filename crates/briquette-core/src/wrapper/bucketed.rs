@@ -10,6 +10,9 @@
 //! pool works for the other buckets. Where the transport has no channels, and inside of a job, buckets are exchanged one after
 //! another.
 //!
+//! **While the vector arrives** ([`reduce_arriving`](Reducer::reduce_arriving)) buckets are exchanged in the order in which the last of
+//! their slots are expected, each as soon as it is there, one after another.
+//!
 //! **Failure.** The error is that of the first bucket that fails, as without overlap. Of the buckets after it those of the other
 //! channel may have been exchanged by then, on every rank alike. What the buckets have staged is
 //! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic in the background goes on
@@ -18,7 +21,9 @@
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{AgreedStep, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
+use crate::reduce::{
+    AgreedStep, Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent,
+};
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
@@ -94,6 +99,25 @@ impl<R: Reducer> Bucketed<R> {
         if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
     }
 
+    /// The buckets in the order in which the last of their slots are expected.
+    fn order(&self, slots: &[usize]) -> Vec<usize> {
+        let mut place = vec![0; self.slots];
+        slots.iter().enumerate().for_each(|(at, slot)| place[*slot] = at);
+        let mut first = 0;
+        let last = self.buckets.iter().map(|bucket| {
+            let inside = first..first + bucket.slots.len();
+            first = inside.end;
+            inside.map(|slot| place[slot]).max().unwrap_or(0)
+        });
+        let mut order: Vec<(usize, usize)> = last.zip(0..).collect();
+        if slots.is_empty() {
+            order.reverse();
+        } else {
+            order.sort_unstable();
+        }
+        order.into_iter().map(|(_, bucket)| bucket).collect()
+    }
+
     /// Where the buckets lie.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.buckets.iter().map(|b| b.range.clone())
@@ -130,9 +154,38 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         let exchanged = if overlapped {
             self.reduce_overlapped(round, comm)?
         } else {
-            let done = self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm));
+            let input = round.input;
+            let part = |bucket: &mut Bucket<R>| bucket.reduce(&input[bucket.range.clone()], &mut round, comm);
+            let done = self.buckets.iter_mut().map(part);
             together(self.slots, done)?
         };
+        comm.scope().bucket = None;
+        Ok(exchanged)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        if round.average.len() != self.len {
+            return Err(ReduceError::Length { expected: self.len, got: round.average.len() });
+        }
+        let of_a_part = round.agreed_step.of_a_part();
+        let mut round = Round { agreed_step: &of_a_part, ..round };
+        let order = self.order(input.order());
+        let buckets = &mut self.buckets;
+        let mut done = until_failure(order.into_iter().map(|at| {
+            let bucket = &mut buckets[at];
+            let values = input.wait(bucket.range.clone(), comm);
+            bucket.reduce(values, &mut round, comm)
+        }));
+        done.sort_by_key(|done| done.index);
+        if let Some(failed) = done.iter().find(|done| done.result.is_err()) {
+            comm.scope().bucket = Some(failed.index);
+        }
+        let exchanged = together(self.slots, done.into_iter())?;
         comm.scope().bucket = None;
         Ok(exchanged)
     }
@@ -202,7 +255,9 @@ impl<R: Reducer + 'static> Bucketed<R> {
             let done = until_failure(odd.iter_mut().map(|bucket| bucket.reduce_moved((key, &agreed_step), comm)));
             (odd, done)
         });
-        let mut done = until_failure(self.buckets.iter_mut().map(|bucket| bucket.reduce(&mut round, comm)));
+        let input = round.input;
+        let part = |bucket: &mut Bucket<R>| bucket.reduce(&input[bucket.range.clone()], &mut round, comm);
+        let mut done = until_failure(self.buckets.iter_mut().map(part));
         let ((odd, others), ended) = pending.finish(comm);
         odd.iter().for_each(|bucket| bucket.copy_out(&mut round));
         self.buckets.extend(odd);
@@ -226,14 +281,14 @@ struct Done {
 }
 
 impl<R: Reducer> Bucket<R> {
-    /// Exchanges this bucket's share of `whole`.
-    fn reduce(&mut self, whole: &mut Round<'_>, comm: &mut Session) -> Done {
+    /// Exchanges this bucket's share of `whole`, with these values.
+    fn reduce(&mut self, input: &[f32], whole: &mut Round<'_>, comm: &mut Session) -> Done {
         let Bucket { index, range, slots, reducer, .. } = self;
         let share = Round {
             key: whole.key.bucket(*index),
             slots,
             agreed_step: whole.agreed_step,
-            input: &whole.input[range.clone()],
+            input,
             average: &mut whole.average[range.clone()],
             sent: whole.sent.as_deref_mut().map(|sent| &mut sent[range.clone()]),
         };

@@ -28,7 +28,8 @@
 //! **Deviations.** The learning rate is outside the memory unless asked for, as in GraVAC. Under parameter groups of
 //! different rates, inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD: an inner momentum goes on
 //! multiplying `e/γ` by later rates, which is much after a very small one (a restart), and Adam's step is no multiple of the
-//! gradient at all.
+//! gradient at all. A controller inside may have what waits [given up](crate::control::Controller::gives_up_memory): at that step nothing is
+//! conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
@@ -49,11 +50,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use super::feed::{Comes, Feed};
 use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::add_scaled;
-use crate::reduce::{AgreedStep, Exchanged, Kept, Reducer, Round, Unsent};
+use crate::reduce::{AgreedStep, Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole};
 use crate::report::{Report, Waiting};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
@@ -105,27 +107,56 @@ impl<R: Reducer> ErrorFeedback<R> {
         }
     }
 
-    /// Writes what is to be sent beside the residual, and its energies.
-    fn feed(&mut self, round: &Round<'_>, rate: f32, rank: usize) -> Result<(), ReduceError> {
+    /// The exchange of the vector beside the residual.
+    fn reduce_fed(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let rate = self.rate(round.agreed_step)?;
+        let (len, rank) = (round.average.len(), comm.rank());
+        self.residual.fit(len)?;
+        let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
+        let by_messages = wanted.is_none() && self.inner.can_take_off();
+        self.sent.resize(if by_messages { 0 } else { len }, 0.0);
+        let sent = (!by_messages).then_some(&mut self.sent[..]);
         let (residual, fed) = self.residual.both();
         // A rate of 0 applies nothing: what waits goes on waiting.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        let mut entered = 0.0;
-        let energy = |slot: &Slot| {
-            let place = slot.range();
-            let input = &round.input[place.clone()];
-            let [fed, input] = add_scaled(&residual[place.clone()], weight, input, &mut fed[place]);
-            entered += input;
-            fed
-        };
         self.energies.clear();
-        self.energies.extend(round.slots.iter().map(energy));
-        self.waiting.entered = entered;
-        // Any of it may stay behind, times the rate.
-        if rate > 1.0 || self.energies.iter().any(|energy| !energy.is_finite()) {
-            check_finite(fed, rate.max(1.0), round.slots, rank)?;
+        self.energies.resize(slots.len(), 0.0);
+        let (energies, mut entered) = (&mut self.energies, vec![0.0; slots.len()]);
+        let add = |index: usize, input: &[f32], fed: &mut [f32]| {
+            [energies[index], entered[index]] = add_scaled(&residual[slots[index].range()], weight, input, fed);
+            // Any of it may stay behind, times the rate.
+            energies[index].is_finite() && (rate <= 1.0 || fed.iter().all(|v| (v * rate).is_finite()))
+        };
+        let feed = Feed::new(input, slots, fed, add);
+        let inner = Round { key, slots, agreed_step, input: whole, average, sent };
+        let exchanged = feed.reduce(&mut self.inner, inner, comes, comm)?;
+        self.waiting.entered = entered.iter().sum();
+        if by_messages {
+            self.take_off(slots, rate, rank)?;
+        } else if rate != 0.0 {
+            let fed = self.residual.next_mut();
+            self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
+            self.left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
+            self.waiting.left = self.left.iter().sum();
         }
-        Ok(())
+        if let Some(wanted) = wanted {
+            wanted.copy_from_slice(&self.sent);
+        }
+        if self.inner.gives_up_memory() {
+            self.residual.next_mut().fill(0.0);
+            self.left.fill(0.0);
+            self.waiting.left = 0.0;
+        }
+        if rate != 0.0 {
+            self.residual.stage();
+        }
+        Ok(exchanged)
     }
 
     /// What stays behind of the fed vector, times the rate.
@@ -141,7 +172,7 @@ impl<R: Reducer> ErrorFeedback<R> {
             return Ok(());
         }
         vector.iter_mut().for_each(|unsent| *unsent *= rate);
-        check_finite(vector, 1.0, slots, rank)
+        check_finite(vector, slots, rank)
     }
 
     /// What this rank wanted to send and did not, times the learning rate where that is inside; empty before the first
@@ -177,30 +208,17 @@ impl<R: Reducer> Stateful for ErrorFeedback<R> {
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let rate = self.rate(round.agreed_step)?;
-        let (len, rank) = (round.input.len(), comm.rank());
-        self.residual.fit(len)?;
-        self.feed(&round, rate, rank)?;
-        let fed = self.residual.next_mut();
-        let Round { key, slots, agreed_step, average, sent: wanted, .. } = round;
-        let by_messages = wanted.is_none() && self.inner.can_take_off();
-        self.sent.resize(if by_messages { 0 } else { len }, 0.0);
-        let sent = (!by_messages).then_some(&mut self.sent[..]);
-        let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: fed, average, sent }, comm)?;
-        if by_messages {
-            self.take_off(slots, rate, rank)?;
-        } else if rate != 0.0 {
-            self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
-            self.left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
-            self.waiting.left = self.left.iter().sum();
-        }
-        if let Some(wanted) = wanted {
-            wanted.copy_from_slice(&self.sent);
-        }
-        if rate != 0.0 {
-            self.residual.stage();
-        }
-        Ok(exchanged)
+        let mut input = Whole(round.input);
+        self.reduce_fed(round, &mut input, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.reduce_fed(round, input, Comes::InParts, comm)
     }
 
     fn report(&self, report: &mut Report) {

@@ -186,6 +186,10 @@ impl Reducer for Grouped {
     }
 
     /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.
+    fn gives_up_memory(&self) -> bool {
+        self.main.reducer.gives_up_memory()
+    }
+
     fn report(&self, report: &mut Report) {
         for group in &self.others {
             report.part(group.members.iter().copied(), |part| group.reducer.report(part));

@@ -43,10 +43,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use super::feed::Comes;
 use super::{Momentum, MomentumCorrection, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::reduce::{Exchanged, Reducer, Round, check_average};
+use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole, check_average};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
 use crate::{Layout, Session};
@@ -97,6 +98,33 @@ impl<R: Reducer> InnerMomentum<R> {
     }
 }
 
+impl<R: Reducer> InnerMomentum<R> {
+    fn reduce_velocities(
+        &mut self,
+        round: Round<'_>,
+        values: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.agreed.fit(round.average.len())?;
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
+        let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
+        let exchanged = comes.reduce(&mut self.correction, velocities, values, comm)?;
+        let (m, (before, next)) = (self.momentum, self.agreed.both());
+        for ((average, before), next) in average.iter_mut().zip(before).zip(next) {
+            *next = *average;
+            *average -= m * before;
+        }
+        check_average(average, slots)?;
+        if let Some(sent) = sent {
+            sent.iter_mut().zip(before).for_each(|(sent, before)| *sent -= m * before);
+            check_finite(sent, slots, comm.rank())?;
+        }
+        self.agreed.stage();
+        Ok(exchanged)
+    }
+}
+
 impl<R: Reducer> Stateful for InnerMomentum<R> {
     fn save(&self, state: &mut State) {
         self.correction.save(state);
@@ -123,22 +151,17 @@ impl<R: Reducer> Stateful for InnerMomentum<R> {
 
 impl<R: Reducer> Reducer for InnerMomentum<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        self.agreed.fit(round.input.len())?;
-        let Round { key, slots, agreed_step, input, average, mut sent } = round;
-        let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
-        let exchanged = self.correction.reduce(velocities, comm)?;
-        let (m, (before, next)) = (self.momentum, self.agreed.both());
-        for ((average, before), next) in average.iter_mut().zip(before).zip(next) {
-            *next = *average;
-            *average -= m * before;
-        }
-        check_average(average, slots)?;
-        if let Some(sent) = sent {
-            sent.iter_mut().zip(before).for_each(|(sent, before)| *sent -= m * before);
-            check_finite(sent, 1.0, slots, comm.rank())?;
-        }
-        self.agreed.stage();
-        Ok(exchanged)
+        let mut input = Whole(round.input);
+        self.reduce_velocities(round, &mut input, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.reduce_velocities(round, input, Comes::InParts, comm)
     }
 
     fn report(&self, report: &mut Report) {

@@ -1,15 +1,16 @@
 //! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
 //!
 //! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange,
-//! the rest as compression; a clock that does not measure it counts [the seconds that are set](Session::set_compress_seconds) instead.
+//! the rest as compression, but for [waiting](Session::idle) until there is something to compress; a clock that does not measure it counts [the seconds that are set](Session::set_compress_seconds) instead.
 //! Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the others is exchange: the sum is what
 //! the step waited. Costs one pass over the vector, and one vector where no wrapper above
 //! asks for `sent`.
 
+use super::feed::Comes;
 use crate::comm::Spent;
 use crate::error::{ReduceError, StateError};
 use crate::math::{compare, copy_and_norm2};
-use crate::reduce::{Exchanged, Kept, Reducer, Round, Unsent, gain};
+use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
 use crate::{Session, Slot, Traffic};
@@ -61,6 +62,52 @@ impl<R: Reducer> Metered<R> {
 }
 
 impl<R: Reducer> Metered<R> {
+    fn reduce_measured(
+        &mut self,
+        round: Round<'_>,
+        values: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
+        let len = average.len();
+        let takes_off = sent.is_none() && self.inner.can_take_off();
+        if sent.is_none() && self.gains && !takes_off {
+            self.own.resize(len, 0.0);
+            sent = Some(&mut self.own);
+        }
+        let start = comm.now();
+        let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
+        let (exchanged, Spent { inside: exchange, first, idle }) =
+            comm.spent_in(|comm| comes.reduce(&mut self.inner, inner, values, comm));
+        let exchanged = exchanged?;
+        self.traffic = exchanged.traffic;
+        comm.compressed(|| {
+            let mut report = Report::default();
+            self.inner.report(&mut report);
+            report.factor
+        });
+        let end = comm.now();
+        let encode = (first.unwrap_or(end) - start - idle).max(0.0);
+        let compress = (end - start - exchange - idle).max(encode);
+        self.seconds = ExchangeSeconds { compress, encode, exchange, hidden: 0.0 };
+        if !self.gains {
+            self.slots.clear();
+            self.slots.extend(slots.iter().map(|slot| SlotReport {
+                gain: 1.0,
+                kept: slot.len(),
+                ..SlotReport::default()
+            }));
+        } else if let Some(sent) = sent {
+            let input = values.wait(0..len, comm);
+            let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
+            self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
+        } else if !self.under_memory {
+            self.measure_copy(values.wait(0..len, comm), slots);
+        }
+        Ok(exchanged)
+    }
+
     /// Takes the messages off a copy.
     fn measure_copy(&mut self, input: &[f32], slots: &[Slot]) {
         self.own.resize(input.len(), 0.0);
@@ -93,40 +140,17 @@ impl<R: Reducer> Stateful for Metered<R> {
 
 impl<R: Reducer> Reducer for Metered<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Round { key, slots, agreed_step, input, average, mut sent } = round;
-        let takes_off = sent.is_none() && self.inner.can_take_off();
-        if sent.is_none() && self.gains && !takes_off {
-            self.own.resize(input.len(), 0.0);
-            sent = Some(&mut self.own);
-        }
-        let start = comm.now();
-        let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
-        let (exchanged, Spent { inside: exchange, first }) = comm.spent_in(|comm| self.inner.reduce(inner, comm));
-        let exchanged = exchanged?;
-        self.traffic = exchanged.traffic;
-        comm.compressed(|| {
-            let mut report = Report::default();
-            self.inner.report(&mut report);
-            report.factor
-        });
-        let end = comm.now();
-        let encode = (first.unwrap_or(end) - start).max(0.0);
-        self.seconds =
-            ExchangeSeconds { compress: (end - start - exchange).max(encode), encode, exchange, hidden: 0.0 };
-        if !self.gains {
-            self.slots.clear();
-            self.slots.extend(slots.iter().map(|slot| SlotReport {
-                gain: 1.0,
-                kept: slot.len(),
-                ..SlotReport::default()
-            }));
-        } else if let Some(sent) = sent {
-            let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
-            self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
-        } else if !self.under_memory {
-            self.measure_copy(input, slots);
-        }
-        Ok(exchanged)
+        let mut input = Whole(round.input);
+        self.reduce_measured(round, &mut input, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.reduce_measured(round, input, Comes::InParts, comm)
     }
 
     fn can_take_off(&self) -> bool {
@@ -141,6 +165,10 @@ impl<R: Reducer> Reducer for Metered<R> {
             self.gain = summarize(parts, &mut self.slots);
         }
         finite
+    }
+
+    fn gives_up_memory(&self) -> bool {
+        self.inner.gives_up_memory()
     }
 
     fn report(&self, report: &mut Report) {

@@ -8,6 +8,7 @@ pub mod adaptive;
 pub mod bucketed;
 pub mod by_optimizer;
 pub mod error_feedback;
+mod feed;
 pub mod grouped;
 pub mod inner_momentum;
 pub mod metered;
@@ -41,18 +42,12 @@ fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: u
     let keep = |slot: &Slot| math::keep_unsent(&mut fed[slot.range()], &sent[slot.range()], rate);
     let left: Vec<f64> = slots.iter().map(keep).collect();
     if left.iter().any(|energy| !energy.is_finite()) {
-        check_finite(fed, 1.0, slots, rank)?;
+        check_finite(fed, slots, rank)?;
     }
     Ok(left)
 }
 
-/// That `fed`, and `fed` times `scale`, is finite. The header has seen the gradient alone: with a memory added to it, it may have
-/// become infinite.
-pub(crate) fn check_finite(fed: &[f32], scale: f32, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-    let mut slot = not_finite(fed, slots);
-    if scale != 1.0 && slot.is_none() {
-        let leaves_range = |slot: &&Slot| fed[slot.range()].iter().any(|v| !(v * scale).is_finite());
-        slot = slots.iter().find(leaves_range).map(|slot| slot.path().to_owned());
-    }
-    slot.map_or(Ok(()), |slot| Err(ReduceError::NonFinite { rank, slot }))
+/// That `fed` is finite. The header has seen the gradient alone: with a memory added to it, it may have become infinite.
+pub(crate) fn check_finite(fed: &[f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
+    not_finite(fed, slots).map_or(Ok(()), |slot| Err(ReduceError::NonFinite { rank, slot }))
 }

@@ -56,12 +56,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{check_finite, keep_unsent};
+use super::feed::{Comes, Feed};
+use super::keep_unsent;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::math::norm2;
+use crate::math::{all_finite, norm2};
 use crate::parallel::SEGMENT;
-use crate::reduce::{Exchanged, Reducer, Round};
+use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole};
 use crate::report::{Report, Waiting};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session};
@@ -122,36 +123,88 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.velocity.now()
     }
 
-    /// Writes the next velocity, whose energy enters, and what is to be sent.
-    fn accumulate(&mut self, input: &[f32], world: usize) {
-        let scale = self.settings.clip.map_or(1.0, |clip| {
+    /// By what the gradient is scaled so that its norm is at most the limit.
+    fn scale(&self, input: &[f32], world: usize) -> f32 {
+        self.settings.clip.map_or(1.0, |clip| {
             let (norm, limit) = (norm2(input).sqrt(), clip * (world as f64).sqrt());
             if norm > limit { (limit / norm) as f32 } else { 1.0 }
-        });
-        let m = self.settings.momentum;
-        let nesterov = self.settings.nesterov;
+        })
+    }
+
+    /// The exchange of the velocity beside what waits.
+    fn reduce_accumulated(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let len = round.average.len();
+        self.velocity.fit(len)?;
+        self.pending.fit(len)?;
+        self.sent.resize(len, 0.0);
+        // A norm is of the whole.
+        let scale = self.settings.clip.map_or(1.0, |_| self.scale(input.wait(0..len, comm), comm.world()));
+        let Momentum { momentum, nesterov, .. } = self.settings;
         let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
-        let step = |input: &[f32], (u, v): (&[f32], &[f32]), next_u: &mut [f32], next_v: &mut [f32]| {
-            for (((&g, (&u, &v)), next_u), next_v) in input.iter().zip(u.iter().zip(v)).zip(next_u).zip(next_v) {
-                let g = g * scale;
-                if nesterov {
-                    *next_u = m * (u + g);
-                    *next_v = v + (*next_u + g);
-                } else {
-                    *next_u = m * u + g;
-                    *next_v = v + *next_u;
-                }
-            }
+        let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
+        let mut entered = vec![0.0; slots.len()];
+        let add = |index: usize, input: &[f32], fed: &mut [f32]| {
+            let place = slots[index].range();
+            let next_velocity = &mut next_velocity[place.clone()];
+            let old = velocity[place.clone()].chunks(SEGMENT).zip(pending[place].chunks(SEGMENT));
+            let new = next_velocity.chunks_mut(SEGMENT).zip(fed.chunks_mut(SEGMENT));
+            // A segment is near when it is read again.
+            input.chunks(SEGMENT).zip(old).zip(new).fold(true, |finite, ((input, (u, v)), (next_u, next_v))| {
+                accumulate((momentum, nesterov, scale), input, (u, v), next_u, next_v);
+                entered[index] += norm2(next_u);
+                all_finite(next_v) & finite
+            })
         };
-        let old = velocity.chunks(SEGMENT).zip(pending.chunks(SEGMENT));
-        let new = next_velocity.chunks_mut(SEGMENT).zip(next_pending.chunks_mut(SEGMENT));
-        let parts = input.chunks(SEGMENT).zip(old).zip(new);
-        // A segment is near when it is read again.
-        let energies = parts.map(|((input, old), (next_u, next_v))| {
-            step(input, old, next_u, next_v);
-            norm2(next_u)
-        });
-        self.waiting.entered = energies.sum();
+        let feed = Feed::new(input, slots, next_pending, add);
+        let inner = Round { key, slots, agreed_step, input: whole, average, sent: Some(&mut self.sent) };
+        let exchanged = feed.reduce(&mut self.inner, inner, comes, comm)?;
+        self.waiting.entered = entered.iter().sum();
+        self.left = keep_unsent(self.pending.next_mut(), &self.sent, 1.0, slots, comm.rank())?;
+        self.waiting.left = self.left.iter().sum();
+        if let Some(wanted) = wanted {
+            wanted.copy_from_slice(&self.sent);
+        }
+        let velocity = self.velocity.next_mut();
+        let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
+        for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
+            for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
+                *u = if *sent == 0.0 { *u } else { 0.0 };
+            }
+        }
+        if self.inner.gives_up_memory() {
+            self.pending.next_mut().fill(0.0);
+            self.left.fill(0.0);
+            self.waiting.left = 0.0;
+        }
+        self.velocity.stage();
+        self.pending.stage();
+        Ok(exchanged)
+    }
+}
+
+/// The next velocity, and what is to be sent.
+fn accumulate(
+    (m, nesterov, scale): (f32, bool, f32),
+    input: &[f32],
+    (u, v): (&[f32], &[f32]),
+    next_u: &mut [f32],
+    next_v: &mut [f32],
+) {
+    for (((&g, (&u, &v)), next_u), next_v) in input.iter().zip(u.iter().zip(v)).zip(next_u).zip(next_v) {
+        let g = g * scale;
+        if nesterov {
+            *next_u = m * (u + g);
+            *next_v = v + (*next_u + g);
+        } else {
+            *next_u = m * u + g;
+            *next_v = v + *next_u;
+        }
     }
 }
 
@@ -187,31 +240,17 @@ impl<R: Reducer> Stateful for MomentumCorrection<R> {
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let len = round.input.len();
-        self.velocity.fit(len)?;
-        self.pending.fit(len)?;
-        self.sent.resize(len, 0.0);
-        self.accumulate(round.input, comm.world());
-        let Round { key, slots, agreed_step, average, sent: wanted, .. } = round;
-        let pending = self.pending.next_mut();
-        check_finite(pending, 1.0, slots, comm.rank())?;
-        let inner = Round { key, slots, agreed_step, input: pending, average, sent: Some(&mut self.sent) };
-        let exchanged = self.inner.reduce(inner, comm)?;
-        self.left = keep_unsent(pending, &self.sent, 1.0, slots, comm.rank())?;
-        self.waiting.left = self.left.iter().sum();
-        if let Some(wanted) = wanted {
-            wanted.copy_from_slice(&self.sent);
-        }
-        let velocity = self.velocity.next_mut();
-        let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
-        for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
-            for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
-                *u = if *sent == 0.0 { *u } else { 0.0 };
-            }
-        }
-        self.velocity.stage();
-        self.pending.stage();
-        Ok(exchanged)
+        let mut input = Whole(round.input);
+        self.reduce_accumulated(round, &mut input, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        self.reduce_accumulated(round, input, Comes::InParts, comm)
     }
 
     fn report(&self, report: &mut Report) {

@@ -131,7 +131,7 @@ impl<R> Shifted<R> {
         let (memory, delta) = self.memory.both();
         if memory.iter().zip(&*delta).fold(false, |bad, (h, delta)| bad | !(h + delta).is_finite()) {
             delta.iter_mut().zip(memory).for_each(|(delta, h)| *delta += h);
-            return check_finite(delta, 1.0, slots, rank);
+            return check_finite(delta, slots, rank);
         }
         if let Some(sent) = sent {
             sent.iter_mut().zip(memory).zip(&*delta).for_each(|((sent, h), delta)| *sent = h + delta);
@@ -183,7 +183,7 @@ impl<R: Reducer> Reducer for Shifted<R> {
         for ((difference, input), memory) in difference.iter_mut().zip(round.input).zip(memory) {
             *difference = input - memory;
         }
-        check_finite(difference, 1.0, round.slots, rank)?;
+        check_finite(difference, round.slots, rank)?;
         let Round { key, slots, agreed_step, average, sent, .. } = round;
         let part = Round { key, slots, agreed_step, input: difference, average: &mut *average, sent: Some(delta) };
         let exchanged = self.inner.reduce(part, comm)?;

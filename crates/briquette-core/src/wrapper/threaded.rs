@@ -64,6 +64,10 @@ impl<R: Reducer> Reducer for Threaded<R> {
         self.pool.install(|| self.inner.take_off(unsent))
     }
 
+    fn gives_up_memory(&self) -> bool {
+        self.inner.gives_up_memory()
+    }
+
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
     }

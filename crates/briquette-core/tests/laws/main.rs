@@ -11,8 +11,10 @@
 //! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is refused everywhere |
 //! | `class.rs` | 7 declared class |
 //! | `overlap.rs` | the same with buckets that overlap |
+//! | `arriving.rs` | the same with vectors that come slot after slot |
 //! | `both.rs` | the same of a strategy that exchanges gradients and parameters at one step |
 
+mod arriving;
 mod both;
 mod class;
 mod exchange;

@@ -20,7 +20,7 @@ fn cut(bucket_values: usize) -> impl Iterator<Item = Exchange> {
         .filter(can_be_cut)
 }
 
-fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
+pub(crate) fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
     for (rank, (a, b)) in a.iter().zip(b).enumerate() {
         assert_eq!(a.len(), b.len());
         for (step, (a, b)) in a.iter().zip(b).enumerate() {

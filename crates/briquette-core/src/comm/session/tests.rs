@@ -98,9 +98,9 @@ fn seconds_inside_calls_are_counted_once_and_by_every_measurement_around_them() 
     });
     for spent in spent {
         let [first, second, outer] = spent.unwrap();
-        assert_eq!(first, Spent { inside: 4.0, first: Some(4.0) });
-        assert_eq!(second, Spent { inside: 4.0, first: Some(8.0) });
-        assert_eq!(outer, Spent { inside: 8.0, first: Some(4.0) });
+        assert_eq!(first, Spent { inside: 4.0, first: Some(4.0), idle: 0.0 });
+        assert_eq!(second, Spent { inside: 4.0, first: Some(8.0), idle: 0.0 });
+        assert_eq!(outer, Spent { inside: 8.0, first: Some(4.0), idle: 0.0 });
     }
 }
 

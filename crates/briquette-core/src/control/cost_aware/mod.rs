@@ -106,8 +106,8 @@ pub struct CostAware<K> {
     until_look: u64,
     /// Whether all levels have been through the timing at the start.
     has_started: bool,
-    /// The most levels that might be sent so far.
-    allowed: usize,
+    /// Levels that the limit kept from being timed when it was their turn.
+    passed_over: Vec<bool>,
     /// What was sent instead of a level, and for how many steps no more is tried.
     overruled: Option<(CompressionFactor, u64)>,
 }
@@ -127,7 +127,7 @@ impl<K: Controller> CostAware<K> {
         let costs = Costs::new(&levels, world);
         let to_time = (0..levels.len()).collect();
         let (chosen, until_look) = (levels.len() - 1, settings.look);
-        let (sent, overruled, has_started, allowed) = (None, None, false, 0);
+        let (sent, overruled, has_started, passed_over) = (None, None, false, vec![false; levels.len()]);
         Ok(CostAware {
             settings,
             limit,
@@ -138,7 +138,7 @@ impl<K: Controller> CostAware<K> {
             to_time,
             until_look,
             has_started,
-            allowed,
+            passed_over,
             overruled,
         })
     }
@@ -165,6 +165,7 @@ impl<K: Controller> CostAware<K> {
                 return Some(level);
             }
             self.to_time.pop();
+            self.passed_over[level] = level >= allowed;
             if !self.has_started {
                 self.costs.draw_line();
                 self.costs.believe(level);
@@ -254,10 +255,9 @@ impl<K: Controller> Controller for CostAware<K> {
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
         let allowed = self.within(limit);
         let before = self.has_started.then_some(self.chosen);
-        let has_risen = allowed > self.allowed;
-        self.allowed = self.allowed.max(allowed);
-        if self.has_started && has_risen && !self.costs.is_known(allowed - 1) {
-            self.to_time.push(allowed - 1);
+        let highest = allowed - 1;
+        if self.has_started && std::mem::take(&mut self.passed_over[highest]) && !self.costs.is_known(highest) {
+            self.to_time.push(highest);
         }
         let mut timing = self.next_to_time(allowed);
         if timing.is_none() && self.sent == Some(self.chosen) {
@@ -282,6 +282,10 @@ impl<K: Controller> Controller for CostAware<K> {
         let own = if self.has_started { self.reason(before, limit) } else { None };
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
         Decision::all(self.levels[level], reason)
+    }
+
+    fn gives_up_memory(&self) -> bool {
+        self.limit.gives_up_memory()
     }
 
     fn overruled(&mut self, levels: Levels<'_>) {
@@ -313,7 +317,8 @@ impl<K: Controller> Stateful for CostAware<K> {
     fn save(&self, state: &mut State) {
         self.costs.save(state);
         state.put("chosen", self.chosen as u64);
-        state.put("allowed", self.allowed as u64);
+        let passed_over = (0..self.levels.len()).filter(|level| self.passed_over[*level]);
+        state.put("passed_over", passed_over.map(|level| level as f64).collect::<Vec<f64>>());
         state.put("until_look", self.until_look);
         state.put("has_started", u64::from(self.has_started));
         // Counted from 1: 0 is none.
@@ -339,12 +344,15 @@ impl<K: Controller> Stateful for CostAware<K> {
             &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),
             _ => None,
         };
-        let allowed = usize::try_from(state.u64("allowed")?).unwrap_or(usize::MAX);
+        let mut passed_over = vec![false; levels];
+        for level in state.f64s("passed_over")? {
+            passed_over[valid("passed_over", *level as u64)?] = true;
+        }
         self.costs.load(state)?;
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
-        (self.until_look, self.has_started, self.allowed, self.overruled) =
-            (until_look, has_started, allowed, overruled);
+        (self.until_look, self.has_started) = (until_look, has_started);
+        (self.passed_over, self.overruled) = (passed_over, overruled);
         Ok(())
     }
 }

@@ -169,40 +169,53 @@ fn where_no_second_is_one_dense_is_sent() {
 /// Compressing takes half as long at 20x as at 10x, which is not known before it is sent: predicted by 10x, 20x would not pay.
 #[test]
 fn a_level_that_a_rising_limit_allows_is_timed() {
-    struct Rises;
-    impl Stateful for Rises {}
-    impl Controller for Rises {
-        fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-            Decision::all(factor(if agreed.agreed_step.step < 30 { 10.0 } else { 20.0 }), None)
+    // The limit of a step, the link's bits a second, and how many samples are taken of a level.
+    let sent = |limit: fn(u64) -> f64, bits: fn(u64) -> f64, samples| {
+        let settings = CostAwareConfig { samples, ..CostAwareConfig::default() };
+        let mut controller = CostAware::new(settings, Limits(limit), 4).unwrap();
+        let (layout, mut previous, mut sent) = (Layout::flat(78_000), None, Vec::new());
+        for step in 0..100 {
+            let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+            controller.observe(&agreed_step);
+            let level = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
+            let compress_seconds = if level == 20.0 { 0.005 } else { 0.010 };
+            let machine = Machine { bits_a_second: bits(step), ..MACHINE };
+            previous = Some(LastExchange { compress_seconds, ..machine.last(level) });
+            sent.push(level);
         }
+        sent
+    };
+    let found = sent(|step| if step < 30 { 10.0 } else { 20.0 }, |_| 1e9, 2);
+    assert_eq!((found[29], &found[30..34]), (10.0, &[20.0; 4][..]), "{found:?}");
+    // While others are timed.
+    let found = sent(|step| if step < 12 { 10.0 } else { 20.0 }, |_| 1e9, 5);
+    assert_eq!(found[60..64], [20.0; 4], "{found:?}");
+    // The link has changed under a lower limit: what 20x took before is forgotten.
+    let limit = |step| if (30..60).contains(&step) { 4.0 } else { 20.0 };
+    let found = sent(limit, |step| if step < 35 { 1e9 } else { 5e8 }, 2);
+    assert_eq!((found[59], &found[60..64]), (2.0, &[20.0; 4][..]), "{found:?}");
+}
+
+/// Limits the ratio of a step.
+struct Limits<F>(F);
+impl<F> Stateful for Limits<F> {}
+impl<F: FnMut(u64) -> f64 + Send> Controller for Limits<F> {
+    fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
+        Decision::all(factor((self.0)(agreed.agreed_step.step)), None)
     }
-    let mut controller = CostAware::new(CostAwareConfig::default(), Rises, 4).unwrap();
-    let (layout, mut previous, mut sent) = (Layout::flat(78_000), None, Vec::new());
-    for step in 0..60 {
-        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
-        controller.observe(&agreed_step);
-        let level = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
-        let compress_seconds = if level == 20.0 { 0.005 } else { 0.010 };
-        previous = Some(LastExchange { compress_seconds, ..Machine { bits_a_second: 1e9, ..MACHINE }.last(level) });
-        sent.push(level);
-    }
-    assert_eq!((sent[29], &sent[30..34]), (10.0, &[20.0; 4][..]), "{sent:?}");
 }
 
 /// The limit is one from the step on at which it is lowered, whatever has been measured.
 #[test]
 fn a_limit_that_falls_holds_at_once() {
-    struct Falls(u64);
-    impl Stateful for Falls {}
-    impl Controller for Falls {
-        fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-            Decision::all(factor(if agreed.agreed_step.step < self.0 { 100.0 } else { 10.0 }), None)
-        }
-    }
     let slow = Machine { bits_a_second: 40e6, ..MACHINE };
     for at in 0..60 {
         let settings = CostAwareConfig { samples: 5, ..CostAwareConfig::default() };
-        let (sent, _) = run(&mut CostAware::new(settings, Falls(at as u64), 4).unwrap(), 80, |_| slow);
+        let (sent, _) = run(
+            &mut CostAware::new(settings, Limits(move |step| if step < at as u64 { 100.0 } else { 10.0 }), 4).unwrap(),
+            80,
+            |_| slow,
+        );
         assert!(at == 0 || sent[..at].iter().any(|level| *level > 10.0), "{sent:?}");
         assert!(sent[at..].iter().all(|level| *level <= 10.0), "at {at}: {sent:?}");
     }

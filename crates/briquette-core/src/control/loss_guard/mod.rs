@@ -9,7 +9,7 @@
 //! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected
 //! of the next point is the line's end, less `trust` of its progress a point. When the ratio rises to twice the highest of the last point
 //! and of this one so far, the line from before is kept as a promise for as many points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
-//! than `noises` times the noise above either is an *alarm*; so are points above a promise whose noises, less two each, add up to as
+//! than `noises` times the noise above either is an *alarm*; so are points above a promise whose noises, less 1.75 each, add up to as
 //! many:
 //!
 //! | what | then |
@@ -20,6 +20,9 @@
 //! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
 //! | an alarm after that | `hold` doubles, up to 64 times |
 //! | the limit reaches what was sent before the alarms | there is no limit any more |
+//!
+//! A lower limit counts from the step after. The step of the alarm still sends as before, and then [gives up](Controller::gives_up_memory)
+//! what waits in memories: of 1000x that is hundreds of steps old, and sent at once where the limit falls it ends training.
 //!
 //! A validation loss that the training loop reports is a second trend, with a point a report. Steps without a loss change nothing; with
 //! none at all this controller has no effect, and neither has it while points are as expected. The controller inside learns what was
@@ -118,6 +121,10 @@ pub struct LossGuard<K> {
     why: Option<String>,
     /// Of slots, where these are limited.
     limited: Vec<CompressionFactor>,
+    /// The limit before the one that was lowered since the last decision.
+    before: Option<Option<CompressionFactor>>,
+    /// Whether this step gives up what waits.
+    gives_up: bool,
 }
 
 impl<K: Controller> LossGuard<K> {
@@ -144,6 +151,8 @@ impl<K: Controller> LossGuard<K> {
             wanted: 1.0,
             why,
             limited,
+            before: None,
+            gives_up: false,
         })
     }
 
@@ -156,6 +165,7 @@ impl<K: Controller> LossGuard<K> {
     fn lower(&mut self, from: f64, by: f64, why: String) {
         let to = Some(from / by).filter(|to| *to >= 2.0).unwrap_or(1.0);
         let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
+        self.before.get_or_insert(self.limit);
         self.wanted = if self.limit.is_some() { self.wanted.max(from) } else { from };
         self.limit = Some(limit);
         self.hold = self.settings.hold.saturating_mul(1 << self.alarms.min(MOST_DOUBLINGS));
@@ -226,11 +236,13 @@ impl<K: Controller> LossGuard<K> {
         }
     }
 
-    /// What of `decided` may be sent.
-    fn apply(&mut self, highest: f64) -> bool {
-        let limit = self.limit.filter(|limit| highest > limit.get());
+    /// The limit of this step, where what is decided exceeds it: at the step that lowers it, the one before.
+    fn apply(&mut self, highest: f64) -> Option<CompressionFactor> {
+        let before = self.before.take();
+        self.gives_up = before.is_some();
+        let limit = before.unwrap_or(self.limit).filter(|limit| highest > limit.get());
         self.sent = limit.map_or(highest, |limit| limit.get());
-        limit.is_some()
+        limit
     }
 }
 
@@ -271,9 +283,9 @@ impl<K: Controller> Controller for LossGuard<K> {
         if let Levels::PerSlot(factors) = levels {
             self.limited.extend_from_slice(factors);
         }
-        let is_limited = self.apply(highest);
+        let limit = self.apply(highest);
         let reason = [self.why.take(), reason].into_iter().flatten().reduce(|own, inner| format!("{own}; {inner}"));
-        let levels = match (all, self.limit.filter(|_| is_limited)) {
+        let levels = match (all, limit) {
             (true, Some(limit)) => Levels::All(limit),
             (true, None) => Levels::All(CompressionFactor::new(highest).unwrap_or(CompressionFactor::DENSE)),
             (false, limit) => {
@@ -284,10 +296,14 @@ impl<K: Controller> Controller for LossGuard<K> {
                 if self.limited.is_empty() { Levels::Own } else { Levels::PerSlot(&self.limited) }
             }
         };
-        if is_limited {
+        if limit.is_some() {
             self.inner.overruled(levels);
         }
         Decision { levels, reason }
+    }
+
+    fn gives_up_memory(&self) -> bool {
+        self.gives_up || self.inner.gives_up_memory()
     }
 
     fn overruled(&mut self, levels: Levels<'_>) {
@@ -332,6 +348,7 @@ impl<K: Controller> Stateful for LossGuard<K> {
         (self.training, self.validation, self.losses) = (training, validation, losses);
         (self.hold, self.late, self.expected) = (hold as u64, late as u64, expected);
         (self.alarms, self.sent, self.why) = (alarms, sent, None);
+        (self.before, self.gives_up) = (None, false);
         (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
         Ok(())
     }

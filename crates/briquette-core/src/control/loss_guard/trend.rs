@@ -16,7 +16,7 @@ const FEW: f64 = 4.0;
 const LEAST_NOISE: f64 = 0.02;
 
 /// Noises above a promise that do not add up.
-const ALLOWED: f64 = 2.0;
+const ALLOWED: f64 = 1.75;
 
 /// How a trend is read.
 #[derive(Debug, Clone, Copy, PartialEq)]

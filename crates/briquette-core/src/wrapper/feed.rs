@@ -1,0 +1,93 @@
+//! What a memory makes of a vector, slot after slot as it comes.
+
+use std::ops::Range;
+
+use crate::error::ReduceError;
+use crate::reduce::{Arriving, Exchanged, Reducer, Round};
+use crate::{Session, Slot};
+
+/// Whether the vector is there, in the round, or comes beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comes {
+    Whole,
+    InParts,
+}
+
+impl Comes {
+    /// The exchange of a vector that a wrapper passes on as it is.
+    pub(super) fn reduce<R: Reducer>(
+        self,
+        inner: &mut R,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        match self {
+            Comes::Whole => inner.reduce(round, comm),
+            Comes::InParts => inner.reduce_arriving(round, input, comm),
+        }
+    }
+}
+
+/// Feeds `input` into a memory. `feed` is given each slot's number and values once, writes what is to be sent, and says whether all of
+/// that is finite.
+pub(super) struct Feed<'a, F> {
+    input: &'a mut dyn Arriving,
+    slots: &'a [Slot],
+    fed: &'a mut [f32],
+    feed: F,
+    is_fed: Vec<bool>,
+    /// The first in layout order whose sum with the memory is not finite.
+    bad: Option<usize>,
+}
+
+impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> Feed<'a, F> {
+    pub(super) fn new(input: &'a mut dyn Arriving, slots: &'a [Slot], fed: &'a mut [f32], feed: F) -> Self {
+        Feed { input, slots, fed, feed, is_fed: vec![false; slots.len()], bad: None }
+    }
+
+    /// The exchange of what is fed. Where the whole vector is there, nothing is sent of one with a sum that is not finite; where it
+    /// comes in parts, zeros take that slot's place, and the error is the same.
+    pub(super) fn reduce<R: Reducer>(
+        mut self,
+        inner: &mut R,
+        round: Round<'_>,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        if comes == Comes::InParts {
+            let exchanged = inner.reduce_arriving(round, &mut self, comm)?;
+            return self.check(comm).map(|()| exchanged);
+        }
+        self.wait(0..round.average.len(), comm);
+        self.check(comm)?;
+        inner.reduce(Round { input: self.fed, ..round }, comm)
+    }
+
+    fn check(&self, comm: &Session) -> Result<(), ReduceError> {
+        let slot = |bad: usize| self.slots[bad].path().to_owned();
+        self.bad.map_or(Ok(()), |bad| Err(ReduceError::NonFinite { rank: comm.rank(), slot: slot(bad) }))
+    }
+}
+
+impl<F: FnMut(usize, &[f32], &mut [f32]) -> bool> Arriving for Feed<'_, F> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        let first = self.slots.partition_point(|slot| slot.range().start < range.start);
+        let inside = self.slots[first..].iter().zip(first..).take_while(|(slot, _)| slot.range().end <= range.end);
+        for (slot, index) in inside {
+            if std::mem::replace(&mut self.is_fed[index], true) {
+                continue;
+            }
+            let fed = &mut self.fed[slot.range()];
+            if !(self.feed)(index, self.input.wait(slot.range(), comm), fed) {
+                fed.fill(0.0);
+                self.bad = Some(self.bad.map_or(index, |bad| bad.min(index)));
+            }
+        }
+        &self.fed[range]
+    }
+
+    fn order(&self) -> &[usize] {
+        self.input.order()
+    }
+}

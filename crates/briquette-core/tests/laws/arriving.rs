@@ -1,0 +1,159 @@
+//! Vectors that come slot after slot: the bits, memories, bytes and decisions of vectors that are there.
+
+use std::ops::Range;
+
+use briquette_core::config::{Config, Exchange, exchanges};
+use briquette_core::error::{ConfigError, StateError, SyncError};
+use briquette_core::laws::{self, Setup, Synchronizes, each_rank, gradient, short};
+use briquette_core::reduce::{AgreedStep, Arriving};
+use briquette_core::report::Report;
+use briquette_core::state::{State, Stateful};
+use briquette_core::sync::{Context, Plan, SyncStrategy};
+use briquette_core::{Key, Layout, Session, comm::Local};
+
+use crate::overlap::assert_same;
+
+/// Values are no numbers until they are waited for.
+struct Late<'a> {
+    values: &'a [f32],
+    there: Vec<f32>,
+    order: Vec<usize>,
+    /// Values that were waited for before anything was sent.
+    silent: usize,
+}
+
+impl<'a> Late<'a> {
+    fn new(values: &'a [f32], order: Vec<usize>) -> Self {
+        Late { values, there: vec![f32::NAN; values.len()], order, silent: 0 }
+    }
+}
+
+impl Arriving for Late<'_> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        let fresh = self.there[range.clone()].iter().filter(|value| value.is_nan()).count();
+        self.silent += if comm.calls() == 0 { fresh } else { 0 };
+        self.there[range.clone()].copy_from_slice(&self.values[range.clone()]);
+        &self.there[range]
+    }
+    fn order(&self) -> &[usize] {
+        &self.order
+    }
+}
+
+/// A strategy whose gradients come late.
+#[derive(Debug, Clone)]
+struct AsItComes(Config);
+
+struct Arrives(Box<dyn SyncStrategy>);
+
+impl Stateful for Arrives {
+    fn save(&self, state: &mut State) {
+        self.0.save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.0.load(state)
+    }
+    fn commit(&mut self) {
+        self.0.commit();
+    }
+    fn discard(&mut self) {
+        self.0.discard();
+    }
+}
+
+impl SyncStrategy for Arrives {
+    fn plan(&self, step: u64) -> Plan {
+        self.0.plan(step)
+    }
+    fn after_backward(&mut self, own: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+        let count = cx.slots.len();
+        // The last first; every other one from the front.
+        let order = match cx.agreed_step.step % 2 {
+            0 => vec![],
+            _ => (0..count).filter(|slot| slot % 2 == 0).chain((0..count).filter(|slot| slot % 2 == 1)).collect(),
+        };
+        let mut average = Vec::new();
+        self.0.during_backward(&mut Late::new(own, order), &mut average, cx, comm)?;
+        *own = average;
+        Ok(())
+    }
+    fn report(&self, report: &mut Report) {
+        self.0.report(report);
+    }
+}
+
+impl Synchronizes for AsItComes {
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(Arrives(self.0.build(layout, world)?)))
+    }
+    fn fewest_ranks(&self) -> usize {
+        self.0.fewest_ranks()
+    }
+}
+
+/// Every representative as it is, and in small buckets where it can be cut.
+fn all() -> impl Iterator<Item = Config> {
+    let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), overlap: false, ..exchange };
+    let both = move |exchange: Exchange| [exchange.clone(), cut(exchange)];
+    let works = |exchange: &Exchange| exchange.build_reducer(&short(), 5).is_ok();
+    exchanges().into_iter().flat_map(both).filter(works).map(Config::every_step)
+}
+
+#[test]
+fn when_values_come_changes_no_bit_no_memory_no_byte_and_no_decision() {
+    for config in all() {
+        for world in [1, 2, 3, 5] {
+            let setup = Setup::short(&AsItComes(config.clone()), world);
+            assert_same(&setup, &Setup::short(&config, world).run(5), &setup.run(5));
+        }
+    }
+}
+
+#[test]
+fn law_4_holds_while_vectors_arrive() {
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.bucket_values.is_some()) {
+        let config = Config::every_step(Exchange { overlap: false, ..exchange });
+        laws::leaves_no_trace(&Setup::short(&AsItComes(config), 3), 1);
+    }
+}
+
+/// What a rank waits for before it has sent anything, as a share of the vector.
+fn waited_first(text: &str) -> f64 {
+    let config: Config = toml::from_str(&format!("strategy = 'every-step'\nbucket_values = 32\n{text}")).unwrap();
+    let layout = short();
+    let mut shares = each_rank(Local::world(3), |mut comm, rank| {
+        let mut strategy = config.build(&layout, 3).unwrap();
+        let own = gradient(&layout, rank, 0);
+        let agreed_step = AgreedStep { learning_rate: Some(0.5), ..AgreedStep::default() };
+        let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+        let mut late = Late::new(&own, vec![]);
+        strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
+        late.silent as f64 / layout.len() as f64
+    });
+    shares.pop().unwrap()
+}
+
+#[test]
+fn buckets_do_not_wait_for_what_comes_after_them() {
+    let sparse = "reducer = { kind = 'gather', compressor = 'topk:0.25' }";
+    for text in [
+        "reducer = 'dense'\nfeedback = 'none'",
+        &format!("{sparse}\nfeedback = 'none'"),
+        &format!("{sparse}\nfeedback = 'error'"),
+        &format!("{sparse}\nfeedback = 'error-inside'"),
+        &format!("{sparse}\nfeedback = 'momentum'"),
+        &format!("{sparse}\nfeedback = 'inner-momentum'"),
+        "reducer = 'power-sgd:1'\nfeedback = 'error'",
+        &format!("{sparse}\nfeedback = 'error'\ncontroller = 'schedule:1x,to=8x,steps=4,stages=2'"),
+        &format!("{sparse}\nfeedback = 'error'\ncontroller = 'cost-aware'"),
+    ] {
+        let share = waited_first(text);
+        assert!(share < 0.5, "{text}: {share} of the vector before the first frame");
+    }
+    // A norm of the whole, gains that decide: these need all of it.
+    let clipped = format!("{sparse}\nfeedback = {{ kind = 'momentum', clip = 1.0 }}");
+    let gains = format!("{sparse}\nfeedback = 'error'\ncontroller = 'gravac:2x,max=8x'");
+    for text in [&clipped, &gains] {
+        assert_eq!(waited_first(text), 1.0, "{text}");
+    }
+}
