@@ -63,6 +63,9 @@ pub struct StepRecord {
     /// Part of the exchange seconds: in the step header, waiting for the slowest rank.
     #[serde(default, with = "float")]
     pub wait_seconds: f64,
+    /// Encoding, exchanging and decoding in the background: in none of the seconds above but those of encoding and decoding.
+    #[serde(default, with = "float")]
+    pub hidden_seconds: f64,
     /// What the seconds above are.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
@@ -148,6 +151,7 @@ impl StepRecord {
             encode_seconds: report.encode_seconds(),
             decode_seconds: report.decode_seconds(),
             wait_seconds: report.wait_seconds,
+            hidden_seconds: report.hidden_seconds(),
             drift: report.drift,
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),

@@ -121,7 +121,7 @@ impl Config {
     }
 
     /// For an optimizer that is SGD with heavy-ball momentum `momentum` in (0, 1), or any other one (`None`): a feedback that was left
-    /// [open](Feedback::ByOptimizer) is decided. Only where gradients are exchanged at every step does the optimizer step with what the
+    /// [open](Feedback::ByOptimizer) is decided. Only where it steps with averages of gradients does the optimizer step with what the
     /// feedback makes: under other strategies it becomes error feedback.
     ///
     /// ```
@@ -133,16 +133,22 @@ impl Config {
     #[must_use]
     pub fn for_optimizer(mut self, momentum: Option<f32>) -> Self {
         if self.exchange.feedback == Feedback::ByOptimizer {
-            let momentum = momentum.filter(|_| self.strategy == StrategyConfig::EveryStep);
+            let momentum = momentum.filter(|_| self.steps_with_averages());
             let inner = momentum.map(|momentum| InnerMomentumConfig { momentum }.into());
             self.exchange.feedback = inner.unwrap_or(Feedback::Error);
         }
         self
     }
 
-    /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered.
+    /// Whether every step of the optimizer is one with an average of gradients, and nothing else is exchanged.
+    pub fn steps_with_averages(&self) -> bool {
+        matches!(self.strategy, StrategyConfig::EveryStep | StrategyConfig::Delayed)
+    }
+
+    /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered, or the average is
+    /// of an earlier step's gradients.
     pub fn remembers(&self) -> bool {
-        self.exchange.feedback.get().asks().remembers()
+        self.strategy == StrategyConfig::Delayed || self.exchange.feedback.get().asks().remembers()
     }
 
     /// Whether a rank's vector counts by its samples. If not, every rank counts the same, whatever it states: see

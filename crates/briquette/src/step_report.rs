@@ -51,12 +51,18 @@ impl StepReport {
         if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
     }
 
-    /// Of the compress seconds, those of probing and encoding before anything was sent.
+    /// Seconds of encoding, exchanging and decoding in the background, behind computing: they are in none of the other seconds but those of
+    /// encoding and decoding.
+    pub fn hidden_seconds(&self) -> f64 {
+        self.exchange.seconds.unwrap_or_default().hidden
+    }
+
+    /// Seconds of probing and encoding before anything was sent: of the compress seconds, where they are not hidden.
     pub fn encode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().encode
     }
 
-    /// Of the compress seconds, those of decoding; under buckets, of encoding all but the first one too.
+    /// Seconds of decoding, under buckets of encoding all but the first one too: of the compress seconds, where they are not hidden.
     pub fn decode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().decode()
     }

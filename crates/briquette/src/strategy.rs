@@ -111,7 +111,7 @@ impl BuildStrategy for Config {
         Config::weighs_samples(self)
     }
     fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
-        let steps_with_it = matches!(self.strategy, StrategyConfig::EveryStep | StrategyConfig::Delayed);
+        let steps_with_it = self.steps_with_averages();
         match self.exchange.feedback {
             Feedback::InnerMomentum(settings) => check_momentum(settings, steps_with_it.then(optimizer)).map(|()| None),
             Feedback::ByOptimizer if !steps_with_it => {

@@ -175,7 +175,7 @@ impl Settings {
 
     /// What would be ignored is refused; the rest is built once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
-        if self.config.strategy != StrategyConfig::EveryStep && self.rebroadcast.is_some() {
+        if !self.config.steps_with_averages() && self.rebroadcast.is_some() {
             bail!(
                 "--rebroadcast would be ignored under --strategy {}, which exchanges parameters itself: omit it",
                 self.config.strategy
@@ -185,7 +185,7 @@ impl Settings {
             bail!("--data would be ignored under --dataset generated: omit it");
         }
         let mut config = self.config(1)?;
-        if config.strategy == StrategyConfig::EveryStep {
+        if config.steps_with_averages() {
             // Layers are known when the model is there: whether a rule matches one is checked then.
             config.exchange.rules.clear();
             config.exchange.dense_below = Some(0);

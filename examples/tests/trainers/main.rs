@@ -45,7 +45,7 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
         "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds read_seconds write_seconds encode_seconds decode_seconds wait_seconds relative_error delay residual_norm \
+         exchange_seconds read_seconds write_seconds encode_seconds decode_seconds wait_seconds hidden_seconds relative_error delay residual_norm \
          seconds_are simulated_seconds crc32",
     );
     let metrics = runs.text("run", "metrics.jsonl");

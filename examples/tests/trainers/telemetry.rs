@@ -168,6 +168,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
         ("briquette_compute_seconds", last.compute_seconds),
         ("briquette_exchange_seconds", last.exchange_seconds),
         ("briquette_wait_seconds", last.wait_seconds),
+        ("briquette_hidden_seconds", last.hidden_seconds),
         ("briquette_sent_bytes_total", records.iter().map(|record| record.bytes_sent).sum::<u64>() as f64),
         ("briquette_received_bytes_total", records.iter().map(|record| record.bytes_received).sum::<u64>() as f64),
         ("briquette_ratio_changes_total", changes as f64),

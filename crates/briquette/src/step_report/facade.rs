@@ -8,7 +8,7 @@ use super::StepReport;
 /// A number of the last step: name, unit where it has one, what it is, its value where there is one.
 type Gauge = (&'static str, Option<Unit>, &'static str, fn(&StepReport) -> Option<f64>);
 
-const GAUGES: [Gauge; 15] = [
+const GAUGES: [Gauge; 16] = [
     ("briquette_step", Some(Count), "The last step, counted from 0", |r| Some(r.step as f64)),
     ("briquette_loss", None, "Mean training loss over all ranks' samples", |r| r.loss),
     ("briquette_ratio_nominal", None, "Compression ratio without overhead; 1 is dense", |r| {
@@ -33,6 +33,7 @@ const GAUGES: [Gauge; 15] = [
     ("briquette_wait_seconds", Some(Seconds), "In the step header, waiting for the slowest rank", |r| {
         Some(r.wait_seconds)
     }),
+    ("briquette_hidden_seconds", Some(Seconds), "Exchanging in the background", |r| Some(r.hidden_seconds())),
     ("briquette_clock_seconds", Some(Seconds), "The session's clock", |r| Some(r.clock)),
 ];
 

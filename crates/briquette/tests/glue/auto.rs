@@ -184,6 +184,19 @@ fn where_parameters_are_exchanged_what_is_left_open_is_error_feedback() {
     assert_eq!(found[0].as_deref(), Some("error feedback (strategy slowmo)"));
 }
 
+/// What is said is what is done: the settings that ranks compare have it.
+#[test]
+fn a_step_late_the_optimizer_still_steps_with_averages() {
+    let delayed = config(r#"{"strategy": "delayed", "feedback": "by-optimizer", "reducer": "gather:topk:4x"}"#);
+    let found = ranks(2, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, delayed.clone(), 1);
+        optim.join(Mlp::new(1))?;
+        Ok((optim.summary().feedback, format!("{:?}", optim.synchronizer())))
+    });
+    assert_eq!(found[0].0.as_deref(), Some("momentum correction (SGD, momentum 0.9)"));
+    assert!(found[0].1.contains("inner-momentum:0.9"), "{}", found[0].1);
+}
+
 #[test]
 fn a_summary_counts_what_steps_sent() {
     let summaries = ranks(2, |comm| {

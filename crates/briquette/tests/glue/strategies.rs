@@ -3,7 +3,8 @@
 use briquette::core::comm::Session;
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, Error};
-use burn::optim::ModuleOptimizer;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Tensor, TensorData};
 
 use crate::common::*;
 
@@ -100,5 +101,31 @@ fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
     assert!(texts[1].contains("step 2: rank 1 has a non-finite value"), "{}", texts[1]);
     for text in [&texts[0], &texts[2]] {
         assert!(text.contains("rank 1 stopped the run"), "{text}");
+    }
+}
+
+/// A parameter that has a gradient at every other step only: its mean comes at the steps at which it has none.
+#[test]
+fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
+    let moved = ranks(2, |comm: Session| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("delayed"), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        let bias = |model: &Mlp| model.second.bias.as_ref().expect("it has one").val().into_data();
+        let before = bias(&model);
+        for step in 0..6 {
+            let mut gradients = GradientsParams::new();
+            if step % 2 == 0 {
+                let id = model.second.bias.as_ref().expect("it has one").id;
+                gradients.register(id, Tensor::<1>::from_floats([1.0, 0.0, -1.0], &device().inner()));
+            }
+            model = optim.step(0.125, model, gradients)?;
+        }
+        let values = |data: TensorData| data.to_vec::<f32>().expect("floats");
+        let (before, after) = (values(before), values(bias(&model)));
+        Ok(before.iter().zip(after).map(|(before, after)| before - after).collect::<Vec<f32>>())
+    });
+    // Of steps 0, 2 and 4.
+    for (moved, expected) in moved[0].iter().zip([0.375, 0.0, -0.375]) {
+        assert!((moved - expected).abs() < 1e-6, "{moved} for {expected}");
     }
 }
