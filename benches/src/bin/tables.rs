@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
-use briquette_benches::tables::{self, Model, Table, dq_sgd, gravac, never_slower, rates, signals, summary, unstable};
+use briquette_benches::tables::{
+    self, Model, Table, dq_sgd, gravac, near_limit, never_slower, rates, signals, summary, unstable,
+};
 use clap::{Parser, ValueEnum};
 
 /// Trains the runs of a table, and writes its CSVs
@@ -63,6 +65,8 @@ enum Which {
     DqSgd,
     /// Sparsifiers at fixed ratios, GraVAC over each, and Accordion
     Gravac,
+    /// Links on which dense spends 90 % of a step in the exchange
+    NearLimit,
     /// A large learning rate at 1000x, bare and guarded
     Unstable,
 }
@@ -74,6 +78,7 @@ impl Which {
             Which::NeverSlower => never_slower::TABLE,
             Which::DqSgd => dq_sgd::TABLE,
             Which::Gravac => gravac::TABLE,
+            Which::NearLimit => near_limit::TABLE,
             Which::Unstable => unstable::TABLE,
         }
     }

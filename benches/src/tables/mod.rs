@@ -6,6 +6,7 @@
 pub mod codecs;
 pub mod dq_sgd;
 pub mod gravac;
+pub mod near_limit;
 pub mod never_slower;
 pub mod rates;
 pub mod results;

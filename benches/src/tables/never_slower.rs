@@ -2,7 +2,7 @@
 
 use super::{Model, Row, Table};
 
-/// Nine static rows, replayed; `auto` and GraVAC, run on each network.
+/// Eight static rows and Accordion, replayed; `auto` and GraVAC, run on each network.
 pub const TABLE: Table = Table {
     name: "never-slower",
     trainer: None,

@@ -41,9 +41,10 @@ const TUNED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/learning-rates
 /// The rate with the best mean accuracy of the grid.
 ///
 /// # Errors
-/// When the committed runs cannot be read, or have none of this model.
+/// When the committed runs cannot be read, or have not all of this model's grid.
 pub fn tuned(model: Model) -> Result<f64> {
-    best(&read()?, model).with_context(|| format!("{TUNED}: no run of {}; --tune makes some", model.name()))
+    best(&read()?, model)
+        .with_context(|| format!("{TUNED}: runs of {}'s grid are missing; --tune makes them", model.name()))
 }
 
 fn read() -> Result<Vec<Tuning>> {
@@ -53,13 +54,15 @@ fn read() -> Result<Vec<Tuning>> {
     csv::Reader::from_path(TUNED)?.into_deserialize().collect::<Result<_, _>>().with_context(|| TUNED)
 }
 
+/// `None` where a run of the grid is missing: means over other seeds would be compared.
 fn best(runs: &[Tuning], model: Model) -> Option<f64> {
-    let of_model = || runs.iter().filter(|run| run.model == model.name());
-    let mean = |lr: f64| {
-        let accuracies: Vec<f64> = of_model().filter(|run| run.lr == lr).map(|run| run.test_accuracy).collect();
-        accuracies.iter().sum::<f64>() / accuracies.len() as f64
+    let accuracy = |lr: f64, seed: u64| {
+        let run = runs.iter().find(|run| (run.model.as_str(), run.lr, run.seed) == (model.name(), lr, seed));
+        run.map(|run| run.test_accuracy).filter(|accuracy| accuracy.is_finite())
     };
-    of_model().max_by(|a, b| mean(a.lr).total_cmp(&mean(b.lr))).map(|run| run.lr)
+    let sum = |lr: f64| SEEDS.iter().map(|seed| accuracy(lr, *seed)).sum::<Option<f64>>();
+    let sums: Option<Vec<_>> = GRID.iter().map(|times| times * model.rate()).map(|lr| Some((lr, sum(lr)?))).collect();
+    sums?.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(lr, _)| lr)
 }
 
 /// The grid's runs.
@@ -104,9 +107,11 @@ mod tests {
             date: String::new(),
             command: String::new(),
         };
-        let runs = [run(0.1, 11, 0.5), run(0.2, 11, 0.6), run(0.1, 12, 0.5), run(0.2, 12, 0.3)];
-        assert_eq!(best(&runs[..2], Model::ResNet8), Some(0.2));
+        // Of the second seed 0.2 is much worse than of the first.
+        let accuracies = [(0.05, 0.4, 0.4), (0.1, 0.5, 0.5), (0.2, 0.6, 0.3), (0.4, 0.4, 0.5), (0.8, 0.1, 0.1)];
+        let runs: Vec<_> = accuracies.iter().flat_map(|(lr, a, b)| [run(*lr, 11, *a), run(*lr, 12, *b)]).collect();
         assert_eq!(best(&runs, Model::ResNet8), Some(0.1));
+        assert_eq!(best(&runs[..9], Model::ResNet8), None, "one run is missing");
         assert_eq!(best(&runs, Model::BiLstm), None);
     }
 }

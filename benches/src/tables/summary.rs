@@ -172,6 +172,23 @@ pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> 
     write_csv(Some(&directory.join(format!("{}.csv", table.name))), &lines)
 }
 
+/// Of all seeds together: `1x 25 %, 20x 75 %`.
+fn mean_shares(runs: &[&Run]) -> String {
+    let mut sums: Vec<(&str, f64)> = Vec::new();
+    for part in runs.iter().flat_map(|run| run.shares.split(", ")) {
+        let Some((ratio, share)) = part.trim_end_matches(" %").split_once(' ') else { continue };
+        let share = share.parse().unwrap_or(f64::NAN) / runs.len() as f64;
+        match sums.iter_mut().find(|(known, _)| *known == ratio) {
+            Some((_, sum)) => *sum += share,
+            None => sums.push((ratio, share)),
+        }
+    }
+    let number = |ratio: &str| ratio.trim_end_matches('x').parse().unwrap_or(f64::INFINITY);
+    sums.sort_by(|(a, _), (b, _)| f64::total_cmp(&number(a), &number(b)));
+    let texts = sums.into_iter().map(|(ratio, share)| format!("{ratio} {share:.0} %"));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 /// Of one model on one network.
 fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Line> {
     let of = |row: &str| runs.iter().filter(|run| run.row == row).copied().collect::<Vec<_>>();
@@ -202,7 +219,7 @@ fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Lin
             times_best_static: seconds(name) / fastest,
             speed_up: reference / seconds(name),
             seconds_to_target: reached.map(|seconds| Mean::of(&seconds).mean),
-            shares: first.shares.clone(),
+            shares: mean_shares(&runs),
             machine: first.machine.clone(),
             cores: first.cores,
             date: runs.iter().map(|run| run.date.clone()).max()?,

@@ -1,0 +1,24 @@
+//! Near the limit: links on which dense spends 90 % of a step in the exchange.
+
+use super::{Model, Row, Table};
+
+/// Dense, `auto`, and static top-k at its value codes; beside the same on an unlimited network.
+pub const TABLE: Table = Table {
+    name: "near-limit",
+    trainer: None,
+    models: &Model::ALL,
+    rows,
+    // 450 ms beside 50 ms of computing: each rank sends 3/2 of the gradient's bytes. Seven of 50 µs are the ring's latency.
+    networks: |model| match model {
+        Model::ResNet8 => vec!["8.2mbit,50us", "unlimited"],
+        Model::Vgg11Slim => vec!["61mbit,50us", "unlimited"],
+        Model::BiLstm => vec!["148mbit,50us", "unlimited"],
+    },
+    compute: "50ms",
+    rate: None,
+};
+
+fn rows(model: Model) -> Vec<Row> {
+    let top_k = [20, 50, 100].map(|ratio| Row::corrected(&format!("topk:{ratio}x:q8"), model));
+    [Row::dense()].into_iter().chain(top_k).chain([Row::auto()]).collect()
+}
