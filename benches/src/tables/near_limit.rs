@@ -2,7 +2,7 @@
 
 use super::{Model, Row, Table};
 
-/// Dense, `auto`, and static top-k at its value codes; beside the same on an unlimited network.
+/// Dense, `auto`, also with its exchange during the backward pass, and static top-k at its value codes; beside the same on an unlimited network.
 pub const TABLE: Table = Table {
     name: "near-limit",
     trainer: None,
@@ -20,5 +20,6 @@ pub const TABLE: Table = Table {
 
 fn rows(model: Model) -> Vec<Row> {
     let top_k = [20, 50, 100].map(|ratio| Row::corrected(&format!("topk:{ratio}x:q8"), model));
-    [Row::dense()].into_iter().chain(top_k).chain([Row::auto()]).collect()
+    let hidden = Row::new("auto, during backward", "--set during_backward=true").reading_seconds();
+    [Row::dense()].into_iter().chain(top_k).chain([Row::auto(), hidden]).collect()
 }

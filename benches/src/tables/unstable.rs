@@ -21,7 +21,9 @@ fn rows(_: Model) -> Vec<Row> {
         Row::new(name, format!("--compressor topk:1000x:q8 --feedback error --controller {controller}"))
     };
     // Points of 5 steps, as the run has 237; dense at once.
-    let guarded =
-        under("1000x from step 60, guarded", format!("loss-guard:({JUMP}),window=5,points=12,noises=4,hold=32,back=1000"));
+    let guarded = under(
+        "1000x from step 60, guarded",
+        format!("loss-guard:({JUMP}),window=5,points=12,noises=4,hold=32,back=1000"),
+    );
     vec![Row::dense(), under("1000x from step 60", JUMP.to_owned()), guarded]
 }

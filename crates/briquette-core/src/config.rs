@@ -164,7 +164,7 @@ impl Config {
 
     /// The channels that it exchanges on in the background: transports must have them.
     pub fn channels(&self) -> usize {
-        self.strategy.get().channels().max(usize::from(self.exchange.overlap))
+        self.strategy.get().channels().max(usize::from(self.exchange.overlap || self.exchange.during_backward))
     }
 
     /// Builds the strategy for a module and a world.
@@ -174,6 +174,10 @@ impl Config {
     pub fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         if world == 0 {
             return Err(ConfigError::range("ranks", "at least 1", world));
+        }
+        if self.exchange.during_backward && self.strategy != StrategyConfig::EveryStep {
+            let why = "during_backward needs strategy every-step: gradients are exchanged as they are computed";
+            return Err(ConfigError::Conflict(why.into()));
         }
         self.strategy.get().build(&self.exchange, layout, world)
     }

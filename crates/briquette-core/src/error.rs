@@ -175,6 +175,28 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
+    /// A rank had begun to exchange gradients during its backward pass, and does not step with them.
+    #[error(
+        "step {step}: rank {rank} gave its gradients up when some were on the way already: its forward model was armed again, or \
+         something was saved or evaluated, before the step; no rank has used them"
+    )]
+    GaveUp {
+        /// The optimizer step.
+        step: u64,
+        /// Which rank.
+        rank: usize,
+    },
+    /// Gradients were weighed by other numbers of samples than were recorded in the end.
+    #[error(
+        "step {step}: rank {rank} recorded samples after its backward pass, when its gradients were on the way: call \
+         `record_samples` before `forward_model`"
+    )]
+    LateSamples {
+        /// The optimizer step.
+        step: u64,
+        /// The first such rank.
+        rank: usize,
+    },
     /// What a strategy made of this rank's own parameters is not finite, where those of other ranks may be: they learn of it
     /// when the session is aborted.
     #[error(

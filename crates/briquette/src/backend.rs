@@ -282,6 +282,23 @@ fn is_cpu(device: &Device) -> bool {
     }
 }
 
+/// Whether gradients of all its parameters can be seen during the backward pass.
+#[cfg(feature = "overlap-backward")]
+pub(crate) fn is_tapped<M: burn::module::Module>(module: &M) -> bool {
+    module.devices().iter().all(|device| match device.clone().without_autodiff().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[cfg(feature = "ndarray")]
+        DispatchDevice::NdArray(_) => true,
+        #[cfg(feature = "tch")]
+        DispatchDevice::LibTorch(_) => true,
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(_) => true,
+        #[allow(unreachable_patterns)]
+        _ => false,
+    })
+}
+
 /// Whether its tensors are in this process's memory.
 pub(crate) fn in_host_memory(device: &Device) -> bool {
     match device.clone().without_autodiff().as_dispatch() {

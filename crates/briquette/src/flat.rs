@@ -17,7 +17,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use self::transfer::{Pieces, as_f32};
-pub(crate) use self::values::{like, read_bytes, read_gradients, read_values, write_bytes, write_values};
+pub(crate) use self::values::{
+    flat_gradients, flat_parameters, like, read_bytes, read_gradients, read_values, write_bytes, write_values,
+};
 use crate::backend::{describe, in_host_memory};
 use crate::error::Error;
 
@@ -210,6 +212,41 @@ impl Gradients {
         Ok(())
     }
 
+    /// Where this rank's gradients are, and their memory, as [`collect`](Self::collect) finds them, without reading them.
+    pub(crate) fn keep_places<M: Module>(
+        &mut self,
+        module: &M,
+        grads: GradientsParams,
+        layout: &Layout,
+    ) -> Result<(), Error> {
+        self.present.clear();
+        self.targets.clear();
+        self.blocks.clear();
+        let mut walk = Collect { grads, out: self, pieces: Pieces::default(), weight_decay: 0.0 };
+        module.visit(&mut walk);
+        let pieces = walk.pieces;
+        let Gradients { present, targets, blocks, .. } = self;
+        let is_near = targets.first().is_some_and(|target| in_host_memory(&target.device));
+        let mut rest = layout.slots().iter().zip(targets).zip(&*present);
+        if !is_near {
+            return Ok(());
+        }
+        pieces.read(|block| {
+            let found = rest.find(|((slot, _), present)| **present && slot.len() > 0);
+            if let Some(((_, target), _)) = found {
+                target.place = Some((blocks.len(), 0));
+            }
+            blocks.push(block);
+            Ok(())
+        })
+    }
+
+    /// What no rank had is absent.
+    pub(crate) fn clear_absent(&mut self, layout: &Layout) {
+        let absent = layout.slots().iter().zip(&self.present).filter(|(_, present)| !**present);
+        absent.for_each(|(slot, _)| self.flat[slot.range()].fill(0.0));
+    }
+
     /// Hands the vector back as Burn's gradients, in the memory they were read to. Slots that no rank had a gradient for
     /// stay absent, unless a residual spoke for them.
     pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
@@ -314,7 +351,7 @@ fn finite(x: &[f32]) -> bool {
 }
 
 /// Copies, and whether all values are finite: a part is near when it is looked at.
-fn copy_finite(from: &[f32], to: &mut [f32]) -> bool {
+pub(crate) fn copy_finite(from: &[f32], to: &mut [f32]) -> bool {
     const PART: usize = 4096;
     from.chunks(PART).zip(to.chunks_mut(PART)).fold(true, |all, (from, to)| {
         to.copy_from_slice(from);

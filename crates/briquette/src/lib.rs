@@ -64,6 +64,7 @@ mod clock;
 mod compressed;
 #[cfg(feature = "train")]
 pub mod data_parallel;
+mod during_backward;
 mod error;
 mod flat;
 mod handshake;

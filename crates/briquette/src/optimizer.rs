@@ -147,6 +147,15 @@ impl DistributedOptimizer {
         }
     }
 
+    /// The model to run this step's forward pass on, where gradients are exchanged while the backward pass computes them; see
+    /// [`Synchronizer::forward_model`].
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`]; those of the transport.
+    pub fn forward_model<M: Module>(&mut self, model: &M) -> Result<M, Error> {
+        self.sync.forward_model(model)
+    }
+
     /// The first half of [`step`](Self::step), for people who step themselves (to look at the average, or to clip it):
     ///
     /// ```no_run

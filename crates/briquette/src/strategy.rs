@@ -63,6 +63,12 @@ pub trait BuildStrategy: Send {
         0
     }
 
+    /// Whether gradients are exchanged while the backward pass computes them, see [`forward_model`](crate::Synchronizer::forward_model). One
+    /// [channel](Self::channels) is then needed.
+    fn during_backward(&self) -> bool {
+        false
+    }
+
     /// Whether an average may have values where no rank has a gradient, as it has where what was not sent before is remembered.
     /// If not, such slots become 0.
     fn remembers(&self) -> bool {
@@ -103,6 +109,9 @@ impl BuildStrategy for Config {
     }
     fn channels(&self) -> usize {
         Config::channels(self)
+    }
+    fn during_backward(&self) -> bool {
+        self.exchange.during_backward
     }
     fn remembers(&self) -> bool {
         Config::remembers(self)

@@ -2,16 +2,16 @@
 
 mod agreement;
 mod average;
+mod hidden;
 mod join;
 mod mixed;
 mod recorded;
 mod timing;
 mod trace;
 
-use briquette_core::comm::{Session, all_reduce_traffic};
+use briquette_core::comm::Session;
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::Report;
-use briquette_core::sync::{Agreement, Agrees, Context, Momenta, Plan, StopFlags, SyncStrategy};
+use briquette_core::sync::{Agreement, Context, Momenta, Plan, StopFlags, SyncStrategy};
 use briquette_core::{Key, Layout};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -24,6 +24,7 @@ use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
 
 pub(crate) use self::average::Own;
+use self::hidden::Hidden;
 pub use self::mixed::REBROADCAST_STEPS;
 use self::recorded::WeightedMean;
 use self::timing::Start;
@@ -32,6 +33,8 @@ use self::trace::SentAs;
 /// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
 /// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
+    /// Before the session, which waits for its channels when it is dropped.
+    hidden: Hidden,
     pub(crate) comm: Session,
     pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
@@ -48,6 +51,8 @@ pub struct Synchronizer {
     loss: WeightedMean,
     validation_loss: Option<f64>,
     learning_rate: Option<f64>,
+    /// The step that the rate was recorded for last.
+    rate_step: Option<u64>,
     stop_request: StopFlags,
     agreed_stop: StopFlags,
     /// What this step has agreed on, between its exchange of gradients and that of parameters.
@@ -92,6 +97,7 @@ impl Synchronizer {
         let comm = comm.into();
         let last_end = comm.now();
         Synchronizer {
+            hidden: Hidden::default(),
             comm,
             config: Box::new(config),
             joined: None,
@@ -106,6 +112,7 @@ impl Synchronizer {
             loss: WeightedMean::default(),
             validation_loss: None,
             learning_rate: None,
+            rate_step: None,
             stop_request: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
             agreement: None,
@@ -214,7 +221,10 @@ impl Synchronizer {
             let settled = flat::settle(module);
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            let result = settled.and_then(|()| self.exchange_gradients(module, grads, &mut gradients));
+            let result = settled.and_then(|()| match self.hides(plan) {
+                true => self.finish_hidden(module, grads, &mut gradients),
+                false => self.exchange_gradients(module, grads, &mut gradients),
+            });
             self.gradients = gradients;
             self.end(result)?
         } else {
@@ -289,26 +299,7 @@ impl Synchronizer {
             strategy.commit();
             strategy.after_commit(&cx, &mut self.comm);
         }
-        let mut exchange = Report::default();
-        strategy.report(&mut exchange);
-        // What one rank knows by itself must not enter the next header as agreed.
-        self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
-        self.agreed_stop = stop;
-        let first_half = std::mem::take(&mut self.report);
-        let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
-        self.report = StepReport {
-            step: self.step,
-            loss: agreed_step.loss,
-            samples: agreed_step.samples,
-            compute_seconds: agreed_step.compute_seconds,
-            own_compute_seconds: self.start.compute_seconds,
-            dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
-            exchange_seconds: self.start.header_seconds
-                + exchange.seconds.map_or(0.0, |s| (s.exchange - s.hidden).max(0.0)),
-            wait_seconds: self.start.header_seconds,
-            exchange,
-            ..first_half
-        };
+        self.report_exchange(agreed_step, stop, None);
         Ok(())
     }
 

@@ -95,21 +95,23 @@ impl<T: Task> Rank<'_, T> {
         let indices = plan.indices((step % run.steps_per_epoch) as usize, self.rank);
         let model = self.model.take().context("the model was lost with an earlier error")?;
         let mut grads = GradientsParams::new();
+        let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
+        self.optim.record_samples(indices.len());
+        self.optim.record_learning_rate(lr);
         if !indices.is_empty() {
             let place = Place { rank: self.rank, epoch, step };
-            let loss = run.task.loss(&model, indices, place, &self.device);
+            let forward = self.optim.forward_model(&model)?;
+            let loss = run.task.loss(&forward, indices, place, &self.device);
             // Where a device fails, it says so here: what it was asked to compute is waited for.
             let failed = |error| anyhow!("rank {} at step {step}: {}", self.rank, Error::device(error));
             let value: f32 = loss.clone().try_into_scalar().map_err(failed)?;
             self.optim.record_loss(f64::from(value));
             grads = GradientsParams::from_grads(loss.backward(), &model);
         }
-        self.optim.record_samples(indices.len());
         if run.settings.record_gradient.is_some_and(|record| record.step() == step) && self.rank == 0 {
             let values = self.optim.synchronizer().flat_gradient(&model, &grads)?;
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
-        let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
         match self.optim.step(lr, model, grads) {
             Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {

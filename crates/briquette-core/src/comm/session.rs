@@ -333,6 +333,12 @@ impl Session {
         (out, inner)
     }
 
+    /// In a job that began with a step: this rank has computed so much of the step, of 1. A clock that does not measure computing is at
+    /// least at that second then.
+    pub fn computed(&mut self, share: f64) {
+        self.call.time.computed(share);
+    }
+
     /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
     /// Where ranks compute in turns, this thread's turn ends.
     pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {

@@ -83,6 +83,8 @@ pub(super) struct Simulation {
     pace: Pace,
     /// Simulated seconds, as of `since` while this rank computes.
     clock: f64,
+    /// When the channel's job began.
+    began: f64,
     /// When this rank's turn to compute began, on the real clock; `None` when it has none.
     since: Option<f64>,
     /// When the links to and from this rank are free, in simulated seconds.
@@ -127,7 +129,19 @@ impl Simulated {
 impl Simulation {
     fn new(watch: Watch, network: Network, pace: Pace) -> Self {
         let (clock, since, outgoing, incoming, unfinished) = (0.0, None, 0.0, 0.0, Arc::default());
-        Simulation { watch, network, pace, clock, since, outgoing, incoming, shares: 1, unfinished, settings: 0 }
+        Simulation {
+            watch,
+            network,
+            pace,
+            clock,
+            began: 0.0,
+            since,
+            outgoing,
+            incoming,
+            shares: 1,
+            unfinished,
+            settings: 0,
+        }
     }
 
     /// What the rank sends, receives and waits for.
@@ -175,6 +189,12 @@ impl Simulation {
         }
     }
 
+    pub(super) fn computed(&mut self, share: f64) {
+        if let Pace::Fixed(seconds) = self.pace {
+            self.clock = self.clock.max(self.began + share * seconds);
+        }
+    }
+
     /// Computing beside that of a step, where it is not measured.
     pub(super) fn spend(&mut self, seconds: f64) {
         if let Pace::Fixed(_) = self.pace {
@@ -201,6 +221,7 @@ impl Simulation {
             self.set_clock(start.now);
             self.settings = start.settings;
         }
+        self.began = start.now;
         self.shares = start.shares;
         self.network = start.network.unwrap_or(self.network);
     }

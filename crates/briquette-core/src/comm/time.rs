@@ -56,6 +56,11 @@ impl Time {
         }
     }
 
+    /// A step of which the channel's job began at the start is computed so far.
+    pub(super) fn computed(&mut self, share: f64) {
+        self.network_mut().into_iter().for_each(|network| network.computed(share));
+    }
+
     /// Computing that this clock does not measure took so long.
     pub(super) fn spend(&mut self, seconds: f64) {
         match self {

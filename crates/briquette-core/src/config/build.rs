@@ -8,6 +8,9 @@ use crate::error::ConfigError;
 use crate::reduce::{Dense, Reducer};
 use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered, Probing};
 
+/// Values of a bucket that is exchanged during the backward pass, at least.
+const FEWEST_VALUES: usize = 16_384;
+
 impl Exchange {
     /// The reducer alone, without a strategy.
     ///
@@ -20,6 +23,10 @@ impl Exchange {
                  one bucket: set them, or leave overlap off"
                     .into(),
             ));
+        }
+        if self.overlap && self.during_backward {
+            let why = "overlap and during_backward both exchange in the background: use one of them";
+            return Err(ConfigError::Conflict(why.into()));
         }
         let (main, others) = self.groups(layout)?;
         let controller = self.controller.get().build(&self.feedback, world)?;
@@ -66,8 +73,15 @@ impl Exchange {
     ) -> Result<Bucketed<R>, ConfigError> {
         match self.bucket_values {
             Some(0) => Err(ConfigError::range("bucket_values", "at least 1", 0)),
+            values if self.during_backward => {
+                Ok(Bucketed::last_first(layout, values.unwrap_or((layout.len() / 4).max(FEWEST_VALUES)), make))
+            }
             values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make).overlapped(self.overlap)),
         }
+    }
+
+    fn is_cut(&self) -> bool {
+        self.bucket_values.is_some() || self.during_backward
     }
 
     /// How many buckets `layout` is cut into.
@@ -77,9 +91,9 @@ impl Exchange {
 
     /// Without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        match (self.reducer.get().takes_all_slots(), self.bucket_values) {
+        match (self.reducer.get().takes_all_slots(), self.is_cut()) {
             // Not as the only bucket, whose key and name in a saved state are others.
-            (true, None) => self.reducer.get().build(self, layout),
+            (true, false) => self.reducer.get().build(self, layout),
             _ => Ok(Box::new(self.buckets(&self.reducer, layout)?)),
         }
     }
@@ -101,9 +115,9 @@ impl Exchange {
         let mut reducer = self.fixed(layout)?;
         if reducer.knob().is_some() {
             let adaptive = Adaptive::new(reducer, controller)?.probing(self.probing);
-            return match self.bucket_values {
-                None => Ok(Box::new(adaptive)),
-                Some(_) => Ok(Box::new(adaptive.dense_in(self.bucketed(layout, |_| Dense)?))),
+            return match self.is_cut() {
+                false => Ok(Box::new(adaptive)),
+                true => Ok(Box::new(adaptive.dense_in(self.bucketed(layout, |_| Dense)?))),
             };
         }
         let why = match self.reducer.get().compressor() {
@@ -144,8 +158,8 @@ impl Exchange {
             let why = "combines every step, and under a controller dense steps are averaged: use controller none";
             return conflict(why.into());
         }
-        if aggregator.rates() && self.bucket_values.is_some() {
-            return conflict("rates whole contributions: leave out bucket values".into());
+        if aggregator.rates() && self.is_cut() {
+            return conflict("rates whole contributions: leave out bucket values and during_backward".into());
         }
         if self.feedback.get().asks().sends_differences() {
             let why = "is not linear, and the memories of diana and ef21 need a mean: use feedback none or error";

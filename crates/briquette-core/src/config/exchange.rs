@@ -25,6 +25,10 @@ pub struct Exchange {
     /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
     /// the same setting on every rank.
     pub overlap: bool,
+    /// Exchange each bucket as soon as the backward pass has computed it. `bucket_values` is then a quarter of the values, at least
+    /// 16 384, where it is absent. Needs strategy `every-step`, and the same setting on every rank.
+    #[serde(skip_serializing_if = "is_default")]
+    pub during_backward: bool,
     /// Slots that are exchanged another way: the first rule that matches decides.
     pub rules: Vec<Rule>,
     /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of
@@ -50,6 +54,7 @@ impl Exchange {
             probing,
             bucket_values,
             overlap,
+            during_backward,
             rules,
             dense_below,
             threads,
@@ -62,6 +67,7 @@ impl Exchange {
             ("probing", !is_default(probing)),
             ("bucket_values", bucket_values.is_some()),
             ("overlap", *overlap),
+            ("during_backward", *during_backward),
             ("rules", !rules.is_empty()),
             ("dense_below", dense_below.is_some()),
             ("threads", threads.is_some()),

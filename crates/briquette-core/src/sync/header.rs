@@ -49,6 +49,8 @@ pub struct Header {
     pub bad_slot: Option<u32>,
     /// Its requests to stop.
     pub stop: StopFlags,
+    /// It gave up what it had begun to exchange.
+    pub gave_up: bool,
     /// Samples behind its gradient; 0 is allowed.
     pub samples: u64,
     /// The mean loss over those samples.
@@ -94,8 +96,9 @@ pub struct Agreement {
 }
 
 const BYTES: usize = 105;
-/// Beside the requests in the last byte: there was an exchange before.
+/// Beside the requests in the last byte: there was an exchange before; this one is given up.
 const PREVIOUS: u8 = 0x80;
+const GAVE_UP: u8 = 0x40;
 
 /// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
 pub const MOST_SAMPLES: u64 = 1 << 40;
@@ -161,7 +164,8 @@ impl Header {
         for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
             out.copy_from_slice(&word.to_le_bytes());
         }
-        bytes[BYTES - 1] = self.stop.0 | if self.previous.is_some() { PREVIOUS } else { 0 };
+        let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
+        bytes[BYTES - 1] = self.stop.0 | flag(PREVIOUS, self.previous.is_some()) | flag(GAVE_UP, self.gave_up);
         bytes
     }
 
@@ -189,7 +193,8 @@ impl Header {
         Some(Header {
             step: word(0),
             bad_slot: u32::try_from(word(1)).ok(),
-            stop: StopFlags(last & !PREVIOUS),
+            stop: StopFlags(last & !(PREVIOUS | GAVE_UP)),
+            gave_up: last & GAVE_UP != 0,
             samples: word(2),
             loss: Some(float(3)).filter(|l| !l.is_nan()),
             validation_loss: Some(float(12)).filter(|l| !l.is_nan()),
@@ -248,6 +253,9 @@ pub fn agree(
 fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError> {
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.step != mine.step) {
         return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
+    }
+    if let Some(rank) = all.iter().position(|header| header.gave_up) {
+        return Err(SyncError::GaveUp { step: mine.step, rank });
     }
     for (rank, header) in all.iter().enumerate() {
         header.check_numbers(rank, mine.step)?;

@@ -10,6 +10,7 @@
 //! What [`after_step`](SyncStrategy::after_step) leaves in the parameters is what the next forward pass computes with. A strategy
 //! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
+mod away;
 pub mod delayed;
 pub mod every_step;
 pub mod graph;
@@ -22,6 +23,7 @@ pub mod slow_mo;
 #[cfg(test)]
 mod testkit;
 
+pub use away::Away;
 pub use delayed::{Delayed, DelayedConfig};
 pub use every_step::{EveryStep, EveryStepConfig};
 pub use graph::Graph;

@@ -57,22 +57,50 @@ pub struct Bucketed<R> {
 
 impl<R: Reducer> Bucketed<R> {
     /// Cuts `layout` and makes a reducer for each bucket.
-    pub fn new(layout: &Layout, min_values: usize, mut make: impl FnMut(usize) -> R) -> Self {
+    pub fn new(layout: &Layout, min_values: usize, make: impl FnMut(usize) -> R) -> Self {
+        let mut ends = Vec::new();
+        let (mut start, slots) = (0, layout.slots());
+        for (index, slot) in slots.iter().enumerate() {
+            if slot.range().end - start >= min_values || index + 1 == slots.len() {
+                ends.push(index + 1);
+                start = slot.range().end;
+            }
+        }
+        Bucketed::cut(layout, &ends, make)
+    }
+
+    /// The same from the end, for vectors whose last slots come first: the last bucket has an eighth of `min_values` at least, so that
+    /// something can be sent early.
+    pub fn last_first(layout: &Layout, min_values: usize, make: impl FnMut(usize) -> R) -> Self {
+        let slots = layout.slots();
+        let (mut ends, mut end, mut fewest) = (vec![slots.len()], layout.len(), min_values.div_ceil(8));
+        for (index, slot) in slots.iter().enumerate().skip(1).rev() {
+            if end - slot.range().start >= fewest {
+                ends.push(index);
+                (end, fewest) = (slot.range().start, min_values);
+            }
+        }
+        ends.reverse();
+        Bucketed::cut(layout, &ends, make)
+    }
+
+    /// Buckets of the slots up to these.
+    fn cut(layout: &Layout, ends: &[usize], mut make: impl FnMut(usize) -> R) -> Self {
         let mut buckets: Vec<Bucket<R>> = Vec::new();
-        let mut slots = layout.slots();
-        while !slots.is_empty() {
-            let start = slots[0].range().start;
-            let count = 1 + slots.partition_point(|s| s.range().end - start < min_values);
-            let (inside, rest) = slots.split_at(count.min(slots.len()));
-            let end = inside[inside.len() - 1].range().end;
+        let mut first = 0;
+        for &end in ends {
+            let inside = &layout.slots()[first..end];
+            let Some(range) = inside.first().zip(inside.last()).map(|(a, b)| a.range().start..b.range().end) else {
+                continue;
+            };
             buckets.push(Bucket {
                 index: buckets.len(),
-                range: start..end,
-                slots: inside.iter().map(|s| s.rebased(start)).collect(),
+                slots: inside.iter().map(|s| s.rebased(range.start)).collect(),
+                range,
                 reducer: make(buckets.len()),
                 moved: Default::default(),
             });
-            slots = rest;
+            first = end;
         }
         let per_slot = buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some_and(|knob| knob.per_slot()));
         let slots = layout.slots().len();

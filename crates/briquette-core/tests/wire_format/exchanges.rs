@@ -92,6 +92,7 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         ..LastExchange::default()
     };
     Header {
+        gave_up: false,
         step: if given(2) { numbers.word() } else { step },
         bad_slot: given(3).then(|| u32::from(numbers.byte())),
         stop,

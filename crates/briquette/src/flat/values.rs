@@ -1,7 +1,9 @@
 //! Values of a module's tensors on the host, and back.
 
+use std::collections::HashSet;
+
 use briquette_core::Slot;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
 
@@ -17,6 +19,45 @@ pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>)
 /// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
 pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
     Read { part: Part::Trainable, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
+}
+
+/// Each slot's gradient as a vector, where there is one.
+pub(crate) fn flat_gradients<M: Module>(module: &M, grads: &GradientsParams) -> Vec<Option<Tensor<1>>> {
+    struct Walk<'a>(&'a GradientsParams, HashSet<ParamId>, Vec<Option<Tensor<1>>>);
+    impl ModuleVisitor for Walk<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.val().is_require_grad() {
+                // A parameter that several places share has its gradient at the first.
+                let is_first = self.1.insert(param.id);
+                let gradient = self.0.get::<D>(param.id).filter(|_| is_first);
+                self.2.push(gradient.map(flat));
+            }
+        }
+    }
+    let mut walk = Walk(grads, HashSet::new(), Vec::new());
+    module.visit(&mut walk);
+    walk.2
+}
+
+/// Each slot's parameter as a vector.
+pub(crate) fn flat_parameters<M: Module>(module: &M) -> Vec<Tensor<1>> {
+    struct Walk(Vec<Tensor<1>>);
+    impl ModuleVisitor for Walk {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            if value.is_require_grad() {
+                self.0.push(flat(value.inner()));
+            }
+        }
+    }
+    let mut walk = Walk(Vec::new());
+    module.visit(&mut walk);
+    walk.0
+}
+
+fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    let len = tensor.shape().num_elements();
+    tensor.reshape([len])
 }
 
 /// Values of parameters, or their gradients in the place of them.

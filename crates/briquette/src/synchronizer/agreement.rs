@@ -4,6 +4,7 @@ use briquette_core::error::SyncError;
 use briquette_core::sync::{Agreement, Agrees, Header, Plan, agree};
 
 use super::Synchronizer;
+use super::recorded::WeightedMean;
 use crate::error::Error;
 
 impl Synchronizer {
@@ -14,24 +15,31 @@ impl Synchronizer {
         present: &mut [bool],
         plan: Plan,
     ) -> Result<Agreement, Error> {
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        let (layout, loss) = (&joined.inventory.layout, std::mem::take(&mut self.loss));
-        let header = Header {
-            step: self.step,
-            bad_slot,
-            stop: self.stop_request,
-            samples: loss.samples.unwrap_or(1),
-            loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
-            validation_loss: if plan.agrees == Agrees::World { self.validation_loss.take() } else { None },
-            learning_rate: self.learning_rate.filter(|_| plan.same_rate),
-            compute_seconds: self.start.compute_seconds,
-            previous: self.previous,
-        };
+        let loss = std::mem::take(&mut self.loss);
+        let validation_loss = if plan.agrees == Agrees::World { self.validation_loss.take() } else { None };
+        let learning_rate = self.learning_rate.filter(|_| plan.same_rate);
+        let header = Header { bad_slot, learning_rate, ..self.header(&loss, validation_loss) };
+        let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
         let agreement = match plan.agrees {
             Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
             Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
         };
         self.agreed(agreement, plan.agrees == Agrees::World)
+    }
+
+    /// The step header with what was recorded.
+    pub(super) fn header(&self, loss: &WeightedMean, validation_loss: Option<f64>) -> Header {
+        Header {
+            step: self.step,
+            stop: self.stop_request,
+            samples: loss.samples.unwrap_or(1),
+            loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
+            validation_loss,
+            learning_rate: self.learning_rate,
+            compute_seconds: self.start.compute_seconds,
+            previous: self.previous,
+            ..Header::default()
+        }
     }
 
     /// What this step has agreed on before, if the optimizer's step has left finite values.

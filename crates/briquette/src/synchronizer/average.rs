@@ -55,6 +55,7 @@ impl Synchronizer {
 
     /// Brings home what the strategy exchanges in the background, so that it can be saved.
     fn settle(&mut self) -> Result<(), Error> {
+        self.give_up()?;
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let settled = joined.strategy.settle(&mut self.comm);
         // The others are about to wait for this rank.

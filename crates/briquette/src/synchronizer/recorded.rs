@@ -40,7 +40,7 @@ impl Synchronizer {
     /// needed by [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
     /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) records its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
-        self.learning_rate = Some(learning_rate);
+        (self.learning_rate, self.rate_step) = (Some(learning_rate), Some(self.step));
     }
 
     /// Where the step has no header: refuses what it would refuse, and stops them.

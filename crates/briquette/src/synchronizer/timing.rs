@@ -2,8 +2,9 @@
 
 use briquette_core::Traffic;
 use briquette_core::comm::{Scope, all_reduce_traffic};
-use briquette_core::reduce::LastExchange;
-use briquette_core::report::ExchangeSeconds;
+use briquette_core::reduce::{AgreedStep, LastExchange};
+use briquette_core::report::{ExchangeSeconds, Report};
+use briquette_core::sync::{Agrees, StopFlags};
 
 use super::Synchronizer;
 use super::recorded::WeightedMean;
@@ -64,6 +65,36 @@ impl Synchronizer {
         self.start = Start { now, optimizer_seconds, is_second_half: true, ..self.start };
     }
 
+    /// What the strategy has committed, or is about to; `waited` are the seconds for which this rank waited for an exchange in the
+    /// background.
+    pub(super) fn report_exchange(&mut self, agreed_step: AgreedStep, stop: StopFlags, waited: Option<f64>) {
+        let Some(joined) = &self.joined else { return };
+        let (plan, layout) = (joined.strategy.plan(self.step), &joined.inventory.layout);
+        let mut exchange = Report::default();
+        joined.strategy.report(&mut exchange);
+        if let (Some(waited), Some(seconds)) = (waited, &mut exchange.seconds) {
+            seconds.hidden = (seconds.compress + seconds.exchange + self.start.header_seconds - waited).max(0.0);
+        }
+        // What one rank knows by itself must not enter the next header as agreed.
+        self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
+        self.agreed_stop = stop;
+        let first_half = std::mem::take(&mut self.report);
+        let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
+        self.report = StepReport {
+            step: self.step,
+            loss: agreed_step.loss,
+            samples: agreed_step.samples,
+            compute_seconds: agreed_step.compute_seconds,
+            own_compute_seconds: self.start.compute_seconds,
+            dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
+            exchange_seconds: self.start.header_seconds
+                + exchange.seconds.map_or(0.0, |s| (s.exchange - s.hidden).max(0.0)),
+            wait_seconds: self.start.header_seconds,
+            exchange,
+            ..first_half
+        };
+    }
+
     /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
     pub(super) fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         let now = self.comm.now();
@@ -72,8 +103,11 @@ impl Synchronizer {
             Ok(_) => {
                 let traffic = self.comm.traffic() - self.start.traffic;
                 // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
-                let ExchangeSeconds { compress, exchange, .. } = self.report.exchange.seconds.unwrap_or_default();
-                let (compress_seconds, exchange_seconds) = (compress, exchange);
+                // Of an exchange in the background, what the step waited for.
+                let ExchangeSeconds { compress, exchange, hidden, .. } =
+                    self.report.exchange.seconds.unwrap_or_default();
+                let exchange_seconds = (exchange - hidden).max(0.0);
+                let compress_seconds = (compress - (hidden - exchange).max(0.0)).max(0.0);
                 let (waiting, measured) =
                     (self.report.exchange.waiting.unwrap_or_default(), self.report.exchange.measured);
                 let last = LastExchange {

@@ -9,6 +9,7 @@ mod checkpoint_errors;
 mod common;
 mod compressed;
 mod failures;
+mod hidden;
 mod joining;
 mod mixed;
 mod periodic;

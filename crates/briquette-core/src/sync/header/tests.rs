@@ -91,6 +91,7 @@ fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
 #[test]
 fn headers_survive_the_wire() {
     let header = Header {
+        gave_up: true,
         step: 9,
         bad_slot: Some(4),
         stop: StopFlags::EARLY,

@@ -1,0 +1,176 @@
+//! A step whose gradients are exchanged while they are computed.
+
+use std::sync::mpsc::Sender;
+#[cfg(feature = "overlap-backward")]
+use std::sync::{Arc, Mutex};
+
+use briquette_core::Key;
+use briquette_core::sync::{Away, Context, Header, Plan};
+use burn::module::Module;
+use burn::optim::GradientsParams;
+
+use super::Synchronizer;
+use super::recorded::WeightedMean;
+use crate::during_backward::{self, Armed, Done, End, Exchanged, Job, Message, Source};
+use crate::error::Error;
+use crate::flat::{self, Gradients};
+
+/// What is kept from step to step for exchanges during the backward pass.
+#[derive(Default)]
+pub(super) struct Hidden {
+    /// The one that was begun.
+    armed: Option<Armed>,
+    /// Slots in the order in which their gradients come on rank 0; empty until it is known.
+    order: Vec<usize>,
+    /// Storage.
+    spare: [Vec<f32>; 2],
+    #[cfg(feature = "overlap-backward")]
+    clock: Arc<Mutex<during_backward::Clock>>,
+}
+
+impl Synchronizer {
+    /// The module to run this step's forward pass on, where gradients are to be exchanged
+    /// [during the backward pass](briquette_core::config::Exchange::during_backward): its parameters report their gradients as soon as
+    /// they are complete. It shares everything with `module`, is good for one forward and one backward pass, and
+    /// `GradientsParams::from_grads(loss.backward(), &module)` works as ever. Elsewhere a clone. Drop it before the optimizer's step, which
+    /// then works in place.
+    ///
+    /// Record samples before it, and the learning rate where the memory is
+    /// [inside it](briquette_core::config::Feedback::ErrorInside). Every rank's call begins a step: what was begun before and not
+    /// stepped with is given up, which the other ranks learn of.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`]; those of the transport.
+    pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
+        self.give_up()?;
+        let plan = self.plan()?;
+        if !self.hides(plan) {
+            return Ok(module.clone());
+        }
+        #[cfg(feature = "overlap-backward")]
+        if crate::backend::is_tapped(module) {
+            let messages = self.arm(module)?;
+            let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient)));
+            return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.hidden.clock));
+        }
+        self.say_that_nothing_hides();
+        Ok(module.clone())
+    }
+
+    /// Once, by rank 0.
+    fn say_that_nothing_hides(&mut self) {
+        if self.step == 0 && self.rank() == 0 {
+            tracing::warn!(
+                "gradients are exchanged after the backward pass: this build or backend does not show them earlier (feature \
+                 overlap-backward)"
+            );
+        }
+    }
+
+    /// Whether this step's gradients are exchanged on the channel.
+    pub(super) fn hides(&self, plan: Plan) -> bool {
+        self.config.during_backward() && plan.gradients && !plan.parameters && self.world() > 1
+    }
+
+    fn arm<M: Module>(&mut self, module: &M) -> Result<Sender<Message>, Error> {
+        let (messages, inbox) = during_backward::channel();
+        let decay = match self.weight_decay {
+            0.0 => (0.0, Vec::new()),
+            weight_decay => (weight_decay, flat::flat_parameters(module)),
+        };
+        let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
+        let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step));
+        let header = Header { learning_rate: None, ..self.header(&samples, None) };
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        let slots = joined.inventory.layout.slots();
+        let [flat, average] = std::mem::take(&mut self.hidden.spare);
+        let away = Box::new(Away(joined.strategy.plan(self.step)));
+        let job = Job {
+            strategy: std::mem::replace(&mut joined.strategy, away),
+            source: Source::new(inbox, slots, self.hidden.order.clone(), decay, flat),
+            header,
+            learning_rate,
+            before: self.agreed_step,
+            key: Key::new(self.seed),
+            slots: slots.to_vec(),
+            weighs_samples: self.config.weighs_samples(),
+            learns_order: self.hidden.order.is_empty(),
+            average,
+        };
+        self.hidden.armed = Some(job.start(messages.clone(), &mut self.comm));
+        Ok(messages)
+    }
+
+    /// Brings home what is on the channel; where this rank's gradients have begun to come, every rank refuses the step.
+    pub(super) fn give_up(&mut self) -> Result<(), Error> {
+        let Some(mut armed) = self.hidden.armed.take() else { return Ok(()) };
+        drop(armed.messages.send(Message::GivenUp));
+        match self.bring_home(&mut armed) {
+            Ok(Some(Err(Error::Sync(error)))) if error.is_everyones() => Ok(()),
+            Ok(Some(Err(error))) | Err(error) => {
+                self.comm.abort(&error.to_string());
+                Err(error)
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn bring_home(&mut self, armed: &mut Armed) -> Result<Option<Result<Exchanged, Error>>, Error> {
+        let Some(pending) = armed.pending.take() else { return Ok(None) };
+        let (Done { strategy, source, average, exchanged }, ended) = pending.finish(&mut self.comm);
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        joined.strategy = strategy;
+        if !matches!(exchanged, Some(Ok(_))) {
+            joined.strategy.discard();
+        }
+        self.gradients.present.clone_from(&source.present);
+        self.hidden.spare = [source.into_storage(), average];
+        ended?;
+        Ok(exchanged)
+    }
+
+    /// The end of the backward pass: waits for what is left of the exchange.
+    pub(super) fn finish_hidden<M: Module>(
+        &mut self,
+        module: &M,
+        grads: GradientsParams,
+        gradients: &mut Gradients,
+    ) -> Result<GradientsParams, Error> {
+        if self.hidden.armed.is_none() {
+            self.arm(module)?;
+        }
+        let Some(mut armed) = self.hidden.armed.take() else {
+            return Err(self.order("sync_gradients", "forward_model"));
+        };
+        let loss = std::mem::take(&mut self.loss);
+        let validation_loss = self.validation_loss.take();
+        let header = self.header(&loss, validation_loss);
+        let end = End { gradients: flat::flat_gradients(module, &grads), header };
+        drop(armed.messages.send(Message::End(end)));
+        let begin = self.comm.now();
+        let exchanged = self.bring_home(&mut armed)?;
+        let waited = self.comm.now() - begin;
+        let Some(exchanged) = exchanged else { return Err(self.order("sync_gradients", "forward_model")) };
+        let Exchanged { early, late, order, header_seconds } = exchanged?;
+        self.hidden.order = order.unwrap_or(std::mem::take(&mut self.hidden.order));
+        let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
+        gradients.keep_places(module, grads, layout)?;
+        gradients.present.clone_from(&self.gradients.present);
+        std::mem::swap(&mut gradients.flat, &mut self.hidden.spare[1]);
+        if !self.config.remembers() {
+            gradients.clear_absent(layout);
+        }
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        joined.strategy.commit();
+        let slots = joined.inventory.layout.slots();
+        let cx = Context { key: Key::new(self.seed), slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
+        joined.strategy.after_commit(&cx, &mut self.comm);
+        self.start.header_seconds = header_seconds.min(waited);
+        self.report_exchange(late.agreed_step, late.stop, Some(waited));
+        let begin = self.comm.now();
+        let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
+        let restored = gradients.restore(module, layout);
+        self.report.write_seconds = self.comm.now() - begin;
+        restored
+    }
+}

@@ -1,0 +1,230 @@
+//! Exchanges during the backward pass: the bits of exchanges after it.
+
+use briquette::core::config::Config;
+use briquette::core::error::SyncError;
+use briquette::{DistributedOptimizer, Error};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::prelude::*;
+use burn::tensor::activation;
+
+use crate::common::*;
+
+/// Buckets of at least 64 values, the last of at least 8.
+fn during(exchange: &str) -> Config {
+    config(&format!(r#"{{"during_backward": true, "bucket_values": 64, {exchange}}}"#))
+}
+
+const EXCHANGES: [&str; 5] = [
+    r#""reducer": "dense""#,
+    r#""reducer": "gather:topk:4x", "feedback": "error""#,
+    r#""reducer": "gather:topk:4x", "feedback": "inner-momentum:0.9""#,
+    r#""reducer": "power-sgd:2", "feedback": "error""#,
+    r#""reducer": "gather:topk:2x", "feedback": "error", "controller": "schedule:1x,to=8x,steps=4,stages=2""#,
+];
+
+/// A step whose forward pass runs on the module itself, or on the one that is armed.
+fn step<M: Model>(
+    optim: &mut DistributedOptimizer,
+    model: M,
+    (step, rank): (u64, usize),
+    hidden: bool,
+) -> Result<M, Error> {
+    let samples = 4 + rank;
+    optim.record_samples(samples);
+    let forward = if hidden { optim.forward_model(&model)? } else { model.clone() };
+    let loss = forward.loss(data(step, rank), samples);
+    let gradients = grads(&model, &loss);
+    optim.record_loss(number(&loss));
+    Ok(optim.step(0.02, model, gradients)?)
+}
+
+fn run<M: Model>(config: &Config, make: fn() -> M, inner: fn() -> ModuleOptimizer, hidden: bool) -> Vec<Vec<String>> {
+    ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(inner(), comm, config.clone(), 1).with_local_weight_decay(0.01);
+        let mut model = optim.join(make())?;
+        let mut trace = Vec::new();
+        for t in 0..5 {
+            model = step(&mut optim, model, (t, rank), hidden)?;
+            let report = optim.report();
+            trace.push(format!(
+                "{:?} {:?} {} {:?}",
+                report.loss, report.traffic, report.samples, report.exchange.factor
+            ));
+        }
+        trace.push(format!("{:?}", bits(&model)));
+        Ok(trace)
+    })
+}
+
+#[test]
+fn when_gradients_are_exchanged_changes_no_bit() {
+    for exchange in EXCHANGES {
+        let config = during(exchange);
+        let (early, late) =
+            [true, false].map(|hidden| run(&config, || Mlp::wide(5, 40), sgd_with_momentum, hidden)).into();
+        assert_eq!(early[0].last(), early[1].last(), "{exchange}");
+        for (early, late) in early.iter().zip(&late) {
+            // The order in which buckets go is learnt in the first step, and adds a broadcast to it.
+            assert_eq!(early[1..], late[1..], "{exchange}");
+        }
+        let (early, late) = [true, false].map(|hidden| run(&config, || Net::new(5), sgd_with_momentum, hidden)).into();
+        assert_eq!(early[0].last(), late[0].last(), "{exchange}");
+    }
+}
+
+/// Layers that are frozen, shared and not used.
+#[derive(Module, Debug)]
+struct Odd {
+    first: Linear,
+    frozen: Linear,
+    unused: Linear,
+    shared: Linear,
+    again: Linear,
+}
+
+impl Odd {
+    fn new() -> Self {
+        let layer = |inside, outside| LinearConfig::new(inside, outside).init(&device());
+        let shared = layer(8, 8);
+        let odd = Odd { first: layer(IN, 8), frozen: layer(8, 8), unused: layer(3, 3), again: shared.clone(), shared };
+        let odd = seeded(odd, 7);
+        Odd { frozen: odd.frozen.no_grad(), ..odd }
+    }
+}
+
+impl Model for Odd {
+    fn loss(&self, data: u64, samples: usize) -> Tensor<1> {
+        let (x, _) = batch(&[(data, samples)]);
+        let x = activation::tanh(self.frozen.forward(self.first.forward(x)));
+        self.again.forward(activation::tanh(self.shared.forward(x))).square().mean()
+    }
+}
+
+#[test]
+fn frozen_shared_and_unused_layers_stay_what_they_are() {
+    let config = during(EXCHANGES[0]);
+    let (early, late) = [true, false].map(|hidden| run(&config, Odd::new, sgd_with_momentum, hidden)).into();
+    assert_eq!(early[0].last(), late[0].last());
+}
+
+/// Steps; before the third, one in which rank 1 has a NaN in a slot: in the last, which is exchanged first, or in the first.
+fn with_a_bad_step(bad: Option<&'static str>, exchange: &str) -> Vec<Vec<(String, Vec<u32>)>> {
+    let config = during(exchange);
+    ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, config.clone(), 1);
+        let mut model = optim.join(Mlp::wide(5, 40))?;
+        for t in 0..5 {
+            if let Some(bad) = bad.filter(|_| t == 2) {
+                let forward = optim.forward_model(&model)?;
+                let (x, y) = batch(&[(77, 4)]);
+                let loss = forward.error(x, y);
+                // One layer's gradient alone is spoilt: its weight enters the loss once more, times what is no number.
+                let weight =
+                    if bad == "first.weight" { forward.first.weight.val() } else { forward.second.weight.val() };
+                let spoilt = if rank == 1 { loss + weight.sum().mul_scalar(f32::NAN) } else { loss };
+                let error = optim
+                    .step(0.02, model, GradientsParams::from_grads(spoilt.backward(), &forward))
+                    .expect_err("refused");
+                let refused = matches!(&error.source, Error::Sync(SyncError::NonFinite { step: 2, rank: 1, slot }) if slot == bad);
+                assert!(refused, "{error}");
+                model = *error.model;
+            }
+            model = step(&mut optim, model, (t, rank), true)?;
+        }
+        Ok(bits(&model))
+    })
+}
+
+#[test]
+fn a_bad_gradient_in_the_first_or_the_last_bucket_leaves_no_trace() {
+    for exchange in EXCHANGES {
+        let good = with_a_bad_step(None, exchange);
+        for bad in ["first.weight", "second.weight"] {
+            assert_eq!(with_a_bad_step(Some(bad), exchange), good, "{exchange}, {bad}");
+        }
+    }
+}
+
+/// Burn keeps no tape for a second backward pass, and its panic is the step's.
+#[test]
+#[cfg(feature = "overlap-backward")]
+fn a_forward_model_is_good_for_one_backward_pass() {
+    let errors = outcomes(2, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, during(EXCHANGES[0]), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let forward = optim.forward_model(&model)?;
+        drop(grads(&model, &forward.loss(1, 4)));
+        let second = grads(&model, &forward.loss(2, 4));
+        optim.step(0.02, model, second).map(drop).map_err(Error::from)
+    });
+    let texts: Vec<String> = errors.into_iter().map(|error| error.expect_err("refused").to_string()).collect();
+    assert!(texts.iter().any(|text| text.contains("panicked")), "{texts:?}");
+}
+
+/// Every rank begins a step anew; then all go on.
+#[test]
+fn a_step_that_was_begun_and_left_leaves_no_trace() {
+    let run = |leaves: bool| {
+        ranks(3, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, during(EXCHANGES[1]), 1);
+            let mut model = optim.join(Mlp::new(5))?;
+            for t in 0..5 {
+                if leaves && t > 1 {
+                    let forward = optim.forward_model(&model)?;
+                    if t == 3 {
+                        drop(grads(&model, &forward.loss(9, 4)));
+                    }
+                }
+                model = step(&mut optim, model, (t, rank), true)?;
+            }
+            Ok(bits(&model))
+        })
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_rank_without_data_takes_part() {
+    let run = |hidden: bool| {
+        ranks(3, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, during(EXCHANGES[1]), 1);
+            let mut model = optim.join(Mlp::new(5))?;
+            for t in 0..4 {
+                if rank == 2 && t > 1 {
+                    optim.record_samples(0);
+                    model = optim.step(0.02, model, GradientsParams::new())?;
+                } else {
+                    model = step(&mut optim, model, (t, rank), hidden)?;
+                }
+            }
+            Ok(bits(&model))
+        })
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn samples_that_are_recorded_too_late_are_named() {
+    let errors = outcomes(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, during(EXCHANGES[0]), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let forward = optim.forward_model(&model)?;
+        let gradients = grads(&model, &forward.loss(1, 4));
+        optim.record_samples(4 + rank);
+        optim.step(0.02, model, gradients).map(drop).map_err(Error::from)
+    });
+    for error in errors {
+        let text = error.map_err(|error| error.to_string());
+        assert!(
+            !cfg!(feature = "overlap-backward")
+                || text.as_ref().is_err_and(|text| text.contains("before `forward_model`")),
+            "{text:?}"
+        );
+    }
+}
