@@ -281,6 +281,8 @@ mod tests {
         for how in [how, keys, "set = ['bucket-values=100', 'overlap=true', 'threads=1']"] {
             assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
         }
+        let during = Exchange { during_backward: true, ..auto.exchange.clone() };
+        assert_eq!(config("set = ['during_backward=true']"), Config { exchange: during, ..auto.clone() });
         // What a flag or a key alone meant, it means.
         let top_k =
             Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::Error, ..Exchange::default() };

@@ -142,7 +142,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 24] = [
+const KINDS: [(&str, &str); 25] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -159,6 +159,7 @@ const KINDS: [(&str, &str); 24] = [
     (CIFAR, "--compressor qsgd:4 --feedback diana --rules *.bias=dense,*.weight=qsgd:8 --dense-below 20"),
     (CIFAR, "--bucket-values 20000 --compressor topk:10x:f16"),
     (CIFAR, "--bucket-values 20000 --overlap on --compressor qsgd:4"),
+    (CIFAR, "--set bucket-values=20000 --set during-backward=true"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),
     (CIFAR, "--strategy local-sgd:2"),

@@ -34,6 +34,8 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
         "--reducer dense",
         "--compressor topk:0.05 --feedback error --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
         GRAVAC,
+        "--reducer dense --set during_backward=true --set bucket_values=20000",
+        "--compressor topk:0.05 --feedback error --set during_backward=true --set bucket_values=20000",
     ] {
         let runs = Runs::default();
         let flags = format!("{} {flags}", processes(4, 6));

@@ -336,7 +336,9 @@ impl Session {
     /// In a job that began with a step: this rank has computed so much of the step, of 1. A clock that does not measure computing is at
     /// least at that second then.
     pub fn computed(&mut self, share: f64) {
+        let start = self.now();
         self.call.time.computed(share);
+        self.spent.idle += self.now() - start;
     }
 
     /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.

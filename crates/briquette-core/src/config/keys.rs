@@ -11,9 +11,9 @@ use super::{Config, Exchange, StrategyConfig};
 const OWN: [&str; 2] = ["strategy", "every"];
 
 impl Config {
-    /// Keys of how the work is done: they change nothing of what travels, and a configuration of no other keys is
+    /// Keys of how the work is done: they change no value that travels, and a configuration of no other keys is
     /// [`Config::auto`].
-    pub const WORK_KEYS: [&'static str; 3] = ["bucket_values", "overlap", "threads"];
+    pub const WORK_KEYS: [&'static str; 4] = ["bucket_values", "during_backward", "overlap", "threads"];
 }
 
 impl<'de> Deserialize<'de> for Config {

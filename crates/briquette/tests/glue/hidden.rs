@@ -1,5 +1,8 @@
 //! Exchanges during the backward pass: the bits of exchanges after it.
 
+use std::time::Duration;
+
+use briquette::core::comm::{Compute, Simulated, run_ranks};
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
 use briquette::{DistributedOptimizer, Error};
@@ -227,4 +230,30 @@ fn samples_that_are_recorded_too_late_are_named() {
             "{text:?}"
         );
     }
+}
+
+/// Four slots come evenly over the last two thirds of a step's 50 ms, the second layer's first: a third of the exchange hides.
+#[test]
+#[cfg(feature = "overlap-backward")]
+fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
+    let run = |hidden: bool| {
+        let world = Simulated::world(3, "2mbit".parse().unwrap(), Compute::Fixed(Duration::from_millis(50)));
+        let found = run_ranks(world, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, during(EXCHANGES[0]), 1);
+            let mut model = optim.join(Mlp::wide(5, 200))?;
+            optim.synchronizer_mut().set_clock(0.0);
+            for t in 0..4 {
+                model = step(&mut optim, model, (t, rank), hidden)?;
+            }
+            Ok::<_, Error>((optim.report().clock / 4.0, optim.report().hidden_seconds()))
+        });
+        found.into_iter().next().expect("three ranks").unwrap()
+    };
+    let ((early, hidden), (late, nothing)) = (run(true), run(false));
+    assert!(nothing < 1e-9, "{nothing} s hidden without a forward model");
+    assert!(
+        hidden > 0.005 && (early + hidden - late).abs() < 0.005,
+        "{early} s a step, {hidden} of them hidden, {late} without"
+    );
 }
