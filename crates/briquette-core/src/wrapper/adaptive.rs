@@ -12,7 +12,7 @@
 //!
 //! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or
 //! [`MomentumCorrection`](super::MomentumCorrection), so that gains are those of the vector with its residual, as GraVAC
-//! defines them; *outside* [`Bucketed`](super::Bucketed), so that one decision holds for all buckets.
+//! defines them; *outside* [`Bucketed`], so that one decision holds for all buckets.
 //!
 //! **When numbers are agreed** ([`Probing`]). *Late*, the default: what is measured of this step's vector goes with the next step's
 //! header, and the decision of that step uses it. It is one step old and costs no round trip. Where the controller needs something
