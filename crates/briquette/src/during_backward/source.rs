@@ -51,10 +51,9 @@ pub(crate) struct Source {
     pub(crate) problem: Option<Error>,
     pub(crate) header: Option<Header>,
     weight: f32,
+    is_computed: bool,
     /// The local weight decay, and the parameters.
     decay: (f64, Vec<Tensor<1>>),
-    /// By how many value-seconds gradients came before the pass had ended.
-    pub(crate) arrivals: Vec<(f64, usize)>,
 }
 
 impl Source {
@@ -80,8 +79,8 @@ impl Source {
             problem: None,
             header: None,
             weight: 1.0,
+            is_computed: false,
             decay,
-            arrivals: Vec::new(),
         }
     }
 
@@ -89,6 +88,20 @@ impl Source {
     pub(crate) fn begins(&mut self, comm: &mut Session) -> bool {
         self.first = comm.idle(|| self.messages.recv().ok());
         matches!(self.first, Some(Message::Gradient(..) | Message::End(_)))
+    }
+
+    /// The step was computed before the exchange began.
+    #[must_use]
+    pub(crate) fn after_computing(mut self) -> Self {
+        self.is_computed = true;
+        self
+    }
+
+    /// So much of the step is computed, of 1.
+    fn computed(&self, share: f64, comm: &mut Session) {
+        if !self.is_computed {
+            comm.computed(share);
+        }
     }
 
     /// By what gradients are multiplied.
@@ -115,15 +128,14 @@ impl Source {
         match message {
             Some(Message::Gradient(slot, gradient)) => {
                 self.arrived.push(slot);
-                self.arrivals.push((comm.now(), self.slots[slot].len()));
                 // Of a step, a third is forward; each slot has an equal part of the rest.
                 let share = (1.0 + 2.0 * self.arrived.len() as f64 / self.slots.len() as f64) / 3.0;
-                comm.computed(share);
+                self.computed(share, comm);
                 self.put(slot, gradient);
                 true
             }
             Some(Message::End(end)) => {
-                comm.computed(1.0);
+                self.computed(1.0, comm);
                 self.header = Some(end.header);
                 for (slot, gradient) in
                     end.gradients.into_iter().enumerate().filter(|(slot, _)| !self.there[*slot]).collect::<Vec<_>>()

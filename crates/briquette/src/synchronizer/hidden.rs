@@ -49,7 +49,7 @@ impl Synchronizer {
         }
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
-            let messages = self.arm(module)?;
+            let messages = self.arm(module, |source| source)?;
             let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient)));
             return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.hidden.clock));
         }
@@ -72,7 +72,7 @@ impl Synchronizer {
         self.config.during_backward() && plan.gradients && !plan.parameters && self.world() > 1
     }
 
-    fn arm<M: Module>(&mut self, module: &M) -> Result<Sender<Message>, Error> {
+    fn arm<M: Module>(&mut self, module: &M, how: fn(Source) -> Source) -> Result<Sender<Message>, Error> {
         let (messages, inbox) = during_backward::channel();
         let decay = match self.weight_decay {
             0.0 => (0.0, Vec::new()),
@@ -87,7 +87,7 @@ impl Synchronizer {
         let away = Box::new(Away(joined.strategy.plan(self.step)));
         let job = Job {
             strategy: std::mem::replace(&mut joined.strategy, away),
-            source: Source::new(inbox, slots, self.hidden.order.clone(), decay, flat),
+            source: how(Source::new(inbox, slots, self.hidden.order.clone(), decay, flat)),
             header,
             learning_rate,
             before: self.agreed_step,
@@ -137,7 +137,7 @@ impl Synchronizer {
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
         if self.hidden.armed.is_none() {
-            self.arm(module)?;
+            self.arm(module, Source::after_computing)?;
         }
         let Some(mut armed) = self.hidden.armed.take() else {
             return Err(self.order("sync_gradients", "forward_model"));
