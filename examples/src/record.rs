@@ -125,6 +125,9 @@ pub struct SlotRecord {
     pub kept: u64,
     /// Its share of the bytes sent, by values kept.
     pub bytes: u64,
+    /// By how much its gradient came before the end of the backward pass on rank 0, where exchanges begin then and seconds are measured.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
+    pub lead_seconds: Option<f64>,
 }
 
 impl StepRecord {
@@ -171,8 +174,10 @@ impl StepRecord {
     #[must_use]
     pub fn with_slots(mut self, report: &StepReport, layout: &Layout) -> StepRecord {
         let kept: usize = report.exchange.slots.iter().map(|s| s.kept).sum();
-        self.slots = (layout.slots().iter().zip(&report.exchange.slots))
-            .map(|(slot, part)| SlotRecord {
+        let is_measured = self.seconds_are == Some(SecondsAre::Measured);
+        let lead = |slot| report.arrivals.iter().find(|arrival| is_measured && arrival.slot == slot);
+        self.slots = (layout.slots().iter().zip(&report.exchange.slots).enumerate())
+            .map(|(index, (slot, part))| SlotRecord {
                 path: slot.path().to_owned(),
                 factor: part.factor.map(|factor| factor.get()),
                 gain: part.gain,
@@ -180,6 +185,7 @@ impl StepRecord {
                 residual_norm: part.left.map(f64::sqrt),
                 kept: part.kept as u64,
                 bytes: (report.traffic.sent as f64 * part.kept as f64 / kept.max(1) as f64) as u64,
+                lead_seconds: lead(index).map(|arrival| arrival.lead.as_secs_f64()),
             })
             .collect();
         self

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::exchange::{WarmUp, families};
 use crate::lr_schedule::LrSchedule;
-use crate::spec::{ClockSpec, ControllerSpec, RecordSpec, RulesSpec, Toggle};
+use crate::spec::{ClockSpec, ControllerSpec, OverlapSpec, RecordSpec, RulesSpec, Toggle};
 
 /// One line a flag: those of the task with their defaults, and those that stand for keys of core's [`Config`].
 macro_rules! flags {
@@ -208,10 +208,15 @@ flags! {
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average
     #[arg(value_name = "N")]
     local_steps: u64,
+    /// Steps by which averages come late: 0, or 1 for the same as --strategy delayed, whose exchange has the whole of the next step to
+    /// hide behind, and which wants a far lower rate under momentum
+    #[arg(value_name = "N")]
+    staleness: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
-    /// Exchange every other bucket in the background, on a second thread; needs --bucket-values
-    overlap: Toggle,
+    /// What a bucket's exchange goes on beside: off for nothing, on for encoding and decoding of other buckets (on a second thread;
+    /// needs --bucket-values), backward for the backward pass that computes the others
+    overlap: OverlapSpec,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,
     /// Any key of the exchange, by the name that it has in TOML, with dots for tables; may be given several times. Wins over all

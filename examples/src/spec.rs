@@ -26,6 +26,18 @@ impl Toggle {
     }
 }
 
+/// What an exchange goes on beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum OverlapSpec {
+    /// Nothing
+    Off,
+    /// Encoding and decoding of other buckets, on a second thread; needs --bucket-values
+    On,
+    /// The backward pass: each bucket goes as soon as its gradients are computed
+    Backward,
+}
+
 /// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
 const LONGEST_STEP: f64 = 1e6;
 

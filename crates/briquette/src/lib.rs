@@ -86,6 +86,6 @@ pub use compressed::{Compressed, CompressedState};
 pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
-pub use step_report::StepReport;
+pub use step_report::{Arrival, StepReport};
 pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

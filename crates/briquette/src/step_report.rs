@@ -3,6 +3,8 @@
 #[cfg(feature = "metrics")]
 mod facade;
 
+use std::time::Duration;
+
 use briquette_core::Traffic;
 use briquette_core::report::Report;
 
@@ -40,9 +42,20 @@ pub struct StepReport {
     pub wait_seconds: f64,
     /// The session's clock when the step's exchange ended, or would have begun where nothing was due.
     pub clock: f64,
+    /// Gradients that came [during the backward pass](crate::Synchronizer::forward_model), in that order; the others came at its end.
+    pub arrivals: Vec<Arrival>,
     /// How far ranks had drifted apart, where parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any
     /// rank, w₀ being rank 0's parameters.
     pub drift: Option<f64>,
+}
+
+/// When a gradient came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its place in the [layout](crate::Synchronizer::layout).
+    pub slot: usize,
+    /// Wall time from then to the end of the backward pass, whatever the session's clock: what can hide its exchange.
+    pub lead: Duration,
 }
 
 impl StepReport {

@@ -1,6 +1,6 @@
 //! From flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use briquette::core::compress::Compressor;
 use briquette::core::config::{
     AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig,
@@ -11,7 +11,7 @@ use briquette::core::{CompressionFactor, Layout};
 
 use super::{OptimizerKind, Options, Settings};
 pub use crate::spec::WarmUp;
-use crate::spec::{ControllerSpec, Toggle};
+use crate::spec::{ControllerSpec, OverlapSpec, Toggle};
 
 /// Refuses a flag that would be ignored.
 fn unused<T>(flag: &str, given: Option<&T>, under: &str) -> Result<()> {
@@ -67,7 +67,8 @@ impl Options {
     fn sets_content(&self) -> bool {
         let key = |set: &String| set.split('=').next().unwrap_or_default().trim().replace('-', "_");
         let sets = self.set.iter().flatten().map(key);
-        let mut keys = self.given().filter(|flag| *flag != "set").map(str::to_owned).chain(sets);
+        let changes = |flag: &&str| *flag != "set" && !(*flag == "staleness" && self.staleness == Some(0));
+        let mut keys = self.given().filter(changes).map(str::to_owned).chain(sets);
         self.former.is_some() || keys.any(|key| !Config::WORK_KEYS.contains(&key.as_str()))
     }
 
@@ -78,6 +79,12 @@ impl Options {
         if let Some(period) = self.local_steps {
             unused("local-steps", self.strategy.as_ref(), "--strategy")?;
             config.strategy = format!("local-sgd:{period}").parse().context("--local-steps")?;
+        }
+        if let Some(late) = self.staleness.filter(|late| *late > 0) {
+            unused("staleness", self.strategy.as_ref(), "--strategy")?;
+            unused("staleness", self.local_steps.as_ref(), "--local-steps")?;
+            ensure!(late == 1, "--staleness {late}: averages come 0 steps late or 1 (delayed)");
+            config.strategy = "delayed".parse().context("--staleness")?;
         }
         Ok(())
     }
@@ -107,7 +114,10 @@ impl Options {
         exchange.rules = self.rules.as_ref().map_or_else(|| std::mem::take(&mut exchange.rules), |rules| rules.rules());
         exchange.dense_below = self.dense_below.or(exchange.dense_below);
         exchange.bucket_values = self.bucket_values.or(exchange.bucket_values);
-        exchange.overlap = self.overlap.map_or(exchange.overlap, Toggle::is_on);
+        if let Some(overlap) = self.overlap {
+            exchange.overlap = overlap == OverlapSpec::On;
+            exchange.during_backward = overlap == OverlapSpec::Backward;
+        }
         exchange.threads = self.threads.or(exchange.threads);
         if is_exact(exchange) && *strategy == StrategyConfig::EveryStep {
             unused("dense-below", self.dense_below.as_ref(), &under)?;
@@ -282,7 +292,9 @@ mod tests {
             assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
         }
         let during = Exchange { during_backward: true, ..auto.exchange.clone() };
-        assert_eq!(config("set = ['during_backward=true']"), Config { exchange: during, ..auto.clone() });
+        for how in ["set = ['during_backward=true']", "overlap = 'backward'", "[config]\nduring_backward = true"] {
+            assert_eq!(config(how), Config { exchange: during.clone(), ..auto.clone() }, "{how}");
+        }
         // What a flag or a key alone meant, it means.
         let top_k =
             Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::Error, ..Exchange::default() };

@@ -16,7 +16,7 @@ fn check(text: &str) -> Option<Settings> {
 
 /// Keys, and values that some of them take.
 const KEYS: &str = "dataset data model ranks epochs steps batch lr momentum weight-decay optimizer schedule seed reducer \
-    momentum-correction compressor per-slot aggregator rules dense-below feedback controller local-steps bucket-values overlap threads \
+    momentum-correction compressor per-slot aggregator rules dense-below feedback controller local-steps staleness bucket-values overlap threads \
     network clock compress-seconds backend device rebroadcast augment non-iid out checkpoint-every background-saving record-gradient record-frames slots-every metrics-addr eval-every \
     train-limit test-limit";
 const VALUES: &str = "0 1 2 -1 0.5 1e300 nan inf -0.0 9223372036854775807 18446744073709551615 99999999999 \"\" \"on\" \"off\" \

@@ -37,9 +37,10 @@ impl<'de> Visitor<'de> for Keys {
             Rest { map, strategy: &mut strategy, every: &mut every, sets_content: &mut sets_content, fields: &[] };
         let exchange = Exchange::deserialize(rest)?;
         if !sets_content {
-            let Exchange { bucket_values, overlap, threads, .. } = exchange;
+            let Exchange { bucket_values, during_backward, overlap, threads, .. } = exchange;
             let auto = Config::auto();
-            return Ok(Config { exchange: Exchange { bucket_values, overlap, threads, ..auto.exchange }, ..auto });
+            let exchange = Exchange { bucket_values, during_backward, overlap, threads, ..auto.exchange };
+            return Ok(Config { exchange, ..auto });
         }
         let strategy = match (strategy.unwrap_or_default(), every) {
             (strategy, None) => strategy,
@@ -192,6 +193,8 @@ mod tests {
         let auto = Config::auto();
         let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(2), ..auto.exchange };
         assert_eq!(how, Config { exchange, ..auto });
+        let during = Exchange { during_backward: true, ..Config::auto().exchange };
+        assert_eq!(read("during_backward = true"), Config { exchange: during, ..Config::auto() });
         assert_eq!(read("strategy = 'every-step'"), Config::dense());
         assert_eq!(read("dense_below = 7").exchange, Exchange { dense_below: Some(7), ..Exchange::default() });
         for (key, text) in

@@ -51,6 +51,8 @@ struct Group<O> {
     /// The last batch, to be shown after the step.
     last: (O, Progress, usize),
     samples: usize,
+    /// Its exchange has begun, and knows samples and rate.
+    is_recorded: bool,
 }
 
 /// Bytes since the last reading.
@@ -95,11 +97,18 @@ impl<M: LearnerModel> Run<M> {
         let mut samples = 0;
         let (mut grads, mut last) = (GradientsParams::new(), None);
         let mut batches = 0;
+        // Of several batches, the gradient is complete after the last one's backward pass.
+        let hides = accumulation.is_none() && self.own.sync.is_hidden()?;
         while batches < accumulation.unwrap_or(1) {
             let Some((batch, progress)) = feed.take()? else { break };
             batches += 1;
             samples += self.own.samples.as_ref().map_or(1, |samples| samples(&batch));
-            let output = self.learner.train_step(batch);
+            let output = if hides {
+                self.record_step(samples);
+                TrainStep::step(&self.own.sync.forward_model(&self.learner.model())?, batch)
+            } else {
+                self.learner.train_step(batch)
+            };
             if let Some(loss) = self.own.loss {
                 let loss = loss(&output.item).map_err(Error::device)?;
                 self.own.sync.record_loss(loss);
@@ -116,11 +125,17 @@ impl<M: LearnerModel> Run<M> {
             grads = accumulator.grads();
         }
         // Gradients of the batches were added up: the rank weighs as one of them.
-        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches) }))
+        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: hides }))
     }
 
-    /// Schedule, exchange, optimizer. Burn steps the schedule just before the optimizer; the exchange wants to know the rate.
-    /// After one that failed the run is over, and begins again from a checkpoint.
+    /// What the exchange is to know of a step. Burn steps the schedule just before the optimizer, and so once a step.
+    fn record_step(&mut self, samples: usize) {
+        self.own.sync.record_samples(samples);
+        self.learner.lr_step();
+        self.own.sync.record_learning_rate(self.learner.lr_current().base());
+    }
+
+    /// Schedule, exchange, optimizer: after one that failed the run is over, and begins again from a checkpoint.
     fn step(
         &mut self,
         group: Option<Group<<M as TrainStep>::Output>>,
@@ -139,14 +154,14 @@ impl<M: LearnerModel> Run<M> {
                 agreed.next
             }
         };
-        let (grads, last, samples) = match group {
-            Some(Group { grads, last, samples }) => (grads, Some(last), samples),
-            None => (GradientsParams::new(), None, 0),
+        let (grads, last, samples, is_recorded) = match group {
+            Some(Group { grads, last, samples, is_recorded }) => (grads, Some(last), samples, is_recorded),
+            None => (GradientsParams::new(), None, 0, false),
         };
-        sync.record_samples(samples);
-        self.learner.lr_step();
-        sync.record_learning_rate(self.learner.lr_current().base());
-        let grads = sync.sync_gradients(&self.learner.model(), grads)?;
+        if !is_recorded {
+            self.record_step(samples);
+        }
+        let grads = self.own.sync.sync_gradients(&self.learner.model(), grads)?;
         self.learner.optimizer_step(grads);
         self.finish_step(plan)?;
         self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;

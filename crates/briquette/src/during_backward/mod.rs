@@ -18,6 +18,7 @@ mod source;
 mod tap;
 
 use std::sync::mpsc::{self, Sender};
+use std::time::Instant;
 
 use briquette_core::comm::{Pending, Session};
 use briquette_core::error::SyncError;
@@ -130,8 +131,12 @@ impl Job {
 }
 
 /// Rank 0's order of arrival; `None` where its gradients did not come one by one.
-fn agree_on_order(arrived: &[usize], slots: usize, comm: &mut Session) -> Result<Option<Vec<usize>>, Error> {
-    let mut bytes: Vec<u8> = arrived.iter().flat_map(|slot| (*slot as u32).to_le_bytes()).collect();
+fn agree_on_order(
+    arrived: &[(usize, Instant)],
+    slots: usize,
+    comm: &mut Session,
+) -> Result<Option<Vec<usize>>, Error> {
+    let mut bytes: Vec<u8> = arrived.iter().flat_map(|(slot, _)| (*slot as u32).to_le_bytes()).collect();
     comm.broadcast(0, &mut bytes)?;
     let mut order: Vec<usize> = bytes.as_chunks().0.iter().map(|slot| u32::from_le_bytes(*slot) as usize).collect();
     let mut known = vec![false; slots];

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use briquette_core::reduce::Arriving;
 use briquette_core::sync::Header;
@@ -14,8 +15,8 @@ use crate::flat::copy_finite;
 /// What the rank's thread tells its exchange.
 #[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
 pub(crate) enum Message {
-    /// A slot's gradient is complete.
-    Gradient(usize, Tensor<1>),
+    /// A slot's gradient is complete, at this time.
+    Gradient(usize, Tensor<1>, Instant),
     /// The backward pass has ended.
     End(End),
     /// The step will not be taken.
@@ -41,8 +42,8 @@ pub(crate) struct Source {
     there: Vec<bool>,
     /// Slots that had a gradient.
     pub(crate) present: Vec<bool>,
-    /// In the order of arrival.
-    pub(crate) arrived: Vec<usize>,
+    /// In the order of arrival, and when.
+    pub(crate) arrived: Vec<(usize, Instant)>,
     /// The order that is expected.
     order: Vec<usize>,
     /// The first slot with a value that is not finite.
@@ -126,8 +127,8 @@ impl Source {
     fn receive(&mut self, comm: &mut Session) -> bool {
         let message = self.first.take().or_else(|| comm.idle(|| self.messages.recv().ok()));
         match message {
-            Some(Message::Gradient(slot, gradient)) => {
-                self.arrived.push(slot);
+            Some(Message::Gradient(slot, gradient, at)) => {
+                self.arrived.push((slot, at));
                 // Of a step, a third is forward; each slot has an equal part of the rest.
                 let share = (1.0 + 2.0 * self.arrived.len() as f64 / self.slots.len() as f64) / 3.0;
                 self.computed(share, comm);

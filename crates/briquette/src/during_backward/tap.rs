@@ -87,8 +87,10 @@ where
         let flat = B::float_reshape(grad.clone(), Shape::new([grad.shape().num_elements()]));
         hook(slot, Tensor::<1>::from_primitive::<B>(flat));
         if let [Some(leaf), _] = ops.parents {
-            grads.register::<B>(leaf.id, grad);
+            grads.register::<B>(leaf.id, grad.clone());
         }
+        // For whoever asks for the gradients of the clone.
+        grads.register::<B>(ops.node.id, grad);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::mpsc::Sender;
 #[cfg(feature = "overlap-backward")]
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use briquette_core::Key;
 use briquette_core::sync::{Away, Context, Header, Plan};
@@ -14,6 +15,7 @@ use super::recorded::WeightedMean;
 use crate::during_backward::{self, Armed, Done, End, Exchanged, Job, Message, Source};
 use crate::error::Error;
 use crate::flat::{self, Gradients};
+use crate::step_report::Arrival;
 
 /// What is kept from step to step for exchanges during the backward pass.
 #[derive(Default)]
@@ -22,6 +24,8 @@ pub(super) struct Hidden {
     armed: Option<Armed>,
     /// Slots in the order in which their gradients come on rank 0; empty until it is known.
     order: Vec<usize>,
+    /// Of the step that was exchanged last: slots as they came, and when.
+    arrived: Vec<(usize, Instant)>,
     /// Storage.
     spare: [Vec<f32>; 2],
     #[cfg(feature = "overlap-backward")]
@@ -32,8 +36,8 @@ impl Synchronizer {
     /// The module to run this step's forward pass on, where gradients are to be exchanged
     /// [during the backward pass](briquette_core::config::Exchange::during_backward): its parameters report their gradients as soon as
     /// they are complete. It shares everything with `module`, is good for one forward and one backward pass, and
-    /// `GradientsParams::from_grads(loss.backward(), &module)` works as ever. Elsewhere a clone. Drop it before the optimizer's step, which
-    /// then works in place.
+    /// `GradientsParams::from_grads(loss.backward(), …)` works with either of the two. Elsewhere a clone. Drop it before the optimizer's step,
+    /// which then works in place.
     ///
     /// Record samples before it, and the learning rate where the memory is
     /// [inside it](briquette_core::config::Feedback::ErrorInside). Every rank's call begins a step: what was begun before and not
@@ -50,21 +54,32 @@ impl Synchronizer {
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
             let messages = self.arm(module, |source| source)?;
-            let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient)));
+            let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient, Instant::now())));
             return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.hidden.clock));
         }
-        self.say_that_nothing_hides();
         Ok(module.clone())
     }
 
     /// Once, by rank 0.
-    fn say_that_nothing_hides(&mut self) {
-        if self.step == 0 && self.rank() == 0 {
-            tracing::warn!(
-                "gradients are exchanged after the backward pass: this build or backend does not show them earlier (feature \
-                 overlap-backward)"
-            );
+    fn say_that_nothing_hides(&self, came: bool, was_armed: bool) {
+        if came || self.step > 0 || self.rank() > 0 {
+            return;
         }
+        let why = match (cfg!(feature = "overlap-backward"), was_armed) {
+            (false, _) => "this build does not show them earlier: enable the feature overlap-backward",
+            (true, false) => {
+                "this backend does not show them earlier, or the forward pass did not run on what `forward_model` returns (as under gradient \
+                 accumulation)"
+            }
+            (true, true) => "none came earlier: Burn may differentiate in another order than the one that is counted on",
+        };
+        tracing::warn!("gradients are exchanged after the backward pass: {why}");
+    }
+
+    /// Whether this step's gradients are exchanged [during the backward pass](Self::forward_model).
+    #[cfg(feature = "train")]
+    pub(crate) fn is_hidden(&self) -> Result<bool, Error> {
+        Ok(self.hides(self.plan()?))
     }
 
     /// Whether this step's gradients are exchanged on the channel.
@@ -117,13 +132,14 @@ impl Synchronizer {
 
     fn bring_home(&mut self, armed: &mut Armed) -> Result<Option<Result<Exchanged, Error>>, Error> {
         let Some(pending) = armed.pending.take() else { return Ok(None) };
-        let (Done { strategy, source, average, exchanged }, ended) = pending.finish(&mut self.comm);
+        let (Done { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         joined.strategy = strategy;
         if !matches!(exchanged, Some(Ok(_))) {
             joined.strategy.discard();
         }
         self.gradients.present.clone_from(&source.present);
+        self.hidden.arrived = std::mem::take(&mut source.arrived);
         self.hidden.spare = [source.into_storage(), average];
         ended?;
         Ok(exchanged)
@@ -136,7 +152,8 @@ impl Synchronizer {
         grads: GradientsParams,
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
-        if self.hidden.armed.is_none() {
+        let was_armed = self.hidden.armed.is_some();
+        if !was_armed {
             self.arm(module, Source::after_computing)?;
         }
         let Some(mut armed) = self.hidden.armed.take() else {
@@ -145,6 +162,7 @@ impl Synchronizer {
         let loss = std::mem::take(&mut self.loss);
         let validation_loss = self.validation_loss.take();
         let header = self.header(&loss, validation_loss);
+        let computed = Instant::now();
         let end = End { gradients: flat::flat_gradients(module, &grads), header };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
@@ -167,6 +185,9 @@ impl Synchronizer {
         joined.strategy.after_commit(&cx, &mut self.comm);
         self.start.header_seconds = header_seconds.min(waited);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
+        let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
+        self.report.arrivals = self.hidden.arrived.drain(..).map(lead).collect();
+        self.say_that_nothing_hides(!self.report.arrivals.is_empty(), was_armed);
         let begin = self.comm.now();
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let restored = gradients.restore(module, layout);

@@ -2,6 +2,7 @@
 #![cfg(feature = "train")]
 
 mod common;
+mod hidden;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
