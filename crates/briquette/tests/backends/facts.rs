@@ -102,6 +102,45 @@ pub(crate) fn compressed_replicas_are_identical<M: Model>(device: &Device) {
     assert_eq!(bits(&replicas[0]), bits(&replicas[1]));
 }
 
+/// Nor is a gradient waited for until the end of the backward pass: a Burn or a backend that computes in another order is noticed.
+pub(crate) fn exchanges_during_backward_have_the_same_results<M: Model>(device: &Device) {
+    let config = r#"{"reducer": "gather:topk:4x", "feedback": "error", "bucket_values": 64, "during_backward": true}"#;
+    let config: Config = serde_json::from_str(config).expect("a valid configuration");
+    let run = |during: bool| {
+        ranks(2, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, config.clone(), 1);
+            let mut model = optim.join(M::new(5, device))?;
+            let slots = optim.synchronizer().layout()?.slots().len();
+            for step in 0..4 {
+                let forward = if during { optim.forward_model(&model)? } else { model.clone() };
+                let gradients = forward.gradients(data(step, rank), 4, device);
+                drop(forward);
+                model = optim.step(0.05, model, gradients)?;
+                let came: Vec<usize> = optim.report().arrivals.iter().map(|arrival| arrival.slot).collect();
+                if during && cfg!(feature = "overlap-backward") {
+                    let mut sorted = came.clone();
+                    sorted.sort_unstable();
+                    assert!(sorted.into_iter().eq(0..slots), "each once: {came:?}");
+                    // The last layer's come before the first's.
+                    let place = |of: usize| came.iter().position(|slot| *slot == of);
+                    assert!(place(slots - 1) < place(0), "{came:?}");
+                    assert!(optim.report().arrivals.is_sorted_by(|a, b| a.lead >= b.lead), "in order");
+                } else {
+                    assert!(came.is_empty(), "{came:?}");
+                }
+            }
+            Ok(values(&optim.synchronizer_mut().average_buffers(model)?))
+        })
+    };
+    let (during, after) = (run(true), run(false));
+    assert!(distance(&during[0], &values(&M::new(5, device))) > 1e-3, "nothing was trained");
+    assert_eq!(bits(&during[0]), bits(&during[1]), "replicas");
+    // Where a parameter is used several times, as an LSTM's are, the order of its sums may be another.
+    let off = distance(&during[0], &after[0]);
+    assert!(off <= 1e-5, "{off}");
+}
+
 const HALF: u64 = 3;
 
 /// Two ranks under Adam and compression, from the checkpoint in `from`, up to step `until`; saves at `HALF` into `to`.

@@ -49,6 +49,7 @@ macro_rules! suite {
                 facts::three_dense_ranks_equal_one_process::<$type>,
                 facts::compressed_replicas_are_identical::<$type>,
                 facts::resuming_changes_nothing::<$type>,
+                facts::exchanges_during_backward_have_the_same_results::<$type>,
                 facts::checkpoints_travel_between_backends::<$type>,
                 facts::gradients_are_those_of_flex::<$type>,
             );
