@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,16 +14,14 @@ use briquette_datasets::DataError;
 use briquette_tcp::{Environment, JoinError};
 use clap::{Command, CommandFactory, Parser};
 use serde_json::Value;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_chrome::FlushGuard;
 
 use crate::directory::holds_a_run;
 use crate::interrupt::{self, INTERRUPTED, Stage};
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{Options, Settings, families};
+use crate::subscriber::{show_warnings, trace};
 use crate::train::{Control, Refused};
 
 /// A trainer's command line.
@@ -48,6 +45,10 @@ pub struct Cli {
     /// No progress bar
     #[arg(long)]
     pub plain: bool,
+    /// Write what each rank computes, encodes, exchanges and waits for, and when, to this file, for https://ui.perfetto.dev; of ranks
+    /// that are processes, each writes its own (trace.json, trace.rank1.json, ...). In wall time: not with --network or --clock
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// A trainer's command: `--help` lists what there is to exchange with, `-h` does not.
@@ -60,7 +61,6 @@ pub fn command(name: &'static str, about: &'static str, examples: &'static str) 
 /// (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     let output = Output::default();
-    show_warnings(&output);
     output.take_panics();
     let code = match code(cli, defaults, &output, run) {
         Ok(code) => code,
@@ -115,11 +115,12 @@ fn code(
     run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
 ) -> Result<u8> {
     if cli.options.backend.as_deref() == Some("list") {
+        show_warnings(output);
         output.out(crate::backend::list());
         return Ok(0);
     }
     let prepared = prepare(cli, defaults, output);
-    let (settings, control) = prepared.map_err(|error| Refused::new(causes(&error)))?;
+    let (settings, control, _trace) = prepared.map_err(|error| Refused::new(causes(&error)))?;
     interrupt::catch(&control)?;
     control.say(toml::to_string(&settings)?);
     let summary = run(&settings, &control).map_err(|error| before_all(error, &control))?;
@@ -128,7 +129,7 @@ fn code(
 }
 
 /// Everything that can be refused before anything is begun.
-fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Control)> {
+fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Control, Option<FlushGuard>)> {
     let place = Environment::read(|name| std::env::var(name).ok())?;
     let settings = match &place {
         None => resolve(&cli, defaults)?,
@@ -146,8 +147,13 @@ fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Co
         stage: Stage::default(),
     };
     control.check_out(&settings.out)?;
+    let rank = control.place.as_ref().map(|place| place.rank);
+    let trace = cli.trace.map(|file| trace(output, &file, rank, &settings)).transpose()?;
+    if trace.is_none() {
+        show_warnings(output);
+    }
     check_devices(&settings, &control)?;
-    Ok((settings, control))
+    Ok((settings, control, trace))
 }
 
 /// The devices that this process's ranks will want can be had.
@@ -170,16 +176,6 @@ fn resolve_as_rank(cli: &Cli, defaults: Options, place: &Environment) -> Result<
         bail!("--network {}: between launched processes the network is real; omit it", settings.network);
     }
     Ok(settings)
-}
-
-/// Warnings of the libraries on standard error, but for what graphics drivers say when they are asked whether they are there.
-pub fn show_warnings(output: &Output) {
-    let filter = Targets::new().with_default(LevelFilter::WARN).with_target("wgpu_hal", LevelFilter::OFF);
-    let output = output.clone();
-    let stderr = fmt::layer().with_writer(move || output.errors()).with_ansi(std::io::stderr().is_terminal());
-    // Fails only where there is a subscriber already, which then has them.
-    let _ =
-        tracing_subscriber::registry().with(stderr.without_time().with_target(false).with_filter(filter)).try_init();
 }
 
 fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {

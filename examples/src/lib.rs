@@ -11,5 +11,6 @@ pub mod output;
 pub mod record;
 pub mod settings;
 pub mod spec;
+pub mod subscriber;
 pub mod task;
 pub mod train;

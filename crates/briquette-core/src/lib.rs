@@ -100,6 +100,7 @@ pub mod report;
 pub mod state;
 pub mod sync;
 mod text;
+pub mod trace;
 mod traffic;
 mod wire;
 pub mod wrapper;

@@ -3,9 +3,11 @@
 use briquette_core::Session;
 use briquette_core::config::Config;
 use briquette_core::sync::Momenta;
+use briquette_core::trace::TARGET;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use tracing::trace_span;
 
 use crate::checkpoint::{Pending, SaveReport, by_the_default_device};
 use crate::error::{Error, StepError};
@@ -141,7 +143,9 @@ impl DistributedOptimizer {
         match self.sync.sync_gradients(&module, grads) {
             Err(error) => Err(keeping((module, error))),
             Ok(grads) => {
+                let optimizer = trace_span!(target: TARGET, "optimizer").entered();
                 let module = self.inner.step(lr, module, grads);
+                drop(optimizer);
                 self.sync_parameters(module)
             }
         }

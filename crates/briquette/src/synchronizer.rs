@@ -12,9 +12,11 @@ mod trace;
 use briquette_core::comm::Session;
 use briquette_core::reduce::{AgreedStep, LastExchange};
 use briquette_core::sync::{Agreement, Context, Momenta, Plan, StopFlags, SyncStrategy};
+use briquette_core::trace::TARGET;
 use briquette_core::{Key, Layout};
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use tracing::trace_span;
 
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
@@ -247,12 +249,15 @@ impl Synchronizer {
     ) -> Result<GradientsParams, Error> {
         let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let begin = self.comm.now();
+        let read = trace_span!(target: TARGET, "read").entered();
         gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
+        drop(read);
         let read_seconds = self.comm.now() - begin;
         let Gradients { flat: values, present, bad_slot, .. } = gradients;
         self.exchange(Vector { values, present, bad_slot: *bad_slot }, Moment::AfterBackward)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
+        let _commit = trace_span!(target: TARGET, "commit").entered();
         let restored = gradients.restore(module, layout);
         (self.report.read_seconds, self.report.write_seconds) = (read_seconds, self.comm.now() - begin);
         restored

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, anyhow};
 use briquette::core::error::SyncError;
 use briquette::core::sync::StopFlags;
+use briquette::core::trace::TARGET;
 use briquette::{DistributedOptimizer, Error, StepError};
 use briquette_datasets::EpochPlan;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use indicatif::ProgressBar;
+use tracing::trace_span;
 
 use super::Run;
 use crate::directory::Start;
@@ -100,12 +102,16 @@ impl<T: Task> Rank<'_, T> {
         self.optim.record_learning_rate(lr);
         if !indices.is_empty() {
             let place = Place { rank: self.rank, epoch, step };
+            let _compute = trace_span!(target: TARGET, "compute", step).entered();
+            let pass = trace_span!(target: TARGET, "forward").entered();
             let forward = self.optim.forward_model(&model)?;
             let loss = run.task.loss(&forward, indices, place, &self.device);
             // Where a device fails, it says so here: what it was asked to compute is waited for.
             let failed = |error| anyhow!("rank {} at step {step}: {}", self.rank, Error::device(error));
             let value: f32 = loss.clone().try_into_scalar().map_err(failed)?;
             self.optim.record_loss(f64::from(value));
+            drop(pass);
+            let _pass = trace_span!(target: TARGET, "backward").entered();
             grads = GradientsParams::from_grads(loss.backward(), &model);
         }
         if run.settings.record_gradient.is_some_and(|record| record.step() == step) && self.rank == 0 {

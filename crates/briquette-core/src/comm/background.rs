@@ -11,6 +11,7 @@ use super::simulated::UnderWay;
 use super::time::JobStart;
 use super::{Call, CompressSeconds, Frame, Scope, Session, Transport};
 use crate::error::CommError;
+use crate::trace::phase;
 use crate::traffic::Traffic;
 
 type Job = Box<dyn FnOnce(&mut Session) + Send>;
@@ -184,7 +185,8 @@ impl<T> Pending<T> {
     /// # Panics
     /// When the job did, with its panic.
     pub fn finish(self, comm: &mut Session) -> (T, Result<(), CommError>) {
-        comm.timed(|comm| {
+        let _wait = phase!("wait");
+        comm.timed_untraced(|comm| {
             comm.call.time.end_turn();
             let (result, ended) = self.wait();
             comm.call.time.finish_job(ended.at);

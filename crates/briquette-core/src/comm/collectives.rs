@@ -182,6 +182,7 @@ impl Session {
             if outer.is_empty() || outer == Scope::COMPUTE {
                 comm.scope().operation = operation;
             }
+            tracing::Span::current().record("operation", comm.scope().operation);
             let result = body(comm).and_then(|()| comm.flush());
             comm.scope().operation = outer;
             result

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use tracing::field::Empty;
+
 use super::CompressSeconds;
 use super::background::Background;
 use super::group::Group;
@@ -14,6 +16,7 @@ use super::recording::{Event, Recorder};
 use super::time::Time;
 use super::{AbortCause, Call, Frame, FramePool, Network, Scope, Transport};
 use crate::error::CommError;
+use crate::trace::phase;
 use crate::traffic::Traffic;
 
 /// One rank's place in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters and a clock.
@@ -344,6 +347,7 @@ impl Session {
     /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
     /// Where ranks compute in turns, this thread's turn ends.
     pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let _arrive = phase!("arrive");
         let start = self.now();
         self.call.time.end_turn();
         let out = wait();
@@ -355,6 +359,15 @@ impl Session {
 
     /// A call, unless it is part of one: its seconds count.
     pub(super) fn timed<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
+        if self.busy {
+            return body(self);
+        }
+        let Scope { step, bucket, .. } = self.call.scope;
+        let _exchange = phase!("exchange", operation = Empty, step, bucket);
+        self.timed_untraced(body)
+    }
+
+    pub(super) fn timed_untraced<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
         if self.busy {
             return body(self);
         }

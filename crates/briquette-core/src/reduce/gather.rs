@@ -23,6 +23,7 @@ use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::{all_finite, norm2};
 use crate::report::Report;
 use crate::state::Stateful;
+use crate::trace::phase;
 use crate::{CompressionFactor, Frame, Key, Message, Session, Slot};
 
 /// What one message covers.
@@ -289,9 +290,12 @@ impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
+        let encode = phase!("encode");
         self.compress_mine(&round, rank);
+        drop(encode);
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| self.gather(comm))?;
+        let _decode = phase!("decode");
         self.aggregate(round.slots, rank, round.average)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {

@@ -26,6 +26,7 @@ use crate::reduce::{
 };
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful, load_each, save_each};
+use crate::trace::phase;
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
 
 /// The channel of the buckets of odd number.
@@ -321,6 +322,7 @@ impl<R: Reducer> Bucket<R> {
             sent: whole.sent.as_deref_mut().map(|sent| &mut sent[range.clone()]),
         };
         comm.scope().bucket = Some(*index);
+        let _bucket = phase!("bucket", bucket = *index);
         Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
     }
 
@@ -329,6 +331,7 @@ impl<R: Reducer> Bucket<R> {
         let Bucket { index, slots, reducer, moved: [input, average, sent], .. } = self;
         let sent = (!sent.is_empty()).then_some(&mut sent[..]);
         comm.scope().bucket = Some(*index);
+        let _bucket = phase!("bucket", bucket = *index);
         let share = Round { key: key.bucket(*index), slots, agreed_step, input, average, sent };
         Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
     }

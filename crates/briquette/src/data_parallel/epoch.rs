@@ -3,10 +3,12 @@
 use briquette_core::Traffic;
 use briquette_core::comm::all_reduce_traffic;
 use briquette_core::sync::{Momenta, Plan};
+use briquette_core::trace::TARGET;
 use burn::data::dataloader::{DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
 use burn::optim::{GradientsAccumulator, GradientsParams, OptimizerRecord};
 use burn::train::{LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+use tracing::trace_span;
 
 use super::metrics::Reading;
 use super::run::{Failure, Run};
@@ -162,7 +164,7 @@ impl<M: LearnerModel> Run<M> {
             self.record_step(samples);
         }
         let grads = self.own.sync.sync_gradients(&self.learner.model(), grads)?;
-        self.learner.optimizer_step(grads);
+        trace_span!(target: TARGET, "optimizer").in_scope(|| self.learner.optimizer_step(grads));
         self.finish_step(plan)?;
         self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;
         if let Some(last) = last {

@@ -131,11 +131,7 @@ impl Job {
 }
 
 /// Rank 0's order of arrival; `None` where its gradients did not come one by one.
-fn agree_on_order(
-    arrived: &[(usize, Instant)],
-    slots: usize,
-    comm: &mut Session,
-) -> Result<Option<Vec<usize>>, Error> {
+fn agree_on_order(arrived: &[(usize, Instant)], slots: usize, comm: &mut Session) -> Result<Option<Vec<usize>>, Error> {
     let mut bytes: Vec<u8> = arrived.iter().flat_map(|(slot, _)| (*slot as u32).to_le_bytes()).collect();
     comm.broadcast(0, &mut bytes)?;
     let mut order: Vec<usize> = bytes.as_chunks().0.iter().map(|slot| u32::from_le_bytes(*slot) as usize).collect();

@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use briquette_core::reduce::Arriving;
 use briquette_core::sync::Header;
+use briquette_core::trace::TARGET;
 use briquette_core::{Session, Slot};
 use burn::tensor::{DType, Tensor};
+use tracing::trace_span;
 
 use crate::error::Error;
 use crate::flat::copy_finite;
@@ -181,6 +183,7 @@ impl Source {
     }
 
     fn read(&mut self, slot: usize, gradient: Tensor<1>, place: Range<usize>) -> Result<bool, Error> {
+        let _read = trace_span!(target: TARGET, "read", slot).entered();
         let (weight_decay, parameters) = &self.decay;
         let gradient = match parameters.get(slot) {
             Some(parameter) if *weight_decay != 0.0 => gradient + parameter.clone().mul_scalar(*weight_decay),

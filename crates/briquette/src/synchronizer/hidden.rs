@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use briquette_core::Key;
 use briquette_core::sync::{Away, Context, Header, Plan};
+use briquette_core::trace::TARGET;
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use tracing::trace_span;
 
 use super::Synchronizer;
 use super::recorded::WeightedMean;
@@ -71,7 +73,9 @@ impl Synchronizer {
                 "this backend does not show them earlier, or the forward pass did not run on what `forward_model` returns (as under gradient \
                  accumulation)"
             }
-            (true, true) => "none came earlier: Burn may differentiate in another order than the one that is counted on",
+            (true, true) => {
+                "none came earlier: Burn may differentiate in another order than the one that is counted on"
+            }
         };
         tracing::warn!("gradients are exchanged after the backward pass: {why}");
     }
@@ -178,6 +182,7 @@ impl Synchronizer {
         if !self.config.remembers() {
             gradients.clear_absent(layout);
         }
+        let _commit = trace_span!(target: TARGET, "commit").entered();
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         joined.strategy.commit();
         let slots = joined.inventory.layout.slots();

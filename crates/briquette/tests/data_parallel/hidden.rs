@@ -4,8 +4,8 @@
 use std::fmt::Debug;
 use std::sync::Mutex;
 
-use briquette::core::config::Exchange;
 use briquette::Config;
+use briquette::core::config::Exchange;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -52,13 +52,14 @@ fn it_changes_no_bit_and_says_where_it_cannot() {
             // With gradients accumulated over one batch, the exchange begins at the end.
             let [early, late] = [None, Some(1)].map(|accumulation| {
                 let directory = tempfile::tempdir().unwrap();
-                let outcomes = train(directory.path(), &Config::every_step(exchange.clone()), &shards, |_, rank| Rank {
-                    training: match accumulation {
-                        Some(batches) => rank.training.grads_accumulation(batches),
-                        None => rank.training,
-                    },
-                    strategy: rank.strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
-                });
+                let outcomes =
+                    train(directory.path(), &Config::every_step(exchange.clone()), &shards, |_, rank| Rank {
+                        training: match accumulation {
+                            Some(batches) => rank.training.grads_accumulation(batches),
+                            None => rank.training,
+                        },
+                        strategy: rank.strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
+                    });
                 assert_agree(&outcomes);
                 (bits(&outcomes[0].model), std::mem::take(&mut *WARNINGS.lock().unwrap()))
             });
