@@ -359,6 +359,8 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
         let Probe { input, slots, factors, .. } = *probe;
+        // What was sent, where an exchange is behind it, is what is reported.
+        let sent = self.compressor.nominal();
         let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
         let parts = self.grain.parts(slots);
         self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
@@ -382,6 +384,6 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
         self.staged.key = Some(probe.key);
         self.staged.factors.clear();
         self.staged.factors.extend_from_slice(factors);
-        tune(&mut self.compressor, Some(self.setting.own));
+        tune(&mut self.compressor, Some(sent));
     }
 }

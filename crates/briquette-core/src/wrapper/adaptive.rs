@@ -19,8 +19,9 @@
 //! else than was measured (at the first step, where GraVAC's candidates moved, where steps are left out), and where there are more
 //! than [`Measured::MOST`] numbers (L-GreCo's, of more than a few slots), a step asks first. *First*, as published: an all-reduce in front of every exchange.
 //!
-//! While the vector [arrives](Reducer::reduce_arriving) a decision waits for nothing but what it needs of it: late norms and moments are
-//! measured when all has been exchanged, gains before.
+//! While the vector [arrives](Reducer::reduce_arriving) late numbers are measured when all has been exchanged, so that no bucket waits for
+//! another one's values: no message of a probe can then be the one that is sent, and gains cost another compression. An exchange whose
+//! numbers come first waits for the whole vector.
 //!
 //! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
 //! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
@@ -231,8 +232,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         let needs = self.controller.needs();
         let is_late = self.probing == Probing::Late && Asked::of(needs).numbers(round.slots.len()) <= Measured::MOST;
-        // A message made for a gain may be the one that is sent; norms can wait until all is there.
-        let is_first = is_late && !needs.gains.is_empty();
+        // A message made for a gain may be the one that is sent. Norms can wait until all is there.
+        let is_first = is_late && !needs.gains.is_empty() && comes == Comes::Whole;
         if is_first {
             self.measure(&round, values, comm);
         }

@@ -12,7 +12,8 @@
 //!
 //! **Random bits.** The main group's are those it has alone; group `g` of the others uses `key.purpose("group").bucket(g)`.
 //!
-//! **On the wire.** The groups' exchanges one after another.
+//! **On the wire.** The groups' exchanges one after another, the main group's first: what rules are for (norms, biases, an embedding) is
+//! all over the vector or at its front, and so comes last while the vector [arrives](Reducer::reduce_arriving).
 //!
 //! ```
 //! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, wrapper::Grouped};
@@ -30,12 +31,14 @@
 //! ```
 
 use std::fmt;
+use std::ops::Range;
 
+use super::feed::Comes;
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{Exchanged, Kept, Reducer, Round, Selections, Unsent};
+use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Selections, Unsent, Whole};
 use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
-use crate::{Layout, Session, Traffic};
+use crate::{Key, Layout, Session, Slot, Traffic};
 
 /// Slots that are exchanged together, and their values side by side.
 struct Group {
@@ -68,11 +71,11 @@ impl Group {
         Group { members, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
     }
 
-    /// One group's part of `round`.
+    /// One group's part of `round`, whose values are `whole`'s.
     fn reduce(
         &mut self,
         round: &mut Round<'_>,
-        key: crate::Key,
+        (key, whole, comes): (Key, &mut dyn Arriving, Comes),
         comm: &mut Session,
         selections: &mut Selections,
     ) -> Result<Traffic, ReduceError> {
@@ -80,21 +83,29 @@ impl Group {
             return Ok(Traffic::default());
         }
         let places = self.members.iter().map(|&member| round.slots[member].range());
-        self.input.clear();
-        places.clone().for_each(|place| self.input.extend_from_slice(&round.input[place]));
-        self.average.resize(self.input.len(), 0.0);
-        self.sent.resize(if round.sent.is_some() { self.input.len() } else { 0 }, 0.0);
-        let exchanged = self.reducer.reduce(
-            Round {
-                key,
-                slots: self.layout.slots(),
-                agreed_step: round.agreed_step,
-                input: &self.input,
-                average: &mut self.average,
-                sent: round.sent.is_some().then_some(&mut self.sent),
-            },
-            comm,
-        )?;
+        let len = self.layout.len();
+        [&mut self.input, &mut self.average].map(|values| values.resize(len, 0.0));
+        self.sent.resize(if round.sent.is_some() { len } else { 0 }, 0.0);
+        let mut part = Part {
+            order: self.order(whole.order()),
+            whole,
+            places: places.clone().collect(),
+            slots: self.layout.slots(),
+            values: &mut self.input,
+            is_there: vec![false; self.members.len()],
+        };
+        let share = Round {
+            key,
+            slots: self.layout.slots(),
+            agreed_step: round.agreed_step,
+            input: &[],
+            average: &mut self.average,
+            sent: round.sent.is_some().then_some(&mut self.sent),
+        };
+        let exchanged = match comes {
+            Comes::InParts => self.reducer.reduce_arriving(share, &mut part, comm)?,
+            Comes::Whole => self.reducer.reduce(Round { input: part.wait(0..len, comm), ..share }, comm)?,
+        };
         for (place, slot) in places.zip(self.layout.slots()) {
             round.average[place.clone()].copy_from_slice(&self.average[slot.range()]);
             if let Some(sent) = round.sent.as_deref_mut() {
@@ -103,6 +114,11 @@ impl Group {
         }
         selections.put(self.members.iter().copied(), &exchanged.selection);
         Ok(exchanged.traffic)
+    }
+
+    /// The order in which this group's slots come, where that of all is known.
+    fn order(&self, whole: &[usize]) -> Vec<usize> {
+        whole.iter().filter_map(|slot| self.members.iter().position(|member| member == slot)).collect()
     }
 
     /// The same off this group's slots. Their input is still side by side.
@@ -116,6 +132,35 @@ impl Group {
             unsent.kept[member] = kept;
         }
         finite
+    }
+}
+
+/// The values of a group's slots, as they come.
+struct Part<'a> {
+    whole: &'a mut dyn Arriving,
+    /// Where each slot is in the whole.
+    places: Vec<Range<usize>>,
+    slots: &'a [Slot],
+    values: &'a mut [f32],
+    is_there: Vec<bool>,
+    order: Vec<usize>,
+}
+
+impl Arriving for Part<'_> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        let first = self.slots.partition_point(|slot| slot.range().start < range.start);
+        for (index, slot) in
+            self.slots.iter().enumerate().skip(first).take_while(|(_, slot)| slot.range().end <= range.end)
+        {
+            if !std::mem::replace(&mut self.is_there[index], true) {
+                self.values[slot.range()].copy_from_slice(self.whole.wait(self.places[index].clone(), comm));
+            }
+        }
+        &self.values[range]
+    }
+
+    fn order(&self) -> &[usize] {
+        &self.order
     }
 }
 
@@ -135,6 +180,27 @@ impl Grouped {
             others: others.into_iter().map(|(members, reducer)| Group::new(layout, members, reducer)).collect(),
             len: layout.len(),
         }
+    }
+}
+
+impl Grouped {
+    fn reduce_groups(
+        &mut self,
+        mut round: Round<'_>,
+        values: &mut dyn Arriving,
+        comes: Comes,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let (mut selections, key) = (Selections::of(round.slots.len()), round.key);
+        let mut traffic = self.main.reduce(&mut round, (key, values, comes), comm, &mut selections)?;
+        // What was measured is the main group's.
+        let of_a_part = round.agreed_step.of_a_part();
+        let mut round = Round { agreed_step: &of_a_part, ..round };
+        for (index, group) in self.others.iter_mut().enumerate() {
+            let key = key.purpose("group").bucket(index);
+            traffic += group.reduce(&mut round, (key, values, comes), comm, &mut selections)?;
+        }
+        Ok(Exchanged { traffic, selection: selections.finish() })
     }
 }
 
@@ -162,18 +228,20 @@ impl Reducer for Grouped {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let mut selections = Selections::of(round.slots.len());
-        let (mut traffic, key, whole) = (Traffic::default(), round.key, round.agreed_step);
-        // What was measured is the main group's.
-        let of_a_part = whole.of_a_part();
-        let mut round = Round { agreed_step: &of_a_part, ..round };
-        for (index, group) in self.others.iter_mut().enumerate() {
-            let key = key.purpose("group").bucket(index);
-            traffic += group.reduce(&mut round, key, comm, &mut selections)?;
+        let mut values = Whole(round.input);
+        self.reduce_groups(round, &mut values, Comes::Whole, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        if round.average.len() != self.len {
+            return Err(ReduceError::Length { expected: self.len, got: round.average.len() });
         }
-        round.agreed_step = whole;
-        traffic += self.main.reduce(&mut round, key, comm, &mut selections)?;
-        Ok(Exchanged { traffic, selection: selections.finish() })
+        self.reduce_groups(round, input, Comes::InParts, comm)
     }
 
     fn can_take_off(&self) -> bool {
@@ -203,7 +271,6 @@ impl Reducer for Grouped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Key;
     use crate::aggregate::Mean;
     use crate::comm::Local;
     use crate::compress::TopK;

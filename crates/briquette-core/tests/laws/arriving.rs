@@ -5,7 +5,7 @@ use std::ops::Range;
 use briquette_core::config::{Config, Exchange, exchanges};
 use briquette_core::error::{ConfigError, StateError, SyncError};
 use briquette_core::laws::{self, Setup, Synchronizes, each_rank, gradient, short};
-use briquette_core::reduce::{AgreedStep, Arriving};
+use briquette_core::reduce::{AgreedStep, Arriving, LastExchange};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
 use briquette_core::sync::{Context, Plan, SyncStrategy};
@@ -18,20 +18,21 @@ struct Late<'a> {
     values: &'a [f32],
     there: Vec<f32>,
     order: Vec<usize>,
-    /// Values that were waited for before anything was sent.
+    /// Values that were waited for before anything was sent, after so many calls.
     silent: usize,
+    calls: u64,
 }
 
 impl<'a> Late<'a> {
     fn new(values: &'a [f32], order: Vec<usize>) -> Self {
-        Late { values, there: vec![f32::NAN; values.len()], order, silent: 0 }
+        Late { values, there: vec![f32::NAN; values.len()], order, silent: 0, calls: 0 }
     }
 }
 
 impl Arriving for Late<'_> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         let fresh = self.there[range.clone()].iter().filter(|value| value.is_nan()).count();
-        self.silent += if comm.calls() == 0 { fresh } else { 0 };
+        self.silent += if comm.calls() == self.calls { fresh } else { 0 };
         self.there[range.clone()].copy_from_slice(&self.values[range.clone()]);
         &self.there[range]
     }
@@ -117,18 +118,27 @@ fn law_4_holds_while_vectors_arrive() {
     }
 }
 
-/// What a rank waits for before it has sent anything, as a share of the vector.
-fn waited_first(text: &str) -> f64 {
+/// What a rank waits for at this step before it has sent anything, as a share of the vector.
+fn waited_first(text: &str, step: u64) -> f64 {
     let config: Config = toml::from_str(&format!("strategy = 'every-step'\nbucket_values = 32\n{text}")).unwrap();
     let layout = short();
-    let mut shares = each_rank(Local::world(3), |mut comm, rank| {
+    let mut shares = each_rank(Local::world(3), |mut comm, _| {
         let mut strategy = config.build(&layout, 3).unwrap();
-        let own = gradient(&layout, rank, 0);
-        let agreed_step = AgreedStep { learning_rate: Some(0.5), ..AgreedStep::default() };
-        let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-        let mut late = Late::new(&own, vec![]);
-        strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
-        late.silent as f64 / layout.len() as f64
+        let (mut previous, mut share) = (None, 0.0);
+        for step in 0..=step {
+            // The same on every rank, as what is measured of it then is.
+            let own = gradient(&layout, 0, step);
+            let agreed_step = AgreedStep { step, learning_rate: Some(0.5), previous, ..AgreedStep::default() };
+            let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let mut late = Late { calls: comm.calls(), ..Late::new(&own, vec![]) };
+            strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
+            strategy.commit();
+            let mut report = Report::default();
+            strategy.report(&mut report);
+            previous = Some(LastExchange { measured: report.measured, ..LastExchange::default() });
+            share = late.silent as f64 / layout.len() as f64;
+        }
+        share
     });
     shares.pop().unwrap()
 }
@@ -146,14 +156,22 @@ fn buckets_do_not_wait_for_what_comes_after_them() {
         "reducer = 'power-sgd:1'\nfeedback = 'error'",
         &format!("{sparse}\nfeedback = 'error'\ncontroller = 'schedule:1x,to=8x,steps=4,stages=2'"),
         &format!("{sparse}\nfeedback = 'error'\ncontroller = 'cost-aware'"),
+        &format!("{sparse}\nfeedback = 'error'\nrules = [{{ slots = '*bias', reducer = 'dense' }}]"),
     ] {
-        let share = waited_first(text);
+        let share = waited_first(text, 0);
         assert!(share < 0.5, "{text}: {share} of the vector before the first frame");
     }
-    // A norm of the whole, gains that decide: these need all of it.
-    let clipped = format!("{sparse}\nfeedback = {{ kind = 'momentum', clip = 1.0 }}");
-    let gains = format!("{sparse}\nfeedback = 'error'\ncontroller = 'gravac:2x,max=8x'");
-    for text in [&clipped, &gains] {
-        assert_eq!(waited_first(text), 1.0, "{text}");
+    // Gains and norms of the step before decide, and those of the first step where there is none.
+    for controller in ["gravac:2x,max=8x", "dqsgd"] {
+        let compressor = if controller == "dqsgd" { "qsgd:4" } else { "topk:0.25" };
+        let reducer = format!("reducer = {{ kind = 'gather', compressor = '{compressor}' }}");
+        let feedback = if controller == "dqsgd" { "none" } else { "error" };
+        let text = format!("{reducer}\nfeedback = '{feedback}'\ncontroller = '{controller}'");
+        assert_eq!(waited_first(&text, 0), 1.0, "{text}");
+        let share = waited_first(&text, 1);
+        assert!(share < 0.5, "{text}: {share}");
+        assert_eq!(waited_first(&format!("{text}\nprobing = 'first'"), 1), 1.0, "{text}, measured first");
     }
+    // A norm of the whole needs all of it.
+    assert_eq!(waited_first(&format!("{sparse}\nfeedback = {{ kind = 'momentum', clip = 1.0 }}"), 1), 1.0);
 }
