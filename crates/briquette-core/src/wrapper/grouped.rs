@@ -84,7 +84,8 @@ impl Group {
         }
         let places = self.members.iter().map(|&member| round.slots[member].range());
         let len = self.layout.len();
-        [&mut self.input, &mut self.average].map(|values| values.resize(len, 0.0));
+        self.input.resize(len, 0.0);
+        self.average.resize(len, 0.0);
         self.sent.resize(if round.sent.is_some() { len } else { 0 }, 0.0);
         let mut part = Part {
             order: self.order(whole.order()),

@@ -257,3 +257,83 @@ fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
         "{early} s a step, {hidden} of them hidden, {late} without"
     );
 }
+
+/// Two layers beside each other, read in one order or the other.
+#[derive(Module, Debug)]
+struct Beside {
+    left: Linear,
+    right: Linear,
+}
+
+impl Beside {
+    fn loss(&self, left_first: bool, data: u64) -> Tensor<1> {
+        let (x, _) = batch(&[(data, 4)]);
+        let out = |layer: &Linear| activation::tanh(layer.forward(x.clone())).square().mean();
+        if left_first {
+            let left = out(&self.left);
+            left + out(&self.right)
+        } else {
+            let right = out(&self.right);
+            out(&self.left) + right
+        }
+    }
+}
+
+/// Which bucket goes first is rank 0's order in its first step; what comes in another order is waited for.
+#[test]
+fn the_order_of_arrival_may_change_between_steps_and_ranks() {
+    for exchange in EXCHANGES {
+        let run = |hidden: bool| {
+            ranks(3, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, during(exchange), 1);
+                let layer = || LinearConfig::new(IN, 24).init(&device());
+                let mut model = optim.join(seeded(Beside { left: layer(), right: layer() }, 3))?;
+                let (mut orders, first) = (Vec::new(), |t: u64| !(t + rank as u64).is_multiple_of(3));
+                for t in 0..6 {
+                    let forward = if hidden { optim.forward_model(&model)? } else { model.clone() };
+                    let gradients = grads(&model, &forward.loss(first(t), data(t, rank)));
+                    drop(forward);
+                    model = optim.step(0.1, model, gradients)?;
+                    orders.push(optim.report().arrivals.first().map(|arrival| arrival.slot / 2));
+                }
+                Ok((bits(&model), orders))
+            })
+        };
+        let (early, late) = (run(true), run(false));
+        assert_eq!(early[0].0, early[2].0, "{exchange}");
+        assert_eq!(early[0].0, late[0].0, "{exchange}");
+        if cfg!(feature = "overlap-backward") {
+            // The layer that is read last comes first: another one on rank 0 and rank 1 at step 0, and on rank 0 at steps 0 and 1.
+            assert_ne!(early[0].1[0], early[1].1[0], "{exchange}");
+            assert_ne!(early[0].1[0], early[0].1[1], "{exchange}");
+        }
+    }
+}
+
+/// Its gradients have come, and some of its buckets are on the way.
+#[test]
+#[cfg(feature = "overlap-backward")]
+fn a_rank_that_ends_after_its_backward_pass_stops_the_others_by_name() {
+    for panics in [false, true] {
+        let found = outcomes(3, |comm| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, during(EXCHANGES[1]), 1);
+            let mut model = optim.join(Mlp::wide(5, 40))?;
+            for t in 0..4 {
+                if rank == 1 && t == 2 {
+                    let forward = optim.forward_model(&model)?;
+                    drop(grads(&model, &forward.loss(data(t, rank), 4)));
+                    assert!(!panics, "its power fails");
+                    return Ok(bits(&model));
+                }
+                model = step(&mut optim, model, (t, rank), true)?;
+            }
+            Ok(bits(&model))
+        });
+        for rank in [0, 2] {
+            let error = found[rank].as_ref().expect_err("rank 1 is gone").to_string();
+            assert!(error.contains("rank 1"), "{error}");
+        }
+    }
+}
