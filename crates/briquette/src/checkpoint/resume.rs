@@ -46,6 +46,8 @@ impl DistributedOptimizer {
     /// [`Error::Checkpoint`] when a file is damaged, [`Error::OtherRun`] when it was saved by another model, configuration or
     /// world (what differs is named). On an error the optimizer has not changed; the module is gone with the error.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
+        // What was begun has the strategy with it.
+        self.sync.give_up()?;
         let loaded = prepare(&self.inner, &self.sync, module, (checkpoint, change))?;
         Ok(self.apply(loaded))
     }
@@ -69,6 +71,7 @@ impl DistributedOptimizer {
         change: WorldChange,
         mut accept: impl FnMut(&Checkpoint) -> Result<T, String>,
     ) -> Result<(M, Checkpoint, T), Error> {
+        self.sync.give_up()?;
         // Clones share running statistics, and loading writes them.
         let buffers = flat::read_bytes(&module, Part::Buffers);
         let buffers = buffers.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;

@@ -33,8 +33,8 @@ impl Synchronizer {
         module: &M,
         body: impl FnOnce(&M, Own) -> T,
     ) -> Result<T, Error> {
-        let alone = self.alone()?;
         self.settle()?;
+        let alone = self.alone()?;
         // An update of BatchNorm that is pending would replace what is written.
         flat::drain(module);
         let read = flat::read_bytes(module, Part::Buffers).and_then(|buffers| {
@@ -83,6 +83,7 @@ impl Synchronizer {
     /// # Errors
     /// [`Error::Comm`] when the transport fails, [`Error::NotJoined`].
     pub fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.give_up()?;
         if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
     }
 

@@ -121,7 +121,7 @@ impl Synchronizer {
     }
 
     /// Brings home what is on the channel; where this rank's gradients have begun to come, every rank refuses the step.
-    pub(super) fn give_up(&mut self) -> Result<(), Error> {
+    pub(crate) fn give_up(&mut self) -> Result<(), Error> {
         let Some(mut armed) = self.hidden.armed.take() else { return Ok(()) };
         drop(armed.messages.send(Message::GivenUp));
         match self.bring_home(&mut armed) {

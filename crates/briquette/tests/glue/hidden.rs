@@ -1,11 +1,12 @@
 //! Exchanges during the backward pass: the bits of exchanges after it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use briquette::core::comm::{Compute, Simulated, run_ranks};
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
-use briquette::{DistributedOptimizer, Error};
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::prelude::*;
@@ -336,4 +337,32 @@ fn a_rank_that_ends_after_its_backward_pass_stops_the_others_by_name() {
             assert!(error.contains("rank 1"), "{error}");
         }
     }
+}
+
+#[test]
+fn loading_gives_up_what_was_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let found = ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, during(EXCHANGES[1]), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        let mut ends = Vec::new();
+        for part in 0..2 {
+            for t in 2 * u64::from(part > 0)..4 {
+                model = step(&mut optim, model, (t, rank), true)?;
+                if part == 0 && t == 1 {
+                    optim.save(&model, directory.path(), &BTreeMap::new())?;
+                }
+            }
+            ends.push(bits(&model));
+            if part == 0 {
+                let forward = optim.forward_model(&model)?;
+                drop(grads(&model, &forward.loss(9, 4)));
+                model = optim.load(model, &Checkpoint::latest(directory.path())?, WorldChange::Refuse)?;
+            }
+        }
+        Ok(ends)
+    });
+    assert_eq!(found[0][0], found[0][1]);
+    assert_eq!(found[0], found[1]);
 }
