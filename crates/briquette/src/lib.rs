@@ -53,6 +53,7 @@
 //! | hardly any network | Local SGD: `Config::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
+//! | exchanges that take a while, and cores to spare | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets go while the backward pass computes the next ones |
 //! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |
 //! | one process | [`Compressed`] |
 //!
