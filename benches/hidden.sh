@@ -13,14 +13,18 @@
 # how long; PREDICT=0 leaves the simulator out.
 #
 # Columns, medians over the steps after the first WARM of each turn, in milliseconds:
-#   step           from the beginning of a step to that of the next on rank 0 (--trace); predicted_step: on the simulated clock
+#   step           from the beginning of a step to that of the next on rank 0 (--trace)
+#   wall_step      the same on the simulator's clock, --clock wall: it measures computing, but not when gradients come, so that under
+#                  `during` it lets exchanges begin as soon as the step does, which no link can
+#   fixed_step     the same under --clock fixed with the median `compute` of `after`: gradients come evenly, slot after slot, over the
+#                  last two thirds of it; encoding and decoding take no time
 #   compute        until the exchange begins, of the slowest rank
 #   exchange       encoding, communicating and decoding that the step waited for; waiting for the other rank to come is in `wait`
 #   hidden         encoding, communicating and decoding while the rank computed
 #   ratio_to_max   step / max(compute, exchange), both as they are with the exchange after the backward pass
 #   sum            compute + exchange, likewise: what a step takes that hides nothing. Under auto the two modes may send different bytes
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$(dirname "$0")/.."
 data=$1 bin=${2:-target}/release
 [ -d "$data/cifar10" ] && [ -d "$data/ag_news" ] || { echo "error: $data has no cifar10 and ag_news"; exit 1; } >&2
@@ -56,10 +60,11 @@ else
 fi
 
 cat > "$out/part.py" <<'PYTHON'
-"""part.py keep WARM DIRECTORY [TRACE] > PART: a run's seconds. part.py row LINK MODEL EXCHANGE RUNS: rows from parts. part.py header."""
+"""part.py keep WARM DIRECTORY [TRACE] > PART: a run's seconds. part.py row LINK MODEL EXCHANGE RUNS: rows from parts. part.py header.
+part.py compute PARTS: median milliseconds."""
 import glob, json, statistics, sys
 COLUMNS = ("link,model,exchange,mode,steps,bytes_per_step,factor,step_ms,compute_ms,exchange_ms,wait_ms,hidden_ms,"
-           "ratio_to_max,sum_ms,step_over_sum,predicted_step_ms,measured_over_predicted,predicted_ratio_to_max")
+           "ratio_to_max,sum_ms,step_over_sum,wall_step_ms,measured_over_wall,wall_ratio_to_max,fixed_step_ms,measured_over_fixed")
 
 def keep(warm, directory, trace=None):
     warm = int(warm)
@@ -80,6 +85,9 @@ def keep(warm, directory, trace=None):
     part["exchange"] = [spent(record) for record in records]
     json.dump(part, sys.stdout)
 
+def compute(pattern):
+    print(f"{1e3 * statistics.median(pooled(pattern)['compute']):.3f}")
+
 def pooled(pattern):
     parts = [json.load(open(name)) for name in sorted(glob.glob(pattern))]
     return {key: [value for part in parts for value in part[key]] for key in parts[0]} if parts else None
@@ -89,7 +97,7 @@ def row(link, model, exchange, runs):
     limit = {}
     for mode in ("after", "during"):
         name = f"{runs}/{link}-{model}-{exchange}-{mode}"
-        real, predicted = pooled(f"{name}-real-*.json"), pooled(f"{name}-predicted.json")
+        real, predicted, fixed = (pooled(f"{name}-{kind}.json") for kind in ("real-*", "wall", "fixed"))
         if not real:
             continue
         values = [link, model, exchange, mode]
@@ -97,21 +105,23 @@ def row(link, model, exchange, runs):
             if part and mode == "after":
                 limit[kind] = median(part, "compute"), median(part, "exchange")
         step = median(real, "step")
-        compute, sent = limit["real"]
+        computing, sent = limit["real"]
         values += [len(real["step"]), round(median(real, "bytes")), f"{median(real, 'factor'):.1f}"]
         values += [f"{1e3 * median(real, key):.2f}" for key in ("step", "compute", "exchange", "wait", "hidden")]
-        values += [f"{step / max(compute, sent):.3f}", f"{1e3 * (compute + sent):.2f}", f"{step / (compute + sent):.3f}"]
+        values += [f"{step / max(computing, sent):.3f}", f"{1e3 * (computing + sent):.2f}", f"{step / (computing + sent):.3f}"]
         if predicted:
             expected = median(predicted, "step")
             values += [f"{1e3 * expected:.2f}", f"{step / expected:.3f}", f"{expected / max(limit['predicted']):.3f}"]
         else:
             values += ["", "", ""]
+        expected = median(fixed, "step") if fixed else None
+        values += [f"{1e3 * expected:.2f}", f"{step / expected:.3f}"] if expected else ["", ""]
         print(",".join(map(str, values)), flush=True)
 
 if sys.argv[1] == "header":
     print(COLUMNS, flush=True)
 else:
-    {"keep": keep, "row": row}[sys.argv[1]](*sys.argv[2:])
+    {"keep": keep, "row": row, "compute": compute}[sys.argv[1]](*sys.argv[2:])
 PYTHON
 part() { python3 "$out/part.py" "$@"; }
 
@@ -163,16 +173,21 @@ real() {
     mv "$keep.part" "$keep"
 }
 
-# On cores of its own: under a measured clock ranks compute one after the other.
+# predicted LINK MODEL EXCHANGE MODE CORES MILLISECONDS: on cores of its own, by both clocks. Under a measured one ranks compute one after the
+# other.
 predicted() {
-    local link=$1 model=$2 exchange=$3 mode=$4 cores=$5 keep=$runs/$1-$2-$3-$4-predicted.json
+    local link=$1 model=$2 exchange=$3 mode=$4 cores=$5 kind clock keep
     trap stop INT TERM
-    [ ! -s "$keep" ] || return 0
     flags "$model" "$exchange" "$mode"
-    checked "$out/log-$mode" taskset -c "$cores" "$program" "${flags[@]}" --ranks 2 --network "$link,50us" --out "$out/run-$mode" \
-        || return $?
-    part keep "$warm" "$out/run-$mode" > "$keep.part"
-    mv "$keep.part" "$keep"
+    for kind in wall fixed; do
+        keep=$runs/$link-$model-$exchange-$mode-$kind.json clock=wall
+        if [ $kind = fixed ]; then clock=fixed:$6ms; fi
+        [ ! -s "$keep" ] || continue
+        checked "$out/log-$mode" taskset -c "$cores" "$program" "${flags[@]}" --ranks 2 --network "$link,50us" --clock "$clock" \
+            --out "$out/run-$mode" || return $?
+        part keep "$warm" "$out/run-$mode" > "$keep.part"
+        mv "$keep.part" "$keep"
+    done
 }
 
 begin=$SECONDS count=0 total=$((${#links[@]} * ${#models[@]} * ${#exchanges[@]}))
@@ -188,10 +203,11 @@ for link in "${links[@]}"; do
             done
             if [ "$predict" = 1 ] && [ "$exchange" != alone ]; then
                 # Both at once: as in the real world, two ranks use the machine's memory.
-                predicted "$link" "$model" "$exchange" after $after_cores &
+                compute=$(part compute "$runs/$link-$model-$exchange-after-real-*.json")
+                predicted "$link" "$model" "$exchange" after $after_cores "$compute" &
                 after=$!
                 status=0
-                predicted "$link" "$model" "$exchange" during $during_cores || status=$?
+                predicted "$link" "$model" "$exchange" during $during_cores "$compute" || status=$?
                 wait $after || status=$?
                 [ $status -eq 0 ] || exit $status
             fi
