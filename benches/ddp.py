@@ -95,6 +95,8 @@ def main():
         results["parameters"][name] = sum(p.numel() for p in pytorch_steps.MODELS[name]().parameters())
         rows = [("alone", None, None)]
         rows += [(f"{exchange} {buckets}", exchange, buckets) for exchange in arguments.exchanges.split(",") for buckets in BUCKETS[exchange]]
+        # What is subtracted, before and after.
+        rows.append(rows[0])
         for turn in range(arguments.turns):
             for label, exchange, buckets in rows:
                 times = seconds(name, arguments.batch, arguments.steps, arguments.warm, exchange, buckets)

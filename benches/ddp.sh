@@ -46,7 +46,8 @@ for link in $LINKS; do
     if [ ! -s "$keep" ]; then
         echo "DDP at $link:" >&2
         # It is told to leave out as many steps as ours, and one less in all: the last one of ours has no end in its trace.
-        LAUNCHER=$target/release/briquette OMP_NUM_THREADS=1 timeout -k 20 900 scripts/two-machines.sh "$link" "$python" \
+        LAUNCHER=$target/release/briquette OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 \
+            timeout -k 20 900 scripts/two-machines.sh "$link" "$python" \
             benches/ddp.py --out "$keep" --models "${MODELS// /,}" --batch "$BATCH" --turns "$TURNS" --warm "$WARM" \
             --steps $((STEPS - WARM - 1)) >&2 &
         wait $!
