@@ -39,8 +39,9 @@ for end in "$a v0" "$b v1"; do
     read -r space device <<< "$end"
     ip -n "$space" link set lo up
     ip -n "$space" link set "$device" up
-    # A bucket so small that short messages take their time too, which gigabits do not allow; and a queue that drops nothing.
-    case $rate in *gbit) burst=1mb ;; *) burst=32kbit ;; esac
+    # A bucket so small that short messages take their time too; gigabits are reached from 256 kB on, and a megabyte would let the
+    # gradients of a ResNet-20 pass at once. And a queue that drops nothing.
+    case $rate in *gbit) burst=256kb ;; *) burst=32kbit ;; esac
     or_skip tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
 done
 
