@@ -45,9 +45,9 @@ def resnet(width, blocks, projection_norm):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
 
-def vgg(counts):
+def vgg(counts, width=64):
     layers, channels = [], 3
-    for count, outputs in zip(counts, [64, 128, 256, 512, 512]):
+    for count, outputs in zip(counts, [width, 2 * width, 4 * width, 8 * width, 8 * width]):
         for _ in range(count):
             layers += [conv_norm(channels, outputs, 1), nn.ReLU()]
             channels = outputs
@@ -71,6 +71,7 @@ MODELS = {
     "resnet8": lambda: resnet(16, [1, 1, 1], False),
     "resnet20": lambda: resnet(16, [3, 3, 3], False),
     "resnet18": lambda: resnet(64, [2, 2, 2, 2], True),
+    "vgg11-slim": lambda: vgg([1, 1, 2, 2, 2], 16),
     "vgg16": lambda: vgg([2, 2, 3, 3, 3]),
     "bilstm": BiLstm,
 }

@@ -4,13 +4,16 @@
 #
 #   scripts/two-machines.sh RATE PROGRAM [FLAG...]        scripts/two-machines.sh 100mbit target/release/ag-news --steps 50
 #
-# `briquette` (the launcher) is looked for beside PROGRAM. Rank 0 runs on core 0, rank 1 on core 1 where there is one.
+# `briquette` (the launcher) is looked for beside PROGRAM, or is what LAUNCHER names. Rank 0 runs on core 0, rank 1 on core 1
+# where there is one. CORES_PER_RANK=2 gives each rank as many of its own, where there are twice as many: one to compute on and one
+# to exchange on meanwhile (RAYON_NUM_THREADS=1 keeps computing on one).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 rate=$1 program=$2
 shift 2
-launcher=$(dirname "$program")/briquette
+launcher=${LAUNCHER:-$(dirname "$program")/briquette}
 [ -x "$launcher" ] || { echo "error: no $launcher: cargo build --release builds it"; exit 1; }
+each=${CORES_PER_RANK:-1}
 for tool in ip tc taskset; do
     command -v $tool > /dev/null || { echo "skipped: $tool is missing (Debian: apt-get install iproute2 util-linux)"; exit 77; }
 done
@@ -36,15 +39,22 @@ for end in "$a v0" "$b v1"; do
     read -r space device <<< "$end"
     ip -n "$space" link set lo up
     ip -n "$space" link set "$device" up
-    # A bucket so small that short messages take their time too, which gigabits do not allow; and a queue that drops nothing.
-    case $rate in *gbit) burst=1mb ;; *) burst=32kbit ;; esac
+    # A bucket so small that short messages take their time too; gigabits are reached from 256 kB on, and a megabyte would let the
+    # gradients of a ResNet-20 pass at once. And a queue that drops nothing.
+    case $rate in *gbit) burst=256kb ;; *) burst=32kbit ;; esac
     or_skip tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
 done
 
 (umask 077; "$launcher" token > "$work/token")
-cores=$(nproc)
+# nproc would obey this variable, which programs are given.
+cores=$(env -u OMP_NUM_THREADS nproc)
+if [ "$each" -gt 1 ] && [ $((2 * each)) -gt "$cores" ]; then
+    echo "error: CORES_PER_RANK=$each: two ranks want $((2 * each)) cores, and there are $cores"
+    exit 2
+fi
 start() {
-    ip netns exec "$1" taskset -c $(($2 % cores)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks 1 \
+    local first=$(($2 * each % cores))
+    ip netns exec "$1" taskset -c $first-$((first + each - 1)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks 1 \
         --port 29500 --token-file "$work/token" -- "$program" "${@:3}"
 }
 start $b 1 "$@" &
