@@ -336,11 +336,11 @@ impl Session {
         (out, inner)
     }
 
-    /// In a job that began with a step: this rank has computed so much of the step, of 1. A clock that does not measure computing is at
-    /// least at that second then.
-    pub fn computed(&mut self, share: f64) {
+    /// In a job that began with a step: this rank has computed so much of the step, of 1, in so much time since then. A simulated clock is
+    /// at least at that second then.
+    pub fn computed(&mut self, share: f64, elapsed: Duration) {
         let start = self.now();
-        self.call.time.computed(share);
+        self.call.time.computed(share, elapsed.as_secs_f64());
         self.spent.idle += self.now() - start;
     }
 

@@ -189,10 +189,13 @@ impl Simulation {
         }
     }
 
-    pub(super) fn computed(&mut self, share: f64) {
-        if let Pace::Fixed(seconds) = self.pace {
-            self.clock = self.clock.max(self.began + share * seconds);
-        }
+    /// The rank's own thread has the turn until it waits for this job, so that what it measured is its own.
+    pub(super) fn computed(&mut self, share: f64, elapsed: f64) {
+        let computed = match self.pace {
+            Pace::Fixed(seconds) => share * seconds,
+            Pace::Measured(_) => elapsed,
+        };
+        self.clock += (self.began + computed - self.now()).max(0.0);
     }
 
     /// Computing beside that of a step, where it is not measured.

@@ -57,8 +57,8 @@ impl Time {
     }
 
     /// A step of which the channel's job began at the start is computed so far.
-    pub(super) fn computed(&mut self, share: f64) {
-        self.network_mut().into_iter().for_each(|network| network.computed(share));
+    pub(super) fn computed(&mut self, share: f64, elapsed: f64) {
+        self.network_mut().into_iter().for_each(|network| network.computed(share, elapsed));
     }
 
     /// Computing that this clock does not measure took so long.

@@ -31,6 +31,7 @@ pub(crate) struct End {
     pub(crate) gradients: Vec<Option<Tensor<1>>>,
     /// The step header with all that was recorded.
     pub(crate) header: Header,
+    pub(crate) at: Instant,
 }
 
 /// The flat vector, as it fills.
@@ -54,7 +55,8 @@ pub(crate) struct Source {
     pub(crate) problem: Option<Error>,
     pub(crate) header: Option<Header>,
     weight: f32,
-    is_computed: bool,
+    /// When computing began; nothing where it had ended before the exchange began.
+    began: Option<Instant>,
     /// The local weight decay, and the parameters.
     decay: (f64, Vec<Tensor<1>>),
 }
@@ -82,7 +84,7 @@ impl Source {
             problem: None,
             header: None,
             weight: 1.0,
-            is_computed: false,
+            began: Some(Instant::now()),
             decay,
         }
     }
@@ -96,14 +98,14 @@ impl Source {
     /// The step was computed before the exchange began.
     #[must_use]
     pub(crate) fn after_computing(mut self) -> Self {
-        self.is_computed = true;
+        self.began = None;
         self
     }
 
-    /// So much of the step is computed, of 1.
-    fn computed(&self, share: f64, comm: &mut Session) {
-        if !self.is_computed {
-            comm.computed(share);
+    /// So much of the step was computed by then, of 1.
+    fn computed(&self, share: f64, at: Instant, comm: &mut Session) {
+        if let Some(began) = self.began {
+            comm.computed(share, at.saturating_duration_since(began));
         }
     }
 
@@ -133,12 +135,12 @@ impl Source {
                 self.arrived.push((slot, at));
                 // Of a step, a third is forward; each slot has an equal part of the rest.
                 let share = (1.0 + 2.0 * self.arrived.len() as f64 / self.slots.len() as f64) / 3.0;
-                self.computed(share, comm);
+                self.computed(share, at, comm);
                 self.put(slot, gradient);
                 true
             }
             Some(Message::End(end)) => {
-                self.computed(1.0, comm);
+                self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
                 for (slot, gradient) in
                     end.gradients.into_iter().enumerate().filter(|(slot, _)| !self.there[*slot]).collect::<Vec<_>>()

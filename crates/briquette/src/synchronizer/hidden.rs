@@ -167,7 +167,7 @@ impl Synchronizer {
         let validation_loss = self.validation_loss.take();
         let header = self.header(&loss, validation_loss);
         let computed = Instant::now();
-        let end = End { gradients: flat::flat_gradients(module, &grads), header };
+        let end = End { gradients: flat::flat_gradients(module, &grads), header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
         let exchanged = self.bring_home(&mut armed)?;

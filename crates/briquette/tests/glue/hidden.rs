@@ -247,11 +247,12 @@ fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
             for t in 0..4 {
                 model = step(&mut optim, model, (t, rank), hidden)?;
             }
-            Ok::<_, Error>((optim.report().clock / 4.0, optim.report().hidden_seconds()))
+            Ok::<_, Error>((optim.report().clock / 4.0, optim.report().hidden_seconds(), bits(&model)))
         });
         found.into_iter().next().expect("three ranks").unwrap()
     };
-    let ((early, hidden), (late, nothing)) = (run(true), run(false));
+    let ((early, hidden, ours), (late, nothing, theirs)) = (run(true), run(false));
+    assert_eq!(ours, theirs);
     assert!(nothing < 1e-9, "{nothing} s hidden without a forward model");
     assert!(
         hidden > 0.005 && (early + hidden - late).abs() < 0.005,
