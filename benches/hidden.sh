@@ -14,8 +14,7 @@
 #
 # Columns, medians over the steps after the first WARM of each turn, in milliseconds:
 #   step           from the beginning of a step to that of the next on rank 0 (--trace)
-#   wall_step      the same on the simulator's clock, --clock wall: it measures computing, but not when gradients come, so that under
-#                  `during` it lets exchanges begin as soon as the step does, which no link can
+#   wall_step      the same on the simulator's clock, --clock wall: it measures computing, and when gradients come
 #   fixed_step     the same under --clock fixed with the median `compute` of `after`: gradients come evenly, slot after slot, over the
 #                  last two thirds of it; encoding and decoding take no time
 #   compute        until the exchange begins, of the slowest rank
