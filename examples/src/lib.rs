@@ -4,6 +4,7 @@ pub mod backend;
 pub mod cli;
 pub mod directory;
 pub mod endpoint;
+pub mod hybrid;
 pub mod interrupt;
 pub mod lr_schedule;
 pub mod models;
