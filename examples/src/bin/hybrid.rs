@@ -62,7 +62,7 @@ struct Cli {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Learning rate of SGD
-    #[arg(long, default_value_t = 0.003)]
+    #[arg(long, default_value_t = 0.001)]
     lr: f64,
     /// Its momentum
     #[arg(long, default_value_t = 0.9)]

@@ -192,6 +192,16 @@ mod tests {
     }
 
     #[test]
+    fn shares_tile_the_whole_and_differ_by_one_at_most() {
+        for (len, world) in [(7, 1), (6, 3), (11, 4), (10, 7)] {
+            let shares: Vec<_> = (0..world).map(|rank| share(len, world, rank)).collect();
+            assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..len).collect::<Vec<_>>());
+            let small = len / world;
+            assert!(shares.iter().all(|share| (small..=small + 1).contains(&share.len())), "{shares:?}");
+        }
+    }
+
+    #[test]
     fn parts_that_were_gathered_are_the_whole() {
         for world in 1..4 {
             let rows = on_ranks(world, |comm, rank| gather_rows(comm, rows_of(&table(2 * world, 5), world, rank)));
