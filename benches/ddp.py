@@ -100,7 +100,7 @@ def main():
         for turn in range(arguments.turns):
             for label, exchange, buckets in rows:
                 times = seconds(name, arguments.batch, arguments.steps, arguments.warm, exchange, buckets)
-                results["seconds"].setdefault(f"{name} {label}", []).extend(times)
+                results["seconds"].setdefault(f"{name} {label}", []).append(times)
                 if rank == 0:
                     print(f"{name} {label}, turn {turn + 1}: {1e3 * sorted(times)[len(times) // 2]:.1f} ms", flush=True)
     if rank == 0:

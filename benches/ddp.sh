@@ -4,7 +4,7 @@
 #
 #   benches/ddp.sh DATA_DIRECTORY [TARGET_DIRECTORY] > ddp.csv
 #
-# Needs what benches/hidden.sh needs, and PYTHON (python3 if absent) with torch; about 12 minutes on four idle cores, 6 where RUNS is
+# Needs what benches/hidden.sh needs, and PYTHON (python3 if absent) with torch; about 25 minutes on four idle cores, 15 where RUNS is
 # that of a table of benches/hidden.sh, whose runs then count here. RUNS=DIRECTORY keeps what was measured, and goes on from it;
 # LINKS, MODELS, TURNS, STEPS, WARM and BATCH are as there.
 #
@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 data=$1 target=${2:-target}
 python=${PYTHON:-python3}
 export LINKS=${LINKS:-100mbit 300mbit 1gbit} MODELS=${MODELS:-resnet20 vgg11-slim bilstm}
-export BATCH=${BATCH:-16} TURNS=${TURNS:-2} STEPS=${STEPS:-18} WARM=${WARM:-5}
+export BATCH=${BATCH:-16} TURNS=${TURNS:-4} STEPS=${STEPS:-18} WARM=${WARM:-5}
 "$python" -c 'import torch.distributed as d; assert d.is_gloo_available()' 2> /dev/null \
     || { echo "skipped: $python has no torch with gloo: pip install torch in a virtual environment, and name its python in PYTHON"; exit 77; } >&2
 out=$(mktemp -d)
@@ -61,9 +61,9 @@ runs, links, models, batch = sys.argv[1:]
 
 def ours(link, model, exchange, mode, key="step"):
     parts = [json.load(open(name)) for name in glob.glob(f"{runs}/{link}-{model}-{exchange}-{mode}-real-*.json")]
-    return statistics.median([value for part in parts for value in part[key]])
+    return statistics.median(min(parts, key=lambda part: statistics.median(part["step"]))[key])
 
-print("# Milliseconds a step, medians; added = step - compute, where compute is a step of two ranks that compute at once and exchange nothing.")
+print("# Milliseconds a step, medians of the turn with the shortest; added = step - compute, where compute is a step of two ranks that compute at once and exchange nothing.")
 print("# Ours: during the backward pass (ours_after_added_ms: after it). sixteen-bits: ring:bf16 beside fp16_compress_hook; powersgd:")
 print(f"# rank 2 on both sides, error feedback, warm start. Batch {batch} a rank; one thread computes, a second core of each rank is free to exchange.")
 print("link,model,exchange,ours_added_ms,ddp_added_ms,ours_step_ms,ddp_step_ms,ours_compute_ms,ddp_compute_ms,ours_after_added_ms,"
@@ -75,8 +75,8 @@ for link in links.split():
         values, count = ours(link, model, "dense", "after", "bytes") / 4, results["parameters"][model]
         if abs(values / count - 1) > 0.02:
             sys.exit(f"error: {model} has {count} parameters in PyTorch, and ours sends {values:.0f} values")
-        theirs = {name.removeprefix(f"{model} "): 1e3 * statistics.median(seconds)
-                  for name, seconds in results["seconds"].items() if name.startswith(f"{model} ")}
+        theirs = {name.removeprefix(f"{model} "): 1e3 * min(map(statistics.median, turns))
+                  for name, turns in results["seconds"].items() if name.startswith(f"{model} ")}
         for exchange, (our, their) in {"dense": ("dense", "dense"), "sixteen-bits": ("bf16", "fp16"), "powersgd": ("powersgd",) * 2}.items():
             best = min((name for name in theirs if name.startswith(f"{their} ")), key=theirs.get)
             step, after, compute = (1e3 * ours(link, model, *which) for which in ((our, "during"), (our, "after"), ("alone", "after")))

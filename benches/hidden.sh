@@ -5,14 +5,15 @@
 #   benches/hidden.sh DATA_DIRECTORY [TARGET_DIRECTORY] > hidden.csv
 #
 # DATA_DIRECTORY has cifar10 and ag_news. Needs root, iproute2, python3, and `cargo build --release -p briquette-cli -p
-# briquette-examples`; about 15 minutes on four cores that have nothing else to do. Each rank has a core to compute on and one to
+# briquette-examples`; about 25 minutes on four cores that have nothing else to do. Each rank has a core to compute on and one to
 # exchange on, where there are four. Modes take turns, so that what else the machine does meets both.
 #
 # RUNS=DIRECTORY keeps each run's seconds there, and does not repeat those that it has: an interrupted table goes on.
 # LINKS, MODELS, EXCHANGES (also powersgd, and alone: no exchange) choose rows; TURNS, STEPS, WARM, AUTO_STEPS, AUTO_WARM and BATCH
 # how long; PREDICT=0 leaves the simulator out.
 #
-# Columns, medians over the steps after the first WARM of each turn, in milliseconds:
+# Columns, medians over the steps after the first WARM of a turn, in milliseconds. Of several turns the one with the shortest median step
+# counts, as the machine's other guests slow whole turns down, by up to a half:
 #   step           from the beginning of a step to that of the next on rank 0 (--trace)
 #   wall_step      the same on the simulator's clock, --clock wall: it measures computing, and when gradients come
 #   fixed_step     the same under --clock fixed with the median `compute` of `after`: gradients come evenly, slot after slot, over the
@@ -23,7 +24,7 @@
 #   ratio_to_max   step / max(compute, exchange), both as they are with the exchange after the backward pass
 #   sum            compute + exchange, likewise: what a step takes that hides nothing. Under auto the two modes may send different bytes
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,27s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$(dirname "$0")/.."
 data=$1 bin=${2:-target}/release
 [ -d "$data/cifar10" ] && [ -d "$data/ag_news" ] || { echo "error: $data has no cifar10 and ag_news"; exit 1; } >&2
@@ -32,7 +33,7 @@ command -v python3 > /dev/null || { echo "skipped: python3 is missing"; exit 77;
 read -ra links <<< "${LINKS:-100mbit 300mbit 1gbit}"
 read -ra models <<< "${MODELS:-resnet20 vgg11-slim bilstm}"
 read -ra exchanges <<< "${EXCHANGES:-dense bf16 topk auto}"
-batch=${BATCH:-16} turns=${TURNS:-2} predict=${PREDICT:-1}
+batch=${BATCH:-16} turns=${TURNS:-4} predict=${PREDICT:-1}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 # What is asked to end ends what it started.
@@ -85,18 +86,19 @@ def keep(warm, directory, trace=None):
     json.dump(part, sys.stdout)
 
 def compute(pattern):
-    print(f"{1e3 * statistics.median(pooled(pattern)['compute']):.3f}")
+    print(f"{1e3 * statistics.median(least_disturbed(pattern)['compute']):.3f}")
 
-def pooled(pattern):
+def least_disturbed(pattern):
+    """The turn with the lowest median step."""
     parts = [json.load(open(name)) for name in sorted(glob.glob(pattern))]
-    return {key: [value for part in parts for value in part[key]] for key in parts[0]} if parts else None
+    return min(parts, key=lambda part: statistics.median(part["step"])) if parts else None
 
 def row(link, model, exchange, runs):
     median = lambda part, key: statistics.median(part[key])
     limit = {}
     for mode in ("after", "during"):
         name = f"{runs}/{link}-{model}-{exchange}-{mode}"
-        real, predicted, fixed = (pooled(f"{name}-{kind}.json") for kind in ("real-*", "wall", "fixed"))
+        real, predicted, fixed = (least_disturbed(f"{name}-{kind}.json") for kind in ("real-*", "wall", "fixed"))
         if not real:
             continue
         values = [link, model, exchange, mode]

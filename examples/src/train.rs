@@ -14,9 +14,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use briquette::WallClock;
 use briquette::core::Key;
 use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
+use briquette::{Pool, WallClock};
 use briquette_cli::memory;
 use briquette_datasets::Shards;
 use briquette_tcp::{Environment, TcpBuilder};
@@ -110,11 +110,19 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(place) = &control.place {
         let comm = process(settings, place, control)?;
         control.stage.train();
-        return run.rank(comm);
+        return Pool::share(1).run(place.rank, || run.rank(comm))?;
     }
     let world = threads(settings)?;
     control.stage.train();
-    first_error(run_ranks(world, |comm| run.rank(comm).map_err(RankError::from)))
+    // Under a measured simulated clock one rank computes at a time.
+    let measured = settings.simulated() && matches!(settings.clock, ClockSpec::Wall);
+    let at_once = if measured { 1 } else { settings.ranks };
+    let rank = |comm: Session| {
+        let rank = comm.rank();
+        let result = Pool::share(at_once).run(rank, || run.rank(comm));
+        result.map_err(anyhow::Error::from).and_then(|result| result).map_err(RankError::from)
+    };
+    first_error(run_ranks(world, rank))
 }
 
 /// One session a rank, in threads.
@@ -162,8 +170,8 @@ struct Run<'a, T: Task> {
     endpoint: Option<Endpoint>,
 }
 
-/// Address space of a thread's stack.
-const STACK: u64 = 2 << 20;
+/// Address space of a rank's two threads' stacks.
+const STACK: u64 = 4 << 20;
 
 impl<T: Task> Run<'_, T> {
     /// That the ranks of this process fit into memory. What they take at least: a model, its gradients, their average and a

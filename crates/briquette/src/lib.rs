@@ -70,6 +70,8 @@ mod error;
 mod flat;
 mod handshake;
 mod optimizer;
+#[cfg(feature = "rayon")]
+mod pool;
 mod probe;
 mod step_report;
 pub mod strategy;
@@ -87,6 +89,8 @@ pub use compressed::{Compressed, CompressedState};
 pub use data_parallel::DataParallel;
 pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
+#[cfg(feature = "rayon")]
+pub use pool::Pool;
 pub use step_report::{Arrival, StepReport};
 pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};
