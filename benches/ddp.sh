@@ -60,10 +60,14 @@ import glob, json, statistics, sys
 runs, links, models, batch = sys.argv[1:]
 
 def ours(link, model, exchange, mode, key="step"):
-    parts = [json.load(open(name)) for name in glob.glob(f"{runs}/{link}-{model}-{exchange}-{mode}-real-*.json")]
-    return statistics.median(min(parts, key=lambda part: statistics.median(part["step"]))[key])
+    """Of each turn the median."""
+    parts = [json.load(open(name)) for name in sorted(glob.glob(f"{runs}/{link}-{model}-{exchange}-{mode}-real-*.json"))]
+    return [statistics.median(part[key]) for part in parts]
 
-print("# Milliseconds a step, medians of the turn with the shortest; added = step - compute, where compute is a step of two ranks that compute at once and exchange nothing.")
+median = statistics.median
+added = lambda steps, alone: 1e3 * median(step - compute for step, compute in zip(steps, alone))
+print("# Milliseconds a step: medians over turns, of medians over a turn's steps. added = step - compute of the same turn, where compute is")
+print("# a step of two ranks that compute at once and exchange nothing.")
 print("# Ours: during the backward pass (ours_after_added_ms: after it). sixteen-bits: ring:bf16 beside fp16_compress_hook; powersgd:")
 print(f"# rank 2 on both sides, error feedback, warm start. Batch {batch} a rank; one thread computes, a second core of each rank is free to exchange.")
 print("link,model,exchange,ours_added_ms,ddp_added_ms,ours_step_ms,ddp_step_ms,ours_compute_ms,ddp_compute_ms,ours_after_added_ms,"
@@ -72,14 +76,17 @@ for link in links.split():
     results = json.load(open(f"{runs}/{link}-ddp.json"))
     for model in models.split():
         # A dense ring of two ranks sends every value once.
-        values, count = ours(link, model, "dense", "after", "bytes") / 4, results["parameters"][model]
+        values, count = median(ours(link, model, "dense", "after", "bytes")) / 4, results["parameters"][model]
         if abs(values / count - 1) > 0.02:
             sys.exit(f"error: {model} has {count} parameters in PyTorch, and ours sends {values:.0f} values")
-        theirs = {name.removeprefix(f"{model} "): 1e3 * min(map(statistics.median, turns))
+        theirs = {name.removeprefix(f"{model} "): [median(turn) for turn in turns]
                   for name, turns in results["seconds"].items() if name.startswith(f"{model} ")}
+        # Measured at the beginning and at the end of a turn.
+        alone = [median(pair) for pair in zip(theirs["alone"][::2], theirs["alone"][1::2])]
         for exchange, (our, their) in {"dense": ("dense", "dense"), "sixteen-bits": ("bf16", "fp16"), "powersgd": ("powersgd",) * 2}.items():
-            best = min((name for name in theirs if name.startswith(f"{their} ")), key=theirs.get)
-            step, after, compute = (1e3 * ours(link, model, *which) for which in ((our, "during"), (our, "after"), ("alone", "after")))
-            row = [step - compute, theirs[best] - theirs["alone"], step, theirs[best], compute, theirs["alone"], after - compute]
+            best = min((name for name in theirs if name.startswith(f"{their} ")), key=lambda name: added(theirs[name], alone))
+            step, after, compute = (ours(link, model, *which) for which in ((our, "during"), (our, "after"), ("alone", "after")))
+            row = [added(step, compute), added(theirs[best], alone), *(1e3 * median(s) for s in (step, theirs[best], compute, alone)),
+                   added(after, compute)]
             print(",".join([link, model, exchange, *(f"{value:.1f}" for value in row), best.split()[1], results["torch"]]))
 PYTHON

@@ -6,14 +6,13 @@
 #
 # DATA_DIRECTORY has cifar10 and ag_news. Needs root, iproute2, python3, and `cargo build --release -p briquette-cli -p
 # briquette-examples`; about 25 minutes on four cores that have nothing else to do. Each rank has a core to compute on and one to
-# exchange on, where there are four. Modes take turns, so that what else the machine does meets both.
+# exchange on, where there are four. Rows take turns, so that what else the machine does meets all.
 #
 # RUNS=DIRECTORY keeps each run's seconds there, and does not repeat those that it has: an interrupted table goes on.
 # LINKS, MODELS, EXCHANGES (also powersgd, and alone: no exchange) choose rows; TURNS, STEPS, WARM, AUTO_STEPS, AUTO_WARM and BATCH
 # how long; PREDICT=0 leaves the simulator out.
 #
-# Columns, medians over the steps after the first WARM of a turn, in milliseconds. Of several turns the one with the shortest median step
-# counts, as the machine's other guests slow whole turns down, by up to a half:
+# Columns, in milliseconds: medians over turns, of medians over the steps after the first WARM of a turn.
 #   step           from the beginning of a step to that of the next on rank 0 (--trace)
 #   wall_step      the same on the simulator's clock, --clock wall: it measures computing, and when gradients come
 #   fixed_step     the same under --clock fixed with the median `compute` of `after`: gradients come evenly, slot after slot, over the
@@ -21,10 +20,10 @@
 #   compute        until the exchange begins, of the slowest rank
 #   exchange       encoding, communicating and decoding that the step waited for; waiting for the other rank to come is in `wait`
 #   hidden         encoding, communicating and decoding while the rank computed
-#   ratio_to_max   step / max(compute, exchange), both as they are with the exchange after the backward pass
+#   ratio_to_max   step / max(compute, exchange), both of the same turn's run with the exchange after the backward pass
 #   sum            compute + exchange, likewise: what a step takes that hides nothing. Under auto the two modes may send different bytes
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,27s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$(dirname "$0")/.."
 data=$1 bin=${2:-target}/release
 [ -d "$data/cifar10" ] && [ -d "$data/ag_news" ] || { echo "error: $data has no cifar10 and ag_news"; exit 1; } >&2
@@ -88,34 +87,42 @@ def keep(warm, directory, trace=None):
 def compute(pattern):
     print(f"{1e3 * statistics.median(least_disturbed(pattern)['compute']):.3f}")
 
-def least_disturbed(pattern):
-    """The turn with the lowest median step."""
-    parts = [json.load(open(name)) for name in sorted(glob.glob(pattern))]
-    return min(parts, key=lambda part: statistics.median(part["step"])) if parts else None
+def turns(pattern):
+    return [json.load(open(name)) for name in sorted(glob.glob(pattern))]
+
+def median(parts, key):
+    """Over turns, of the medians over a turn's steps."""
+    return statistics.median(statistics.median(part[key]) for part in parts)
+
+def compute(pattern):
+    print(f"{1e3 * median(turns(pattern), 'compute'):.3f}")
 
 def row(link, model, exchange, runs):
-    median = lambda part, key: statistics.median(part[key])
-    limit = {}
+    after = {}
     for mode in ("after", "during"):
         name = f"{runs}/{link}-{model}-{exchange}-{mode}"
-        real, predicted, fixed = (least_disturbed(f"{name}-{kind}.json") for kind in ("real-*", "wall", "fixed"))
-        if not real:
+        parts = {kind: turns(f"{name}-{kind}-*.json") for kind in ("real", "wall", "fixed")}
+        if not parts["real"]:
             continue
-        values = [link, model, exchange, mode]
-        for kind, part in ("real", real), ("predicted", predicted):
-            if part and mode == "after":
-                limit[kind] = median(part, "compute"), median(part, "exchange")
+        after = after or parts
+        # Each turn beside its own run with the exchange after the backward pass.
+        beside = lambda kind, of: statistics.median(of(median([part], "step"), median([other], "compute"), median([other], "exchange"))
+                                                    for part, other in zip(parts[kind], after[kind]))
+        over_max = lambda step, compute, exchange: step / max(compute, exchange)
+        over_sum = lambda step, compute, exchange: step / (compute + exchange)
+        real = parts["real"]
         step = median(real, "step")
-        computing, sent = limit["real"]
-        values += [len(real["step"]), round(median(real, "bytes")), f"{median(real, 'factor'):.1f}"]
+        total = median(after["real"], "compute") + median(after["real"], "exchange")
+        values = [link, model, exchange, mode, sum(len(part["step"]) for part in real), round(median(real, "bytes")),
+                  f"{median(real, 'factor'):.1f}"]
         values += [f"{1e3 * median(real, key):.2f}" for key in ("step", "compute", "exchange", "wait", "hidden")]
-        values += [f"{step / max(computing, sent):.3f}", f"{1e3 * (computing + sent):.2f}", f"{step / (computing + sent):.3f}"]
-        if predicted:
-            expected = median(predicted, "step")
-            values += [f"{1e3 * expected:.2f}", f"{step / expected:.3f}", f"{expected / max(limit['predicted']):.3f}"]
+        values += [f"{beside('real', over_max):.3f}", f"{1e3 * total:.2f}", f"{beside('real', over_sum):.3f}"]
+        if parts["wall"]:
+            expected = median(parts["wall"], "step")
+            values += [f"{1e3 * expected:.2f}", f"{step / expected:.3f}", f"{beside('wall', over_max):.3f}"]
         else:
             values += ["", "", ""]
-        expected = median(fixed, "step") if fixed else None
+        expected = median(parts["fixed"], "step") if parts["fixed"] else None
         values += [f"{1e3 * expected:.2f}", f"{step / expected:.3f}"] if expected else ["", ""]
         print(",".join(map(str, values)), flush=True)
 
@@ -174,15 +181,15 @@ real() {
     mv "$keep.part" "$keep"
 }
 
-# predicted LINK MODEL EXCHANGE MODE CORES MILLISECONDS: on cores of its own, by both clocks. Under a measured one ranks compute one after the
-# other.
+# predicted LINK MODEL EXCHANGE MODE CORES MILLISECONDS: on cores of its own, by both clocks; by a measured one twice. Under it ranks compute one
+# after the other.
 predicted() {
     local link=$1 model=$2 exchange=$3 mode=$4 cores=$5 kind clock keep
     trap stop INT TERM
     flags "$model" "$exchange" "$mode"
-    for kind in wall fixed; do
+    for kind in fixed-1 wall-1 wall-2; do
         keep=$runs/$link-$model-$exchange-$mode-$kind.json clock=wall
-        if [ $kind = fixed ]; then clock=fixed:$6ms; fi
+        if [ $kind = fixed-1 ]; then clock=fixed:$6ms; fi
         [ ! -s "$keep" ] || continue
         checked "$out/log-$mode" taskset -c "$cores" "$program" "${flags[@]}" --ranks 2 --network "$link,50us" --clock "$clock" \
             --out "$out/run-$mode" || return $?
@@ -191,17 +198,19 @@ predicted() {
     done
 }
 
-begin=$SECONDS count=0 total=$((${#links[@]} * ${#models[@]} * ${#exchanges[@]}))
+begin=$SECONDS count=0 total=$((${#links[@]} * ${#models[@]}))
 part header
 for link in "${links[@]}"; do
     for model in "${models[@]}"; do
-        for exchange in "${exchanges[@]}"; do
-            for turn in $(seq "$turns"); do
+        for turn in $(seq "$turns"); do
+            for exchange in "${exchanges[@]}"; do
                 for mode in after during; do
                     [ "$exchange-$mode" != alone-during ] || continue
                     real "$link" "$model" "$exchange" "$mode" "$turn" || exit $?
                 done
             done
+        done
+        for exchange in "${exchanges[@]}"; do
             if [ "$predict" = 1 ] && [ "$exchange" != alone ]; then
                 # Both at once: as in the real world, two ranks use the machine's memory.
                 compute=$(part compute "$runs/$link-$model-$exchange-after-real-*.json")
@@ -213,8 +222,8 @@ for link in "${links[@]}"; do
                 [ $status -eq 0 ] || exit $status
             fi
             part row "$link" "$model" "$exchange" "$runs"
-            count=$((count + 1))
-            echo "$count of $total rows' pairs, $((SECONDS - begin)) s: $link $model $exchange" >&2
         done
+        count=$((count + 1))
+        echo "$count of $total models and links, $((SECONDS - begin)) s: $link $model" >&2
     done
 done

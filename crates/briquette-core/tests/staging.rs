@@ -242,3 +242,35 @@ fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
         }
     }
 }
+
+/// A step that is refused after its probe is done again under the same key, with other values.
+#[test]
+fn what_a_refused_step_staged_is_sent_by_no_other() {
+    let layout = Layout::flat(64);
+    let [refused, values] = [1.0_f32, -3.0].map(|by| (0..64).map(|i| by * (i as f32 - 20.5)).collect::<Vec<_>>());
+    let (key, two) = (Key::new(1).step(4), CompressionFactor::new(2.0).unwrap());
+    let average = |staged: Option<&[f32]>| {
+        let found = Local::run(1, |mut comm| {
+            let mut gather = Gather::new(TopK::factor(two), Mean);
+            let knob = gather.knob().expect("top-k has one");
+            knob.set(Levels::All(two));
+            if let Some(input) = staged {
+                let probe = Probe { input, slots: layout.slots(), factors: &[two], per_slot: false, key, rank: 0 };
+                knob.probe(&probe, &mut Energies::default());
+                gather.discard();
+            }
+            let (mut average, agreed_step) = (vec![0.0; 64], AgreedStep::default());
+            let round = Round {
+                key,
+                slots: layout.slots(),
+                agreed_step: &agreed_step,
+                input: &values,
+                average: &mut average,
+                sent: None,
+            };
+            gather.reduce(round, &mut comm).map(|_| average)
+        });
+        found.into_iter().next().expect("one rank").unwrap()
+    };
+    assert_eq!(average(Some(&refused)), average(None));
+}

@@ -60,6 +60,35 @@ pub enum Error {
         /// Trainable tensors now.
         got: usize,
     },
+    /// A step with other gradients than those that were exchanged while the backward pass computed them.
+    #[error(
+        "rank {rank}, step {step}: the gradient of `{slot}` is not the one that the backward pass computed, which was exchanged \
+         meanwhile: with during_backward, change no gradient before the step (clip the average between `sync_gradients` and the \
+         optimizer's step; to add up several passes, run the forward passes on the module itself)"
+    )]
+    Replaced {
+        /// This rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// The first such parameter.
+        slot: String,
+    },
+    /// Another learning rate than the one that the exchange began with.
+    #[error(
+        "rank {rank}, step {step}: the learning rate is {late}, and {early} was recorded before `forward_model`: record the \
+         one that the step is taken with"
+    )]
+    LateLearningRate {
+        /// This rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// Recorded before the forward pass.
+        early: f64,
+        /// The step's.
+        late: f64,
+    },
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),

@@ -126,7 +126,9 @@ impl DistributedOptimizer {
 
     /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
     ///
-    /// Under gradient accumulation, call it once per real step with the accumulated gradients.
+    /// Under gradient accumulation, call it once per real step with the accumulated gradients. Where gradients are exchanged
+    /// [during the backward pass](Self::forward_model), these must be the ones that came, unchanged: accumulate with forward passes on the
+    /// module itself.
     ///
     /// # Errors
     /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number

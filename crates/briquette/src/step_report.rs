@@ -54,7 +54,8 @@ pub struct StepReport {
 pub struct Arrival {
     /// Its place in the [layout](crate::Synchronizer::layout).
     pub slot: usize,
-    /// Wall time from then to the end of the backward pass, whatever the session's clock: what can hide its exchange.
+    /// Wall time from then to the end of the backward pass, whatever the session's clock: what can hide its exchange. On a device that
+    /// computes on its own, a gradient has come when its computing was asked for.
     pub lead: Duration,
 }
 

@@ -285,7 +285,17 @@ fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Res
     out.decode_from(bytes)
 }
 
-impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {}
+impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
+    /// What was staged for this step after its exchange is of no other.
+    fn commit(&mut self) {
+        self.staged.key = None;
+    }
+
+    /// The step may be done again, with other values.
+    fn discard(&mut self) {
+        self.staged.key = None;
+    }
+}
 
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {

@@ -254,11 +254,11 @@ impl Reducer for Grouped {
         groups.filter(|group| !group.members.is_empty()).fold(true, |finite, group| group.take_off(unsent) & finite)
     }
 
-    /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.
     fn gives_up_memory(&self) -> bool {
         self.main.reducer.gives_up_memory()
     }
 
+    /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.
     fn report(&self, report: &mut Report) {
         for group in &self.others {
             report.part(group.members.iter().copied(), |part| group.reducer.report(part));

@@ -13,17 +13,25 @@ pub(super) struct StepTiming {
     clock: f64,
     /// Sums and means over the ranks that exchanged; none after a change of the world.
     last: Option<(AgreedStep, LastExchange)>,
+    /// In which gradients come, where buckets are exchanged during the backward pass.
+    order_of_arrival: Vec<usize>,
 }
 
 impl StepTiming {
     pub(super) fn of(sync: &Synchronizer) -> StepTiming {
-        StepTiming { step: sync.step, clock: sync.comm.now(), last: sync.agreed_step.zip(sync.previous) }
+        StepTiming {
+            step: sync.step,
+            clock: sync.comm.now(),
+            last: sync.agreed_step.zip(sync.previous),
+            order_of_arrival: sync.order_of_arrival().to_vec(),
+        }
     }
 
     pub(super) fn apply(self, sync: &mut Synchronizer) {
         sync.step = self.step;
         sync.set_clock(self.clock);
         (sync.agreed_step, sync.previous) = self.last.unzip();
+        sync.set_order_of_arrival(self.order_of_arrival);
         sync.computing();
     }
 
@@ -33,6 +41,8 @@ impl StepTiming {
         if let Some((agreed_step, previous)) = &self.last {
             state.put("agreed_step/samples", agreed_step.samples);
             state.put("agreed_step/compute_seconds", agreed_step.compute_seconds);
+            agreed_step.loss.into_iter().for_each(|loss| state.put("agreed_step/loss", loss));
+            agreed_step.validation_loss.into_iter().for_each(|loss| state.put("agreed_step/validation_loss", loss));
             state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
             let Waiting { entered, left } = previous.waiting;
             state.put("previous/waiting", vec![entered, left]);
@@ -42,13 +52,19 @@ impl StepTiming {
             state.put("previous/sent", previous.traffic.sent);
             state.put("previous/received", previous.traffic.received);
         }
+        if !self.order_of_arrival.is_empty() {
+            state.put("order_of_arrival", self.order_of_arrival.iter().map(|slot| *slot as f64).collect::<Vec<_>>());
+        }
     }
 
     /// What a file has, of the last exchange only where this world made it.
     pub(super) fn read(state: &State, same_world: bool) -> Result<StepTiming, StateError> {
         let last = || -> Result<(AgreedStep, LastExchange), StateError> {
             let seconds = state.f64s("previous/seconds")?;
+            let loss = |name| if state.contains(name) { state.f64(name).map(Some) } else { Ok(None) };
             let agreed_step = AgreedStep {
+                loss: loss("agreed_step/loss")?,
+                validation_loss: loss("agreed_step/validation_loss")?,
                 samples: state.u64("agreed_step/samples")?,
                 compute_seconds: state.f64("agreed_step/compute_seconds")?,
                 ..AgreedStep::default()
@@ -68,6 +84,9 @@ impl StepTiming {
             Ok((agreed_step, previous))
         };
         let last = if same_world && state.contains("agreed_step/samples") { Some(last()?) } else { None };
-        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last })
+        let order = "order_of_arrival";
+        let order_of_arrival = if same_world && state.contains(order) { state.f64s(order)? } else { &[] };
+        let order_of_arrival = order_of_arrival.iter().map(|slot| *slot as usize).collect();
+        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last, order_of_arrival })
     }
 }

@@ -17,7 +17,7 @@ mod source;
 #[cfg(feature = "overlap-backward")]
 mod tap;
 
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use briquette_core::comm::{Pending, Session};
@@ -117,6 +117,13 @@ impl Job {
         if let Some(problem) = source.problem.take() {
             return Err(problem);
         }
+        let (step, rank) = (header.step, comm.rank());
+        if let Some(slot) = source.replaced {
+            return Err(Error::Replaced { rank, step, slot: slots[slot].path().to_owned() });
+        }
+        if let Some((early, late)) = learning_rate.zip(end.learning_rate).filter(|(early, late)| early != late) {
+            return Err(Error::LateLearningRate { rank, step, early, late });
+        }
         let mine = Header { bad_slot: source.bad_slot, previous: header.previous, ..end };
         let start = comm.now();
         let late = agree(&mine, before.as_ref(), slots, &mut source.present, comm)?;
@@ -143,9 +150,4 @@ fn agree_on_order(arrived: &[(usize, Instant)], slots: usize, comm: &mut Session
     // What never came on its own comes at the end.
     order.extend((0..slots).filter(|slot| !known[*slot]));
     Ok(Some(order))
-}
-
-/// What a job tells and is told by.
-pub(crate) fn channel() -> (Sender<Message>, mpsc::Receiver<Message>) {
-    mpsc::channel()
 }

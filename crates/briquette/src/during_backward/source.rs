@@ -8,7 +8,7 @@ use briquette_core::reduce::Arriving;
 use briquette_core::sync::Header;
 use briquette_core::trace::TARGET;
 use briquette_core::{Session, Slot};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, s};
 use tracing::trace_span;
 
 use crate::error::Error;
@@ -53,6 +53,12 @@ pub(crate) struct Source {
     pub(crate) bad_slot: Option<u32>,
     /// What cannot be mended.
     pub(crate) problem: Option<Error>,
+    /// Of each slot that came, some of its values as they were read, to compare with what the step is taken with.
+    samples: Vec<f32>,
+    /// A slot whose gradient is not the one that came.
+    pub(crate) replaced: Option<usize>,
+    /// No message is to come any more.
+    is_over: bool,
     pub(crate) header: Option<Header>,
     weight: f32,
     /// When computing began; nothing where it had ended before the exchange began.
@@ -82,6 +88,9 @@ impl Source {
             order,
             bad_slot: None,
             problem: None,
+            samples: vec![0.0; SAMPLES * slots.len()],
+            replaced: None,
+            is_over: false,
             header: None,
             weight: 1.0,
             began: Some(Instant::now()),
@@ -129,7 +138,8 @@ impl Source {
 
     /// The next message; whether there was one.
     fn receive(&mut self, comm: &mut Session) -> bool {
-        let message = self.first.take().or_else(|| comm.idle(|| self.messages.recv().ok()));
+        let mut next = || if self.is_over { None } else { comm.idle(|| self.messages.recv().ok()) };
+        let message = self.first.take().or_else(&mut next);
         match message {
             Some(Message::Gradient(slot, gradient, at)) => {
                 self.arrived.push((slot, at));
@@ -142,10 +152,14 @@ impl Source {
             Some(Message::End(end)) => {
                 self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
-                for (slot, gradient) in
-                    end.gradients.into_iter().enumerate().filter(|(slot, _)| !self.there[*slot]).collect::<Vec<_>>()
-                {
+                if let Err(error) = self.compare(&end.gradients) {
+                    self.problem.get_or_insert(error);
+                }
+                let mut gradients = end.gradients;
+                gradients.resize(self.slots.len(), None);
+                for (slot, gradient) in gradients.into_iter().enumerate() {
                     match gradient {
+                        _ if self.there[slot] => {}
                         Some(gradient) => self.put(slot, gradient),
                         None => self.leave_out(slot),
                     }
@@ -153,6 +167,7 @@ impl Source {
                 true
             }
             Some(Message::GivenUp) | None => {
+                self.is_over = true;
                 let missing: Vec<usize> = (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect();
                 missing.into_iter().for_each(|slot| self.leave_out(slot));
                 false
@@ -186,6 +201,11 @@ impl Source {
 
     fn read(&mut self, slot: usize, gradient: Tensor<1>, place: Range<usize>) -> Result<bool, Error> {
         let _read = trace_span!(target: TARGET, "read", slot).entered();
+        // Of what is read, where that is the gradient as it came.
+        let sampled = gradient.dtype() == DType::F32 && self.decay.0 == 0.0;
+        if !sampled {
+            self.sample(slot, &sample(&gradient))?;
+        }
         let (weight_decay, parameters) = &self.decay;
         let gradient = match parameters.get(slot) {
             Some(parameter) if *weight_decay != 0.0 => gradient + parameter.clone().mul_scalar(*weight_decay),
@@ -193,8 +213,66 @@ impl Source {
         };
         let gradient = if gradient.dtype() == DType::F32 { gradient } else { gradient.cast(DType::F32) };
         let data = gradient.try_into_data().map_err(Error::device)?;
-        Ok(copy_finite(data.as_slice().map_err(Error::device)?, &mut self.flat[place]))
+        let values = data.as_slice().map_err(Error::device)?;
+        if sampled {
+            let samples = self.samples[SAMPLES * slot..].iter_mut();
+            values.iter().step_by(stride(values.len())).take(SAMPLES).zip(samples).for_each(|(from, to)| *to = *from);
+        }
+        Ok(copy_finite(values, &mut self.flat[place]))
     }
+
+    fn sample(&mut self, slot: usize, values: &Tensor<1>) -> Result<(), Error> {
+        let data = values.clone().try_into_data().map_err(Error::device)?;
+        let values = data.as_slice::<f32>().map_err(Error::device)?;
+        self.samples[SAMPLES * slot..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    /// Finds the first slot that the step is not taken with as it came: clipped, scaled, added up or left out meanwhile. Gradients that
+    /// were asked for with the clone that the forward pass ran on are none, which Burn gives for leaves alone.
+    fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
+        if gradients.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let came: Vec<usize> =
+            (0..self.slots.len()).filter(|slot| self.there[*slot] && self.slots[*slot].len() > 0).collect();
+        let given = |slot: &usize| gradients.get(*slot).and_then(Option::as_ref);
+        self.replaced = came.iter().copied().find(|slot| given(slot).is_none());
+        let samples: Vec<Tensor<1>> = came.iter().filter_map(given).map(sample).collect();
+        if self.replaced.is_some() || samples.is_empty() {
+            return Ok(());
+        }
+        let data = Tensor::cat(samples, 0).try_into_data().map_err(Error::device)?;
+        let mut rest = data.as_slice::<f32>().map_err(Error::device)?;
+        for slot in came {
+            let (given, others) = rest.split_at(self.slots[slot].len().div_ceil(stride(self.slots[slot].len())));
+            rest = others;
+            let came = &self.samples[SAMPLES * slot..][..given.len()];
+            let scale = came.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+            let near = |(a, b): (&f32, &f32)| {
+                (a - b).abs() <= 1e-5 * scale || a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+            };
+            if !came.iter().zip(given).all(near) {
+                self.replaced = Some(slot);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Values of a slot that are compared.
+const SAMPLES: usize = 16;
+
+fn stride(len: usize) -> usize {
+    len.div_ceil(SAMPLES).max(1)
+}
+
+/// Evenly from the vector, as `f32`.
+fn sample(vector: &Tensor<1>) -> Tensor<1> {
+    let len = vector.dims()[0];
+    let sample = vector.clone().slice(s![..;stride(len) as isize]);
+    if sample.dtype() == DType::F32 { sample } else { sample.cast(DType::F32) }
 }
 
 impl Arriving for Source {

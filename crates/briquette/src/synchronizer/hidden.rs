@@ -1,6 +1,6 @@
 //! A step whose gradients are exchanged while they are computed.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 #[cfg(feature = "overlap-backward")]
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -19,6 +19,9 @@ use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
 
+/// Steps in which the order of arrival is asked for.
+const TRIES: u32 = 8;
+
 /// What is kept from step to step for exchanges during the backward pass.
 #[derive(Default)]
 pub(super) struct Hidden {
@@ -26,6 +29,10 @@ pub(super) struct Hidden {
     armed: Option<Armed>,
     /// Slots in the order in which their gradients come on rank 0; empty until it is known.
     order: Vec<usize>,
+    /// Steps in which the order was asked for and none was found.
+    in_vain: u32,
+    /// Whether it was said that nothing hides.
+    has_said: bool,
     /// Of the step that was exchanged last: slots as they came, and when.
     arrived: Vec<(usize, Instant)>,
     /// Storage.
@@ -46,13 +53,18 @@ impl Synchronizer {
     /// stepped with is given up, which the other ranks learn of.
     ///
     /// # Errors
-    /// [`Error::NotJoined`]; those of the transport.
+    /// [`Error::NotJoined`]; [`Error::Order`] before the step before was ended; [`Error::Layout`] where the module has other trainable
+    /// tensors than at join; those of the transport.
     pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
         self.give_up()?;
         let plan = self.plan()?;
+        if self.open {
+            return Err(self.order("forward_model", "sync_parameters"));
+        }
         if !self.hides(plan) {
             return Ok(module.clone());
         }
+        self.check_slots(flat::flat_parameters(module).len())?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
             let messages = self.arm(module, |source| source)?;
@@ -62,9 +74,14 @@ impl Synchronizer {
         Ok(module.clone())
     }
 
-    /// Once, by rank 0.
-    fn say_that_nothing_hides(&self, came: bool, was_armed: bool) {
-        if came || self.step > 0 || self.rank() > 0 {
+    fn check_slots(&self, got: usize) -> Result<(), Error> {
+        let expected = self.layout()?.slots().len();
+        if got == expected { Ok(()) } else { Err(Error::Layout { expected, got }) }
+    }
+
+    /// Once, by rank 0, at its first step with data.
+    fn say_that_nothing_hides(&mut self, came: bool, was_armed: bool) {
+        if came || self.rank() > 0 || std::mem::replace(&mut self.hidden.has_said, true) {
             return;
         }
         let why = match (cfg!(feature = "overlap-backward"), was_armed) {
@@ -92,7 +109,7 @@ impl Synchronizer {
     }
 
     fn arm<M: Module>(&mut self, module: &M, how: fn(Source) -> Source) -> Result<Sender<Message>, Error> {
-        let (messages, inbox) = during_backward::channel();
+        let (messages, inbox) = mpsc::channel();
         let decay = match self.weight_decay {
             0.0 => (0.0, Vec::new()),
             weight_decay => (weight_decay, flat::flat_parameters(module)),
@@ -113,11 +130,24 @@ impl Synchronizer {
             key: Key::new(self.seed),
             slots: slots.to_vec(),
             weighs_samples: self.config.weighs_samples(),
-            learns_order: self.hidden.order.is_empty(),
+            learns_order: self.hidden.order.is_empty() && self.hidden.in_vain < TRIES,
             average,
         };
         self.hidden.armed = Some(job.start(messages.clone(), &mut self.comm));
         Ok(messages)
+    }
+
+    /// The slots in the order in which their gradients come on rank 0; empty until it is known.
+    pub(crate) fn order_of_arrival(&self) -> &[usize] {
+        &self.hidden.order
+    }
+
+    /// As a checkpoint has it.
+    pub(crate) fn set_order_of_arrival(&mut self, order: Vec<usize>) {
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        let slots = self.joined.as_ref().map_or(0, |joined| joined.inventory.layout.slots().len());
+        self.hidden.order = if sorted.into_iter().eq(0..slots) { order } else { Vec::new() };
     }
 
     /// Brings home what is on the channel; where this rank's gradients have begun to come, every rank refuses the step.
@@ -156,7 +186,9 @@ impl Synchronizer {
         grads: GradientsParams,
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
-        let was_armed = self.hidden.armed.is_some();
+        let given = flat::flat_gradients(module, &grads);
+        self.check_slots(given.len())?;
+        let (was_armed, has_data) = (self.hidden.armed.is_some(), given.iter().any(Option::is_some));
         if !was_armed {
             self.arm(module, Source::after_computing)?;
         }
@@ -167,14 +199,17 @@ impl Synchronizer {
         let validation_loss = self.validation_loss.take();
         let header = self.header(&loss, validation_loss);
         let computed = Instant::now();
-        let end = End { gradients: flat::flat_gradients(module, &grads), header, at: computed };
+        let end = End { gradients: given, header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
         let exchanged = self.bring_home(&mut armed)?;
         let waited = self.comm.now() - begin;
         let Some(exchanged) = exchanged else { return Err(self.order("sync_gradients", "forward_model")) };
         let Exchanged { early, late, order, header_seconds } = exchanged?;
-        self.hidden.order = order.unwrap_or(std::mem::take(&mut self.hidden.order));
+        match order {
+            Some(order) => self.hidden.order = order,
+            None => self.hidden.in_vain += 1,
+        }
         let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
         gradients.keep_places(module, grads, layout)?;
         gradients.present.clone_from(&self.gradients.present);
@@ -192,7 +227,9 @@ impl Synchronizer {
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
         self.report.arrivals = self.hidden.arrived.drain(..).map(lead).collect();
-        self.say_that_nothing_hides(!self.report.arrivals.is_empty(), was_armed);
+        if has_data {
+            self.say_that_nothing_hides(!self.report.arrivals.is_empty(), was_armed);
+        }
         let begin = self.comm.now();
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let restored = gradients.restore(module, layout);

@@ -15,20 +15,21 @@ use burn::tensor::activation;
 use crate::common::*;
 
 /// Buckets of at least 64 values, the last of at least 8.
-fn during(exchange: &str) -> Config {
+pub(crate) fn during(exchange: &str) -> Config {
     config(&format!(r#"{{"during_backward": true, "bucket_values": 64, {exchange}}}"#))
 }
 
-const EXCHANGES: [&str; 5] = [
+pub(crate) const EXCHANGES: [&str; 6] = [
     r#""reducer": "dense""#,
     r#""reducer": "gather:topk:4x", "feedback": "error""#,
     r#""reducer": "gather:topk:4x", "feedback": "inner-momentum:0.9""#,
     r#""reducer": "power-sgd:2", "feedback": "error""#,
     r#""reducer": "gather:topk:2x", "feedback": "error", "controller": "schedule:1x,to=8x,steps=4,stages=2""#,
+    r#""reducer": "gather:topk:2x", "feedback": "error", "controller": "gravac:2x,max=8x,epsilon=0.4,window=2""#,
 ];
 
 /// A step whose forward pass runs on the module itself, or on the one that is armed.
-fn step<M: Model>(
+pub(crate) fn step<M: Model>(
     optim: &mut DistributedOptimizer,
     model: M,
     (step, rank): (u64, usize),
@@ -80,7 +81,7 @@ fn when_gradients_are_exchanged_changes_no_bit() {
 
 /// Layers that are frozen, shared and not used.
 #[derive(Module, Debug)]
-struct Odd {
+pub(crate) struct Odd {
     first: Linear,
     frozen: Linear,
     unused: Linear,
@@ -89,7 +90,7 @@ struct Odd {
 }
 
 impl Odd {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let layer = |inside, outside| LinearConfig::new(inside, outside).init(&device());
         let shared = layer(8, 8);
         let odd = Odd { first: layer(IN, 8), frozen: layer(8, 8), unused: layer(3, 3), again: shared.clone(), shared };

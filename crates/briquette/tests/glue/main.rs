@@ -10,6 +10,7 @@ mod common;
 mod compressed;
 mod failures;
 mod hidden;
+mod hidden_mistakes;
 mod joining;
 mod mixed;
 mod periodic;
