@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// Runs that remember something between steps, each in another way; and one that does not.
-const EXCHANGES: [&str; 12] = [
+const EXCHANGES: [&str; 13] = [
     "--momentum-correction on --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
     "--momentum-correction on --compressor topk:50x:q8 --controller schedule:from=4x,epochs=2",
     "--compressor topk:0.05 --feedback error --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
@@ -18,6 +18,7 @@ const EXCHANGES: [&str; 12] = [
     "--compressor topk:0.1 --feedback ef21",
     "--compressor qsgd:4 --feedback diana",
     "--compressor topk:20x:q8 --bucket-values 20000 --overlap on",
+    "--compressor topk:20x:q8 --bucket-values 20000 --overlap backward",
     "--reducer power-sgd:2",
     "--reducer shared-random-k:5x --controller schedule:from=2x",
     "--local-steps 3",

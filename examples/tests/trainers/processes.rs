@@ -185,6 +185,33 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
     );
 }
 
+/// Buckets go while the backward pass computes the next ones: most of a step there is one on the way.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_is_killed_while_its_buckets_are_on_the_way_is_named_by_the_other() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    for steps in [0, 4] {
+        let runs = Runs::default();
+        let flags =
+            format!("{} --epochs 500 --checkpoint-every 0 --reducer dense --overlap backward", processes(2, 300));
+        let launch = format!("launch --ranks 2 -- {CIFAR} {flags} --out broken");
+        let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(60));
+        let id = running.id();
+        running.wait_until(|| children(id).len() == 2);
+        let metrics = runs.path("broken/metrics.jsonl");
+        running.wait_until(|| records(&metrics) > steps);
+        let rank_1 = children(id)[1].to_string();
+        assert!(Command::new("kill").args(["-s", "KILL", &rank_1]).status().unwrap().success());
+        let ended = running.end();
+        assert!(ended.code != Some(0), "{steps} steps");
+        let told = ended.stderr.lines().find(|line| line.contains("[rank 0]") && line.contains("rank 1"));
+        assert!(told.is_some(), "{steps} steps: {}", ended.stderr);
+    }
+}
+
 /// The processes that a process has started.
 #[cfg(target_os = "linux")]
 fn children(parent: u32) -> Vec<u32> {

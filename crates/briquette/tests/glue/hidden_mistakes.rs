@@ -197,8 +197,11 @@ fn a_run_that_decides_by_itself_resumes_to_the_bit() {
         in_time(move || {
             let directory = tempfile::tempdir().unwrap();
             let mut traces = vec![Vec::new(); 2];
-            let parts = cut.map_or(vec![0..STEPS], |cut| vec![0..cut, cut..STEPS]);
-            for part in parts {
+            let ends = cut.into_iter().chain([STEPS]);
+            let mut begin = 0;
+            for end in ends {
+                let part = begin..end;
+                begin = end;
                 let world = Simulated::world(2, "2mbit".parse().unwrap(), Compute::Fixed(Duration::from_millis(50)));
                 let config = Config {
                     exchange: briquette::core::config::Exchange { during_backward: true, ..Config::auto().exchange },
