@@ -45,7 +45,7 @@ pub struct Cli {
     /// No progress bar
     #[arg(long)]
     pub plain: bool,
-    /// Write what each rank computes, encodes, exchanges and waits for, and when, to this file, for https://ui.perfetto.dev; of ranks
+    /// Write what each rank computes, encodes, exchanges and waits for, and when, to this file, for ui.perfetto.dev; of ranks
     /// that are processes, each writes its own (trace.json, trace.rank1.json, ...). In wall time: not with --network or --clock
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
