@@ -30,7 +30,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor};
 
 /// Levels from one parameter that forward reads to the next. What lies between deeper than that comes before the later one's gradient.
-const STRIDE: usize = 32;
+const STRIDE: usize = 256;
 
 /// Is given a slot's number and gradient.
 #[derive(Clone)]
