@@ -84,9 +84,6 @@ def keep(warm, directory, trace=None):
     part["exchange"] = [spent(record) for record in records]
     json.dump(part, sys.stdout)
 
-def compute(pattern):
-    print(f"{1e3 * statistics.median(least_disturbed(pattern)['compute']):.3f}")
-
 def turns(pattern):
     return [json.load(open(name)) for name in sorted(glob.glob(pattern))]
 

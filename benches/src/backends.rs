@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use briquette::core::comm::{Local, run_ranks};
 use briquette::core::error::CommError;
-use briquette::{Config, StepReport, WallClock};
+use briquette::{DistributedConfig, StepReport, WallClock};
 use briquette_cli::measure::median;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ impl Exchange {
         }
     }
 
-    fn config(self) -> Result<Config> {
+    fn config(self) -> Result<DistributedConfig> {
         let gather = |feedback: &str, compressor: &str| {
             let text = format!(
                 r#"{{"strategy": "every-step", "feedback": "{feedback}",
@@ -49,7 +49,7 @@ impl Exchange {
             serde_json::from_str(&text).context("a configuration")
         };
         match self {
-            Exchange::Plain | Exchange::Dense => Ok(Config::dense()),
+            Exchange::Plain | Exchange::Dense => Ok(DistributedConfig::dense()),
             Exchange::TopK => gather("error", "topk:0.01"),
             Exchange::EightBit => gather("none", "minmax"),
         }

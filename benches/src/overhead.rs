@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use briquette::core::Key;
 use briquette::core::comm::{Local, Session};
-use briquette::{Config, DistributedOptimizer, StepReport};
+use briquette::{DistributedConfig, DistributedOptimizer, StepReport};
 use briquette_cli::measure::median;
 use briquette_examples::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 use burn::module::Module;
@@ -155,7 +155,7 @@ pub struct Wrapped<C: Case> {
 
 impl<C: Case> Wrapped<C> {
     /// Joined and ready for the first step.
-    pub fn new(case: C, device: &Device, comm: Session, config: Config) -> Self {
+    pub fn new(case: C, device: &Device, comm: Session, config: DistributedConfig) -> Self {
         let device = device.clone().autodiff();
         let (model, optim) = case.build(&device);
         let mut optim = DistributedOptimizer::new(optim, comm, config, 1);
@@ -165,7 +165,7 @@ impl<C: Case> Wrapped<C> {
 
     /// A world of one that exchanges everything.
     pub fn alone(case: C, device: &Device) -> Self {
-        Wrapped::new(case, device, Local::world(1).remove(0), Config::dense())
+        Wrapped::new(case, device, Local::world(1).remove(0), DistributedConfig::dense())
     }
 }
 

@@ -29,6 +29,7 @@ pub fn here(rank: usize, world: usize, port: u16) -> Environment {
         rank,
         world,
         local_rank: rank,
+        local_world: 1,
         node: Some(0),
         master: "127.0.0.1".into(),
         port,

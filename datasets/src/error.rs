@@ -131,14 +131,6 @@ pub enum DataError {
         /// The values that are possible.
         expected: &'static str,
     },
-    /// More ranks than samples: some rank would never see one.
-    #[error("{world} ranks cannot share {samples} samples: use at most {samples} ranks or more data")]
-    TooFewSamples {
-        /// Number of ranks.
-        world: usize,
-        /// Number of samples.
-        samples: usize,
-    },
     /// Labels that do not belong to the samples.
     #[error("{labels} labels were given for {samples} samples, expected one each")]
     LabelCount {

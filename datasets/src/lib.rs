@@ -32,7 +32,7 @@
 //! let augment_key = key.purpose("augment").step(epoch);
 //! let batch = images.train.batch(plan.indices(0, rank), Some((&augment, augment_key)));
 //! assert_eq!(batch.pixels.len(), 8 * 3 * 32 * 32);
-//! # Ok::<(), briquette_datasets::DataError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Where files are looked for
@@ -73,16 +73,16 @@ mod find;
 mod generated_images;
 mod generated_text;
 mod image;
-mod shard;
 mod split;
 mod text;
 mod verify;
 mod vocabulary;
 
 pub use augment::Augment;
+pub use briquette_core::shards::{EpochPlan, Shards};
 pub use download::{Download, Mirror};
 pub use error::DataError;
 pub use image::{CHANNELS, ImageBatch, ImageKind, ImageSet, ImageSource, Images, Normalization, PIXELS, SIDE};
-pub use shard::{EpochPlan, Shards};
+pub use split::by_label;
 pub use text::{TextBatch, TextKind, TextSet, TextSource, Texts};
 pub use vocabulary::{PADDING, UNKNOWN, Vocabulary, words};

@@ -1,15 +1,40 @@
-//! The non-IID split behind [`crate::Shards::by_label`].
+//! Data that differs between ranks.
 
+use briquette_core::shards::{Shards, shuffle};
 use briquette_core::{Key, KeyRng};
 use rand::Rng;
 use rand_distr::{Distribution, Gamma};
 
-use crate::shard::shuffle;
+use crate::error::DataError;
+
+/// Gives each rank its own samples with its own mixture of classes, as in federated learning.
+///
+/// For every class the shares of the ranks are drawn from a symmetric Dirichlet distribution: `alpha` of 100
+/// is close to IID, 0.1 leaves most ranks with few classes. Every sample belongs to exactly one rank. A rank
+/// that would have none takes one from the rank with most. Ranks with fewer samples run out before
+/// the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
+///
+/// `labels` has one entry per sample. Use the same key for all epochs and all ranks.
+///
+/// Reference: T. Hsu, H. Qi, M. Brown, *Measuring the Effects of Non-Identical Data Distribution for Federated
+/// Visual Classification*, 2019, <https://arxiv.org/abs/1909.06335>. Deviation: the distribution is over ranks for
+/// each class, not over classes for each rank, so that no sample is left over.
+///
+/// # Errors
+/// [`DataError`] when labels are too few or too many, or `alpha` is not between 1e-6 and 1e6.
+pub fn by_label(shards: Shards, labels: &[u8], alpha: f64, key: Key) -> Result<Shards, DataError> {
+    if labels.len() != shards.samples() {
+        return Err(DataError::LabelCount { labels: labels.len(), samples: shards.samples() });
+    }
+    if !(1e-6..=1e6).contains(&alpha) {
+        return Err(DataError::setting("Dirichlet alpha", alpha, "between 1e-6 and 1e6"));
+    }
+    let own = dirichlet(labels, shards.world(), alpha, key.purpose("split"));
+    Ok(shards.with_own(own).expect("a list of samples for every rank"))
+}
 
 /// For every class, shares of the ranks from Dirichlet(alpha, …, alpha); then every rank gets at least one sample.
-///
-/// Needs `labels.len() >= world >= 1` and an `alpha` from 1e-6 to 1e6, which [`crate::Shards`] has checked.
-pub(crate) fn dirichlet(labels: &[u8], world: usize, alpha: f64, key: Key) -> Vec<Vec<usize>> {
+fn dirichlet(labels: &[u8], world: usize, alpha: f64, key: Key) -> Vec<Vec<usize>> {
     let mut own = vec![Vec::new(); world];
     for class in 0..=u8::MAX {
         let mut samples: Vec<usize> = (0..labels.len()).filter(|&i| labels[i] == class).collect();

@@ -130,7 +130,7 @@ fn code(
 
 /// Everything that can be refused before anything is begun.
 fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Control, Option<FlushGuard>)> {
-    let place = Environment::read(|name| std::env::var(name).ok())?;
+    let place = Environment::from_env()?;
     let settings = match &place {
         None => resolve(&cli, defaults)?,
         Some(place) => resolve_as_rank(&cli, defaults, place)?,

@@ -22,7 +22,7 @@ use crate::task::Score;
 
 /// One line of `metrics.jsonl`. Bytes and seconds are rank 0's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names are the file's format, described in the README
+#[allow(missing_docs)] // the names are the file's format, described in docs/trainers.md
 pub struct StepRecord {
     pub step: u64,
     pub epoch: u64,
@@ -219,7 +219,7 @@ pub struct Totals {
 /// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. What comes from an evaluation is
 /// not a number (`"NaN"` in the file) in a run that was interrupted before the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names are the file's format, described in the README
+#[allow(missing_docs)] // the names are the file's format, described in docs/trainers.md
 pub struct Summary {
     #[serde(with = "float")]
     pub final_test_accuracy: f64,

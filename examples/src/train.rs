@@ -18,7 +18,7 @@ use briquette::core::Key;
 use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
 use briquette::{Pool, WallClock};
 use briquette_cli::memory;
-use briquette_datasets::Shards;
+use briquette_datasets::{Shards, by_label};
 use briquette_tcp::{Environment, TcpBuilder};
 use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
@@ -92,7 +92,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     let key = Key::new(settings.seed);
     let mut shards = Shards::new(task.train_labels().len(), settings.ranks, settings.batch)?;
     if let Some(alpha) = settings.non_iid {
-        shards = shards.by_label(task.train_labels(), alpha, key)?;
+        shards = by_label(shards, task.train_labels(), alpha, key)?;
     }
     let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
     let total = steps_per_epoch.saturating_mul(settings.epochs as u64);
@@ -110,7 +110,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(place) = &control.place {
         let comm = process(settings, place, control)?;
         control.stage.train();
-        return Pool::share(1).run(place.rank, || run.rank(comm))?;
+        return Pool::share(place.local_world).run(place.rank, || run.rank(comm))?;
     }
     let world = threads(settings)?;
     control.stage.train();

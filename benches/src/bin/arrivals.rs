@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use briquette::core::comm::{Local, run_ranks};
-use briquette::{Arrival, Config, DistributedOptimizer, WallClock};
+use briquette::{Arrival, DistributedConfig, DistributedOptimizer, WallClock};
 use briquette_benches::overhead::{Case, Image, Text};
 use briquette_cli::measure::median;
 use briquette_examples::models::ImageModelKind;
@@ -124,7 +124,7 @@ struct Seen {
 }
 
 fn measure<C: Case + Sync>(cli: &Cli, model: &str, case: C) -> Result<Row> {
-    let during: Config = toml::from_str("reducer = 'dense'\nfeedback = 'none'\nduring_backward = true")?;
+    let during: DistributedConfig = toml::from_str("reducer = 'dense'\nfeedback = 'none'\nduring_backward = true")?;
     let clock = Arc::new(WallClock::start());
     let world = || Local::builder(2).clock(clock.clone()).build();
     // A rank has a session for each of the two kinds.
@@ -134,7 +134,7 @@ fn measure<C: Case + Sync>(cli: &Cli, model: &str, case: C) -> Result<Row> {
         let device = Device::default().autodiff();
         let (mut seen, batch, mut values) = (Seen::default(), case.batch(&device), Vec::new());
         let mut kinds = Vec::new();
-        for (comm, config, hides) in [(comm, Config::dense(), false), (other, during.clone(), true)] {
+        for (comm, config, hides) in [(comm, DistributedConfig::dense(), false), (other, during.clone(), true)] {
             let (module, optimizer) = case.build(&device);
             let mut optim = DistributedOptimizer::new(optimizer, comm, config, 1);
             let module = optim.join(module)?;

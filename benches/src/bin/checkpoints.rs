@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use briquette::core::comm::{Local, Session, run_ranks};
-use briquette::{Config, DistributedOptimizer, Error};
+use briquette::{DistributedConfig, DistributedOptimizer, Error};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
 use briquette_cli::measure::median;
@@ -129,8 +129,8 @@ fn cycles(
     let side = (mib * (1 << 20) / 4).isqrt();
     let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
     let inner = SgdConfig::new().with_momentum(Some(momentum)).init();
-    let mut optim =
-        DistributedOptimizer::new(inner, comm, Config::dense(), 1).with_background_saving(mode == Mode::Background);
+    let mut optim = DistributedOptimizer::new(inner, comm, DistributedConfig::dense(), 1)
+        .with_background_saving(mode == Mode::Background);
     let mut model: Linear = optim.join(LinearConfig::new(side, side).with_bias(false).init(&device))?;
     let mut cycles = Vec::new();
     for _ in 0..=arguments.repeats {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use briquette::Config;
+use briquette::DistributedConfig;
 use briquette::core::comm::Local;
 use briquette_benches::overhead::{BILSTM, Case, RESNET8, Steps, Wrapped};
 use briquette_benches::ranks::write_csv;
@@ -90,7 +90,7 @@ fn main() -> Result<()> {
 type Block = [f64; 2];
 
 fn measure<C: Case>(model: &'static str, case: C, arguments: &Arguments) -> Result<Vec<Row>> {
-    let config = Config::top_k(0.01)?;
+    let config = DistributedConfig::top_k(0.01)?;
     let mut trained = Wrapped::new(case, &Device::flex(), Local::world(1).remove(0), config);
     let directory = tempfile::tempdir()?;
     let mut file = File::create(directory.path().join("metrics.jsonl"))?;

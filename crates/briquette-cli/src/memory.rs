@@ -5,8 +5,10 @@ use std::fs;
 
 use crate::terminal::bytes;
 
+briquette_core::debug_by_display!(TooLarge);
+
 /// Something needs more memory than there is.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {} of memory, and {} are {}", bytes(*needed), bytes(*available), if *may_pass { "free now" } else { "available" })]
 pub struct TooLarge {
     /// What it is, with a verb.

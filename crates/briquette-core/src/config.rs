@@ -28,6 +28,7 @@ mod representatives;
 mod rules;
 mod settings;
 mod spec;
+mod text;
 
 pub(crate) use class::{probes, worse};
 pub use exchange::Exchange;
@@ -42,12 +43,12 @@ pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::Serialize;
 
-use crate::Layout;
 use crate::control::{AutoConfig, GraVacConfig};
 use crate::error::ConfigError;
 use crate::reduce::LadderConfig;
 use crate::sync::{LocalSgdConfig, SyncStrategy};
-use crate::wrapper::InnerMomentumConfig;
+use crate::wrapper::{InnerMomentumConfig, Momentum};
+use crate::{CompressionFactor, Layout};
 
 /// When ranks exchange, and what. In TOML, `strategy` stands beside the keys of the [exchange](Exchange).
 ///
@@ -95,6 +96,87 @@ impl Config {
             feedback: Feedback::Error,
             ..Exchange::default()
         }))
+    }
+
+    /// The largest `fraction` of the values at every step, in 8 bits each, with error feedback: about three times fewer bytes than
+    /// [`top_k`](Self::top_k), for Adam and any other optimizer.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// assert_eq!(Config::top_k_q8(0.01)?.exchange.reducer.to_string(), "gather:topk:100x:q8");
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `fraction` is outside (0, 1].
+    pub fn top_k_q8(fraction: f64) -> Result<Self, ConfigError> {
+        let compressor = CompressorConfig::top_k_q8(CompressionFactor::new(1.0 / fraction)?);
+        Ok(Config::top_k(fraction)?.with_reducer(ReducerConfig::gather(compressor)))
+    }
+
+    /// The largest `fraction` of the values at every step, in 8 bits each, with momentum correction (`momentum` in [0, 1)): for SGD, whose
+    /// own momentum is left off then, and whose weight decay goes in front of the exchange.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// let config = Config::top_k_momentum(0.05, 0.9)?;
+    /// assert_eq!(config.exchange.feedback.to_string(), "momentum");
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `fraction` is outside (0, 1].
+    pub fn top_k_momentum(fraction: f64, momentum: f32) -> Result<Self, ConfigError> {
+        let feedback = Feedback::Momentum(Momentum { momentum, ..Momentum::default() });
+        Ok(Config::top_k_q8(fraction)?.with_feedback(feedback))
+    }
+
+    /// Another strategy: when ranks exchange.
+    #[must_use]
+    pub fn with_strategy(self, strategy: impl Into<StrategyConfig>) -> Self {
+        Config { strategy: strategy.into(), ..self }
+    }
+
+    /// Another reducer: how vectors are combined.
+    #[must_use]
+    pub fn with_reducer(mut self, reducer: impl Into<ReducerConfig>) -> Self {
+        self.exchange.reducer = reducer.into();
+        self
+    }
+
+    /// Another feedback: what becomes of what was not sent.
+    #[must_use]
+    pub fn with_feedback(mut self, feedback: impl Into<Feedback>) -> Self {
+        self.exchange.feedback = feedback.into();
+        self
+    }
+
+    /// Another controller: what decides the compression ratio.
+    #[must_use]
+    pub fn with_controller(mut self, controller: impl Into<ControllerConfig>) -> Self {
+        self.exchange.controller = controller.into();
+        self
+    }
+
+    /// Buckets of at least so many values.
+    #[must_use]
+    pub fn with_bucket_values(mut self, values: usize) -> Self {
+        self.exchange.bucket_values = Some(values);
+        self
+    }
+
+    /// One more rule for slots that are exchanged another way; the first that matches decides.
+    #[must_use]
+    pub fn with_rule(mut self, rule: Rule) -> Self {
+        self.exchange.rules.push(rule);
+        self
+    }
+
+    /// With [`during_backward`](Exchange::during_backward): buckets go while the backward pass computes the next ones.
+    #[must_use]
+    pub fn during_backward(mut self) -> Self {
+        self.exchange.during_backward = true;
+        self
     }
 
     /// Top-k with 8-bit values under GraVAC, with error feedback: works under any inner optimizer.

@@ -2,10 +2,44 @@
 
 mod comm;
 
+use std::fmt;
+
 pub use comm::CommError;
 
+/// Makes `Debug` of an error what a person is to read, as `?` in `main` prints it: what it displays, then each cause that this does
+/// not quote already.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_by_display {
+    ($($error:ty),+ $(,)?) => {$(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                $crate::error::write_with_causes(self, f)
+            }
+        }
+    )+};
+}
+
+debug_by_display!(WireError, AggregateError, ReduceError, SyncError, ConfigError, StateError, CommError);
+
+/// See [`debug_by_display!`](crate::debug_by_display).
+#[doc(hidden)]
+pub fn write_with_causes(error: &dyn std::error::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (mut said, mut cause) = (error.to_string(), error.source());
+    f.write_str(&said)?;
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !said.contains(&text) {
+            write!(f, "\ncaused by: {text}")?;
+            said.push_str(&text);
+        }
+        cause = error.source();
+    }
+    Ok(())
+}
+
 /// Bytes that are not a message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end before the message does.
@@ -59,7 +93,7 @@ pub enum WireError {
 }
 
 /// Contributions could not be aggregated.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AggregateError {
     /// The message of one rank does not fit.
@@ -81,7 +115,7 @@ pub enum AggregateError {
 }
 
 /// A reduction failed; this rank's state is as it was before the call.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReduceError {
     /// The transport failed.
@@ -151,7 +185,7 @@ pub enum ReduceError {
 }
 
 /// A synchronisation failed; see [`ReduceError`].
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {
     /// The exchange itself failed.
@@ -275,7 +309,7 @@ fn told(rate: Option<f64>) -> String {
 }
 
 /// A setting that cannot work, found before any rank talks.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A value outside its range.
@@ -320,7 +354,7 @@ impl ConfigError {
 }
 
 /// Saved state does not fit.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// An entry is absent.
@@ -341,5 +375,24 @@ pub enum StateError {
 impl StateError {
     pub(crate) fn mismatch(name: &str, expected: &str, got: impl std::fmt::Debug) -> Self {
         StateError::Mismatch { name: name.into(), expected: expected.into(), got: format!("{got:?}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_is_what_a_person_reads_with_each_cause_once() {
+        #[derive(thiserror::Error)]
+        #[error("cannot begin")]
+        struct Outer(#[source] ReduceError);
+        debug_by_display!(Outer);
+        let message = AggregateError::Message { rank: 2, source: WireError::Trailing { extra: 3 } };
+        let error = Outer(ReduceError::Aggregate(message));
+        assert_eq!(
+            format!("{error:?}"),
+            "cannot begin\ncaused by: contribution of rank 2: message has 3 bytes too many"
+        );
     }
 }

@@ -95,7 +95,7 @@ impl Key {
     }
 
     /// 64 random bits of one place: as few as are needed once in a long while.
-    pub(crate) fn word(self, index: usize) -> u64 {
+    pub fn word(self, index: usize) -> u64 {
         self.fold(Domain::Block, index as u64).0
     }
 

@@ -21,6 +21,7 @@
 //! | [`control`] | agreed observations in, compression ratio out |
 //! | [`comm`] | byte frames between ranks: threads, a simulated network, a test double |
 //! | [`state`], [`report`], [`error`] | what is saved, what is shown, what can go wrong |
+//! | [`shards`] | who sees which sample in which step |
 //! | [`Layout`], [`Key`] | where each tensor lies; randomness that is a function of its place |
 //!
 //! # Why it is cut like this
@@ -97,6 +98,7 @@ mod message;
 mod parallel;
 pub mod reduce;
 pub mod report;
+pub mod shards;
 pub mod state;
 pub mod sync;
 mod text;

@@ -222,7 +222,7 @@ impl Endpoint {
     /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
     fn left(&mut self, other: usize, during: Scope) -> CommError {
         self.listen().err().unwrap_or_else(|| {
-            let cause = "it left the run".to_owned();
+            let cause = CommError::LEFT.to_owned();
             self.abort(during, &format!("lost rank {other}: {cause}"));
             CommError::Lost { rank: self.rank, other, address: None, during, cause }
         })

@@ -2,8 +2,10 @@
 
 use mpi::Threading;
 
+briquette_core::debug_by_display!(MpiError);
+
 /// MPI cannot be used in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpiError {
     /// MPI can be initialized once in a process.

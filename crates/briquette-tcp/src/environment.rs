@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use crate::token::Token;
 
+briquette_core::debug_by_display!(EnvironmentError);
+
 /// The names of the variables.
 pub mod names {
     /// This process's rank, `0..WORLD_SIZE`.
@@ -14,6 +16,8 @@ pub mod names {
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
     /// This process's number on its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
+    /// How many ranks the machine has.
+    pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
     /// The machine's number.
     pub const GROUP_RANK: &str = "GROUP_RANK";
     /// Where rank 0 is: a name or an address.
@@ -41,6 +45,8 @@ pub struct Environment {
     pub world: usize,
     /// This process's number on its machine; 0 if not set.
     pub local_rank: usize,
+    /// How many ranks share its cores; 1 if not set.
+    pub local_world: usize,
     /// The machine's number, where the launcher gives it.
     pub node: Option<usize>,
     /// Rank 0's name or address.
@@ -63,11 +69,25 @@ pub struct Environment {
 /// Without the secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Environment { rank, world, local_rank, node, master, port, token, token_file, tls, launch, restart } = self;
+        let Environment {
+            rank,
+            world,
+            local_rank,
+            local_world,
+            node,
+            master,
+            port,
+            token,
+            token_file,
+            tls,
+            launch,
+            restart,
+        } = self;
         f.debug_struct("Environment")
             .field("rank", rank)
             .field("world", world)
             .field("local_rank", local_rank)
+            .field("local_world", local_world)
             .field("node", node)
             .field("master", master)
             .field("port", port)
@@ -81,7 +101,7 @@ impl fmt::Debug for Environment {
 }
 
 /// What is wrong with the variables.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// Some are set and this one is not.
@@ -114,8 +134,16 @@ pub enum EnvironmentError {
 }
 
 impl Environment {
-    /// Reads the variables through `lookup`, which a program makes of its environment; `None` when RANK is not set: nobody
-    /// launched this process as a rank.
+    /// This process's place, as its environment says; `None` where nobody launched it as a rank. A process that `mpirun` or `srun` started
+    /// without torchrun's names has its place by theirs: `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn from_env() -> Result<Option<Environment>, EnvironmentError> {
+        Environment::read(|name| std::env::var(name).ok())
+    }
+
+    /// As [`from_env`](Self::from_env), through `lookup`.
     ///
     /// ```
     /// use briquette_tcp::Environment;
@@ -131,6 +159,7 @@ impl Environment {
     /// # Errors
     /// [`EnvironmentError`] when RANK is set and another needed variable is not, or a value means nothing.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Environment>, EnvironmentError> {
+        let lookup = |name| lookup(name).or_else(|| of_mpi(&lookup, name));
         if lookup(names::RANK).is_none() {
             return Ok(None);
         }
@@ -158,6 +187,8 @@ impl Environment {
             rank,
             world,
             local_rank: number(names::LOCAL_RANK, or_zero(names::LOCAL_RANK))?,
+            local_world: lookup(names::LOCAL_WORLD_SIZE)
+                .map_or(Ok(1), |world| number(names::LOCAL_WORLD_SIZE, world))?,
             node: lookup(names::GROUP_RANK).map(|node| number(names::GROUP_RANK, node)).transpose()?,
             master: needed(names::MASTER_ADDR)?,
             port,
@@ -181,6 +212,7 @@ impl Environment {
             (names::RANK, self.rank.to_string()),
             (names::WORLD_SIZE, self.world.to_string()),
             (names::LOCAL_RANK, self.local_rank.to_string()),
+            (names::LOCAL_WORLD_SIZE, self.local_world.to_string()),
             (names::MASTER_ADDR, self.master.clone()),
             (names::MASTER_PORT, self.port.to_string()),
             (names::RESTART, self.restart.to_string()),
@@ -191,6 +223,30 @@ impl Environment {
         set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
         set.extend(self.launch.clone().map(|launch| (names::LAUNCH, launch)));
         set
+    }
+}
+
+/// Names under which `mpirun` (Open MPI; those of PMI) and `srun` say the same, in the order of the four below. Slurm sets its own for a
+/// job's only shell, too, so that a world of one is none.
+const MPI: [[&str; 4]; 3] = [
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"],
+];
+
+/// A variable of torchrun's that is not set, by what `mpirun` or `srun` set.
+fn of_mpi(lookup: impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
+    let family = MPI.iter().find(|family| lookup(family[0]).is_some())?;
+    let world = lookup(family[1]).filter(|world| world != "1")?;
+    match name {
+        names::RANK => lookup(family[0]),
+        names::WORLD_SIZE => Some(world),
+        names::LOCAL_RANK => lookup(family[2]),
+        names::LOCAL_WORLD_SIZE => lookup(family[3]).filter(|world| world.parse::<usize>().is_ok()),
+        // All on one machine: there is no need to say where rank 0 is.
+        names::MASTER_ADDR if lookup(family[3]).as_ref() == Some(&world) => Some("127.0.0.1".to_owned()),
+        names::MASTER_PORT => Some("29500".to_owned()),
+        _ => None,
     }
 }
 
@@ -213,6 +269,7 @@ mod tests {
             rank: 1,
             world: 3,
             local_rank: 1,
+            local_world: 2,
             node: Some(3),
             master: "node-a".into(),
             port: 4000,
@@ -235,6 +292,18 @@ mod tests {
         assert_eq!((machine(&[("LOCAL_RANK", "1")]), machine(&[])), (4, 5));
         let error = read(&[&rest[..], &[("GROUP_RANK", "x")]].concat()).unwrap_err().to_string();
         assert_eq!(error, "GROUP_RANK is `x`: a whole number is needed");
+    }
+
+    #[test]
+    fn a_rank_of_mpirun_has_its_place_and_must_be_told_where_rank_0_is_only_on_several_machines() {
+        let set = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+        let here = read(&[&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]].concat()).unwrap().unwrap();
+        assert_eq!((here.rank, here.world, here.master.as_str(), here.port), (2, 4, "127.0.0.1", 29500));
+        let spread = [&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
+        assert!(read(&spread).unwrap_err().to_string().contains("MASTER_ADDR is not set"));
+        let told = read(&[&spread[..], &[("MASTER_ADDR", "a"), ("MASTER_PORT", "7000")]].concat()).unwrap().unwrap();
+        assert_eq!((told.rank, told.machine(), told.port), (2, 2, 7000));
+        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), Ok(None));
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use crate::descriptors;
 
+briquette_core::debug_by_display!(JoinError);
+
 /// A rank could not join.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
     /// A rank cannot listen where it should.

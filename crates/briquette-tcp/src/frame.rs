@@ -17,6 +17,8 @@
 
 use briquette_core::comm::Scope;
 
+briquette_core::debug_by_display!(FrameError);
+
 /// Bytes of a header.
 pub const HEADER: usize = 68;
 /// What both sides must speak.
@@ -83,7 +85,7 @@ impl std::fmt::Display for Tag {
 }
 
 /// Why bytes are not a header.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// They do not begin as headers do.

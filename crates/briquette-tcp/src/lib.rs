@@ -6,7 +6,7 @@
 //! use briquette_tcp::{Environment, TcpBuilder};
 //!
 //! // As `briquette launch`, torchrun or a scheduler's script has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-//! let place = Environment::read(|name| std::env::var(name).ok())?.ok_or("start this with `briquette launch`")?;
+//! let place = Environment::from_env()?.ok_or("start this with `briquette launch`")?;
 //! let mut comm = Session::from(TcpBuilder::from_environment(&place)?.join()?);
 //! let mut x = vec![comm.rank() as f32; 1_000_000];
 //! comm.all_reduce_sum(&mut x)?;

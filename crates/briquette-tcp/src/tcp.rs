@@ -206,7 +206,7 @@ impl Tcp {
     /// The link to a rank that this one needs has ended. What the control thread receives explains more than a broken link.
     fn ended(&mut self, other: usize, end: End, call: &mut Call) -> CommError {
         let cause = match end {
-            End::Left => return self.lost(other, call.scope, "it left the run".to_owned()),
+            End::Left => return self.lost(other, call.scope, CommError::LEFT.to_owned()),
             End::Lost(cause) => cause,
         };
         let until = Instant::now() + GRACE;

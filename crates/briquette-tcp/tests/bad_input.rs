@@ -198,8 +198,20 @@ fn a_token_that_cannot_be_read_or_is_none_is_named() {
         let (master, token) = ("localhost".to_owned(), token.map(str::to_owned));
         let place = (1, 2, 0, None, 4000, 0);
         let (rank, world, local_rank, node, port, restart) = place;
-        let environment =
-            Environment { rank, world, local_rank, node, master, port, token, token_file, tls, launch: None, restart };
+        let environment = Environment {
+            rank,
+            world,
+            local_rank,
+            local_world: 1,
+            node,
+            master,
+            port,
+            token,
+            token_file,
+            tls,
+            launch: None,
+            restart,
+        };
         TcpBuilder::from_environment(&environment).unwrap_err().to_string()
     };
     let (missing, empty) = (directory.path().join("missing"), directory.path().join("empty"));

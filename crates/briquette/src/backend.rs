@@ -13,6 +13,8 @@ use std::str::FromStr;
 use burn::backend::DispatchDevice;
 use burn::tensor::{Device, Tensor};
 
+briquette_core::debug_by_display!(BackendError);
+
 /// A backend of Burn, by the name of its Cargo feature.
 ///
 /// ```
@@ -60,7 +62,7 @@ pub struct Found {
 }
 
 /// A backend or device that cannot be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
     /// No backend is called so.

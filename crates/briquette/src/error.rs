@@ -1,11 +1,14 @@
 //! What can go wrong between Burn and the other ranks.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use briquette_core::error::{CommError, ConfigError, StateError, SyncError};
 
+briquette_core::debug_by_display!(Error);
+
 /// An error of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The exchange failed, or was refused.
@@ -145,10 +148,10 @@ impl Error {
     }
 }
 
-/// A failed [`step`](crate::DistributedOptimizer::step), with the model.
-#[derive(Debug, thiserror::Error)]
+/// A failed [`try_step`](crate::DistributedOptimizer::try_step), with the model. `?` turns it into an [`Error`], whatever the model is.
+#[derive(thiserror::Error)]
 #[error("{source}")]
-pub struct StepError<M: std::fmt::Debug> {
+pub struct StepError<M> {
     /// The model, unchanged where gradients were due: checkpoint it, or go on with the next batch where the error allows.
     /// Where parameters were due (Local SGD), the inner optimizer has stepped and only the averaging is missing.
     pub model: Box<M>,
@@ -157,7 +160,14 @@ pub struct StepError<M: std::fmt::Debug> {
     pub source: Error,
 }
 
-impl<M: std::fmt::Debug> From<StepError<M>> for Error {
+/// Without the model.
+impl<M> fmt::Debug for StepError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.source, f)
+    }
+}
+
+impl<M> From<StepError<M>> for Error {
     fn from(error: StepError<M>) -> Error {
         error.source
     }

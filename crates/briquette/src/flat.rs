@@ -1,9 +1,10 @@
 //! Between a Burn module and the flat vector.
 //!
-//! Parameters are found by walking the module: a float parameter that requires a gradient is a trainable slot, any other
-//! float tensor (BatchNorm's running statistics, frozen layers) a buffer. Both are known by their path, never by
+//! Parameters are found by walking the module: a float parameter that requires a gradient is a trainable slot, one that does not is
+//! frozen, any other float tensor (BatchNorm's running statistics) a buffer. All are known by their path, never by
 //! [`ParamId`], which is random in every process.
 
+mod parts;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 mod transfer;
@@ -16,6 +17,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+pub(crate) use self::parts::Part;
+use self::parts::Parts;
 use self::transfer::{Pieces, as_f32};
 pub(crate) use self::values::{
     flat_gradients, flat_parameters, like, read_bytes, read_gradients, read_values, write_bytes, write_values,
@@ -28,43 +31,45 @@ use crate::error::Error;
 pub(crate) struct Inventory {
     /// The trainable slots.
     pub(crate) layout: Layout,
-    /// Everything else that is a float tensor.
-    pub(crate) buffers: Layout,
-}
-
-/// Which of the two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    Trainable,
-    Buffers,
+    /// Parameters that are not trained.
+    frozen: Layout,
+    /// What is no parameter.
+    buffers: Layout,
+    /// The two before, in the module's order.
+    pub(crate) rest: Layout,
 }
 
 impl Inventory {
     /// # Errors
     /// [`Error::DType`] where a device cannot compute in a tensor's type: some would give garbage.
     pub(crate) fn of<M: Module>(module: &M) -> Result<Inventory, Error> {
-        let mut walk = Survey::default();
+        let mut walk = Survey { parts: Parts::of(module), path: Vec::new(), found: Vec::new(), refused: None };
         module.visit(&mut walk);
-        match walk.refused {
-            Some(error) => Err(error),
-            None => Ok(Inventory { layout: Layout::new(walk.trainable), buffers: Layout::new(walk.buffers) }),
-        }
+        let Survey { found, refused, .. } = walk;
+        let layout = |part| {
+            let of_part = found.iter().filter(|(parts, ..)| parts.contains(&part));
+            Layout::new(of_part.map(|(_, path, shape)| (path.clone(), shape.clone())))
+        };
+        let [layout, frozen, buffers, rest] = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest].map(layout);
+        refused.map_or(Ok(Inventory { layout, frozen, buffers, rest }), Err)
     }
 
     fn part(&self, part: Part) -> &Layout {
         match part {
             Part::Trainable => &self.layout,
+            Part::Frozen => &self.frozen,
             Part::Buffers => &self.buffers,
+            Part::Rest => &self.rest,
         }
     }
 }
 
 /// Every module path is the walk's stack joined by dots, as Burn's own parameter groups spell it.
-#[derive(Default)]
 struct Survey {
+    parts: Parts,
     path: Vec<String>,
-    trainable: Vec<(String, Vec<usize>)>,
-    buffers: Vec<(String, Vec<usize>)>,
+    /// Parts that it is in, path and shape.
+    found: Vec<(Vec<Part>, String, Vec<usize>)>,
     refused: Option<Error>,
 }
 
@@ -83,8 +88,9 @@ impl ModuleVisitor for Survey {
             let (slot, device) = (path.clone(), describe(&device));
             self.refused.get_or_insert(Error::DType { slot, dtype: format!("{dtype:?}"), device });
         }
-        let entry = (path, value.dims().to_vec());
-        if value.is_require_grad() { self.trainable.push(entry) } else { self.buffers.push(entry) }
+        let parts = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest];
+        let parts = parts.into_iter().filter(|part| self.parts.has(*part, param.id, &value)).collect();
+        self.found.push((parts, path, value.dims().to_vec()));
     }
 }
 

@@ -12,6 +12,8 @@ use crate::probe::Probe;
 /// Names and values, in a fixed order. Text, so that a mismatch can be shown.
 pub(crate) type Settings = Vec<(String, String)>;
 
+/// Where ranks' modules differ, the tensors themselves are compared.
+const LAYOUTS: [&str; 2] = ["layout", "buffers"];
 /// Keys of a configuration that change no bits, and may differ.
 const MAY_DIFFER: [&str; 1] = ["threads"];
 /// Keys that say what kind of thing an object is: where they differ, nothing else is worth naming.
@@ -46,8 +48,8 @@ pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_w
         (CONFIGURATION, config),
         ("seed", seed.to_string()),
         ("local weight decay", local_weight_decay.to_string()),
-        ("layout", layout(&inventory.layout)),
-        ("buffers", layout(&inventory.buffers)),
+        (LAYOUTS[0], layout(&inventory.layout)),
+        (LAYOUTS[1], layout(&inventory.rest)),
     ];
     fields.map(|(field, value)| (field.to_owned(), value)).to_vec()
 }
@@ -104,9 +106,6 @@ const OPTIMIZER: &str = "optimizer";
 
 /// In our order, then what only they have.
 fn differences(ours: &[(String, String)], theirs: &[(String, String)]) -> impl Iterator<Item = Difference> + use<> {
-    let find = |settings: &[(String, String)], field: &str| {
-        settings.iter().find(|(name, _)| name == field).map(|(_, v)| v.clone())
-    };
     let fields = ours.iter().map(|(field, _)| field).chain(theirs.iter().map(|(field, _)| field)).cloned();
     let pairs: Vec<_> = fields.map(|field| (find(ours, &field), find(theirs, &field), field)).collect();
     pairs.into_iter().filter_map(|(ours, theirs, field)| compare_text(field, ours, theirs))
@@ -152,21 +151,62 @@ fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) 
 }
 
 /// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: not all devices round alike.
-pub(crate) fn compare(comm: &mut Session, mine: &Identity, slots: &Layout) -> Result<bool, Error> {
+pub(crate) fn compare(comm: &mut Session, mine: &Identity, inventory: &Inventory) -> Result<bool, Error> {
+    let slots = &inventory.layout;
     comm.scope().operation = "join";
     let (this, mut mixed) = (comm.rank(), false);
     let text = serde_json::to_vec(mine).unwrap_or_default();
     let mut frames = Vec::new();
     comm.all_gather(&text, &mut frames)?;
-    for (rank, frame) in frames.iter().enumerate().filter(|(rank, _)| *rank != this) {
-        // Another version may say it in another way.
-        let theirs: Identity = serde_json::from_slice(frame).unwrap_or_default();
-        if let Some(Difference { field, ours, theirs }) = mine.difference(&theirs, slots) {
+    // Another version may say it in another way.
+    let read = |frame: &[u8]| serde_json::from_slice::<Identity>(frame).unwrap_or_default();
+    let others: Vec<_> = frames.iter().map(|frame| read(frame)).enumerate().filter(|(rank, _)| *rank != this).collect();
+    let layouts = |identity: &Identity| LAYOUTS.map(|name| find(&identity.run, name));
+    // Every rank finds the same, and takes part.
+    if others.iter().any(|(_, theirs)| layouts(theirs) != layouts(mine)) {
+        let text = serde_json::to_vec(&tensors(inventory)).unwrap_or_default();
+        comm.all_gather(&text, &mut frames)?;
+    }
+    for (rank, theirs) in others {
+        if let Some(mut difference) = mine.difference(&theirs, slots) {
+            if LAYOUTS.contains(&difference.field.as_str()) {
+                let theirs = serde_json::from_slice::<Tensors>(&frames[rank]).unwrap_or_default();
+                difference = first_tensor(&tensors(inventory), &theirs).unwrap_or(difference);
+            }
+            let Difference { field, ours, theirs } = difference;
             return Err(Error::Mismatch { this, rank, field, ours, theirs });
         }
         mixed |= theirs.rounding != mine.rounding;
     }
     Ok(mixed)
+}
+
+/// Paths and shapes, trainable tensors first.
+type Tensors = [Vec<(String, Vec<usize>)>; 2];
+
+fn tensors(inventory: &Inventory) -> Tensors {
+    let of =
+        |layout: &Layout| layout.slots().iter().map(|slot| (slot.path().to_owned(), slot.shape().to_vec())).collect();
+    [of(&inventory.layout), of(&inventory.rest)]
+}
+
+/// The first that differs between two modules.
+fn first_tensor(ours: &Tensors, theirs: &Tensors) -> Option<Difference> {
+    let text = |tensor: Option<&(String, Vec<usize>)>| match tensor {
+        Some((path, shape)) => format!("`{path}` of shape {shape:?}"),
+        None => ABSENT.to_owned(),
+    };
+    let differ = |what: &str, ours: &[_], theirs: &[_]| {
+        let place = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
+        let field = format!("{what} {place}, the first that differs,");
+        Some(Difference { field, ours: text(ours.get(place)), theirs: text(theirs.get(place)) })
+    };
+    let kinds = ["trainable tensor", "buffer or frozen tensor"];
+    kinds.iter().zip(ours.iter().zip(theirs)).find_map(|(what, (ours, theirs))| differ(what, ours, theirs))
+}
+
+fn find(settings: &[(String, String)], field: &str) -> Option<String> {
+    settings.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone())
 }
 
 #[cfg(test)]
@@ -183,7 +223,7 @@ mod tests {
             let told = Local::run(3, |mut comm| {
                 let run = vec![("seed".to_owned(), "7".to_owned())];
                 let mine = Identity { run, rounding: texts[comm.rank()].to_owned(), ..Identity::default() };
-                compare(&mut comm, &mine, &Layout::flat(1))
+                compare(&mut comm, &mine, &Inventory::default())
             });
             told.into_iter().collect::<Result<Vec<bool>, Error>>().unwrap()
         };

@@ -18,13 +18,13 @@
 //!  }
 //! ```
 //!
-//! `session` is this rank's [`Session`](briquette_core::Session) with a clock ([`WallClock`]), from
-//! [`Local::builder`](briquette_core::comm::Local::builder) for example. [`auto`](DistributedOptimizer::auto) decides by itself how much to
-//! compress ([`Config::auto`]): it times dense and compressed steps, reads the losses given to
+//! `session` is this rank's [`Session`](briquette_core::Session), from [`run`]: `briquette::run(4, |session| …)` trains on four threads, and
+//! on the processes of a world where a launcher started this one. [`auto`](DistributedOptimizer::auto) decides by itself how much to
+//! compress ([`DistributedConfig::auto`]): it times dense and compressed steps, reads the losses given to
 //! [`record_loss`](DistributedOptimizer::record_loss), and tries what optimizer it wraps. SGD with momentum gets momentum correction
 //! ([`Feedback::InnerMomentum`](briquette_core::config::Feedback)), with its own momentum and weight decay as they are; any other optimizer
 //! error feedback. Afterwards [`summary`](DistributedOptimizer::summary) says in a line what was sent and saved. To decide yourself, give
-//! [`new`](DistributedOptimizer::new) a [`Config`]. Configuration and seed are the same on every rank.
+//! [`new`](DistributedOptimizer::new) a [`DistributedConfig`]. Configuration and seed are the same on every rank.
 //!
 //! # The pieces
 //!
@@ -38,19 +38,21 @@
 //! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
 //!   [world of several](Synchronizer::with_rebroadcast).
 //! - [`strategy`]: algorithms of your own.
-//! - [`Config`]: what travels and who decides. [`WallClock`]: the clock for sessions, as core reads none.
+//! - [`DistributedConfig`]: what travels and who decides.
+//! - [`run`]: starts ranks. By hand: [`Local`](briquette_core::comm::Local) for threads, `tcp` (feature of that name) for processes, with
+//!   [`WallClock`] where seconds are read, as core reads no clock.
 //!
 //! # What to use when
 //!
 //! | you have | use |
 //! |---|---|
-//! | no idea | [`auto`](DistributedOptimizer::auto), a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
-//! | a fast network, or a small model | [`Config::dense`]: compression would lose |
-//! | SGD with momentum and a slow network | top-k with 8-bit values under [`Feedback::Momentum`](briquette_core::config::Feedback), the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
-//! | Adam, or any other optimizer, and a slow network | [`Config::top_k`]: error feedback |
-//! | no idea which compression ratio, and top-k in any case | [`Config::gravac`], a session with a clock, [`record_loss`](DistributedOptimizer::record_loss) |
+//! | no idea | [`auto`](DistributedOptimizer::auto), [`record_loss`](DistributedOptimizer::record_loss) |
+//! | a fast network, or a small model | [`DistributedConfig::dense`]: compression would lose |
+//! | SGD with momentum and a slow network | [`DistributedConfig::top_k_momentum`], the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
+//! | Adam, or any other optimizer, and a slow network | [`DistributedConfig::top_k_q8`]: error feedback |
+//! | no idea which compression ratio, and top-k in any case | [`DistributedConfig::gravac`], [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
-//! | hardly any network | Local SGD: `Config::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | hardly any network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
 //! | exchanges that take a while, and cores to spare | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets go while the backward pass computes the next ones |
@@ -63,6 +65,7 @@ mod backend;
 mod checkpoint;
 mod clock;
 mod compressed;
+pub mod data;
 #[cfg(feature = "train")]
 pub mod data_parallel;
 mod during_backward;
@@ -73,13 +76,17 @@ mod optimizer;
 #[cfg(feature = "rayon")]
 mod pool;
 mod probe;
+mod randomness;
+mod run;
 mod step_report;
 pub mod strategy;
 mod summary;
 mod synchronizer;
 
 pub use briquette_core as core;
-pub use briquette_core::config::Config;
+pub use briquette_core::config::Config as DistributedConfig;
+#[cfg(feature = "tcp")]
+pub use briquette_tcp as tcp;
 
 pub use backend::{Backend, BackendError, Found};
 pub use checkpoint::{Checkpoint, SaveReport, WorldChange};
@@ -91,6 +98,8 @@ pub use error::{Error, StepError};
 pub use optimizer::DistributedOptimizer;
 #[cfg(feature = "rayon")]
 pub use pool::Pool;
+pub use randomness::Randomness;
+pub use run::{RunError, run, was_stopped};
 pub use step_report::{Arrival, StepReport};
 pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

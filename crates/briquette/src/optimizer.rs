@@ -62,13 +62,12 @@ pub(crate) fn keeping<M: Module>((module, source): (M, Error)) -> StepError<M> {
 
 impl DistributedOptimizer {
     /// Wraps `optimizer`, parameter groups and all, and decides by itself how much to compress: [`Config::auto`]. `seed` must be the same
-    /// on every rank. The session needs a clock ([`WallClock`](crate::WallClock)); without one dense is sent. What was decided, and what
-    /// that saved, is in the [`summary`](Self::summary).
+    /// on every rank. What was decided, and what that saved, is in the [`summary`](Self::summary).
     pub fn auto(optimizer: impl Into<ModuleOptimizer>, session: impl Into<Session>, seed: u64) -> Self {
         Self::new(optimizer, session, Config::auto(), seed)
     }
 
-    /// Wraps `optimizer`, parameter groups and all. `config` (a [`Config`](crate::Config), or an algorithm
+    /// Wraps `optimizer`, parameter groups and all. `config` (a [`DistributedConfig`](crate::DistributedConfig), or an algorithm
     /// [of your own](crate::strategy)) and `seed` must be the same on every rank.
     pub fn new(
         optimizer: impl Into<ModuleOptimizer>,
@@ -85,41 +84,53 @@ impl DistributedOptimizer {
         }
     }
 
-    /// See [`Synchronizer::with_local_weight_decay`].
+    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged: what momentum correction needs, since its inner
+    /// optimizer sees velocities. Leave the inner optimizer's own weight decay off then.
     #[must_use]
     pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
         self.sync = self.sync.with_local_weight_decay(weight_decay);
         self
     }
 
-    /// See [`Synchronizer::with_rebroadcast`].
+    /// Gives every rank rank 0's parameters after every `steps` steps; 0 for never. By default that is done
+    /// [every 100 steps](crate::REBROADCAST_STEPS) where ranks' devices round differently, and nowhere else.
     #[must_use]
     pub fn with_rebroadcast(mut self, steps: u64) -> Self {
         self.sync = self.sync.with_rebroadcast(steps);
         self
     }
 
-    /// See [`Synchronizer::with_run_setting`].
+    /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run (the batch size, the
+    /// data): by [`join`](Self::join), and when a checkpoint is loaded. What differs is named with both values; of two JSON objects, the
+    /// entry that does.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_run_setting(name, value);
         self
     }
 
-    /// See [`Synchronizer::with_world_setting`].
+    /// As [`with_run_setting`](Self::with_run_setting), for what may change when the run is resumed, as its length may: only
+    /// [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_world_setting(name, value);
         self
     }
 
-    /// See [`Synchronizer::join`]: call it once, before the first step. The inner optimizer is compared too, by what a copy of
+    /// Makes this rank one of the world; call it once, before the first step. Compares version, configuration, seed, layout and the training
+    /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers, by path:
+    /// ranks may initialize theirs as they like. Local parameter ids stay, so parameter groups keep matching.
+    ///
+    /// **Frozen layers** (`no_grad`) are rank 0's from then on, on every rank, and are not sent again. To unfreeze some, call `join` again,
+    /// on every rank, with the module as it is then: the exchange begins anew, without what was not sent before, and the step goes on.
+    ///
+    /// The inner optimizer is compared too, by what a copy of
     /// it makes of a few test gradients: Burn does not say of what kind it is and how it is set. By the same means a
     /// [feedback that was left open](briquette_core::config::Feedback::ByOptimizer), as [`auto`](Self::auto) leaves it, is decided.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
-    /// loop.
+    /// loop, with both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         self.sync.join_with(module, Some(&self.inner))
     }
@@ -131,10 +142,23 @@ impl DistributedOptimizer {
     /// module itself.
     ///
     /// # Errors
+    /// Those of [`try_step`](Self::try_step), without the model.
+    pub fn step<M: Module>(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        module: M,
+        grads: GradientsParams,
+    ) -> Result<M, Error> {
+        self.try_step(lr, module, grads).map_err(Error::from)
+    }
+
+    /// [`step`](Self::step) for people who go on after a failure, or save the model then.
+    ///
+    /// # Errors
     /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
     /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
     /// SGD, the session is of no further use.
-    pub fn step<M: Module>(
+    pub fn try_step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
         module: M,
@@ -148,13 +172,14 @@ impl DistributedOptimizer {
                 let optimizer = trace_span!(target: TARGET, "optimizer").entered();
                 let module = self.inner.step(lr, module, grads);
                 drop(optimizer);
-                self.sync_parameters(module)
+                self.finish(module)
             }
         }
     }
 
-    /// The model to run this step's forward pass on, where gradients are exchanged while the backward pass computes them; see
-    /// [`Synchronizer::forward_model`].
+    /// The model to run this step's forward pass on, where gradients are exchanged
+    /// [while the backward pass computes them](briquette_core::config::Exchange::during_backward); then `step` is given the model itself. Where
+    /// nothing can be exchanged meanwhile it is a copy of the model, and the exchange begins after the pass.
     ///
     /// # Errors
     /// [`Error::NotJoined`]; those of the transport.
@@ -189,7 +214,11 @@ impl DistributedOptimizer {
     ///
     /// # Errors
     /// As for [`step`](Self::step); [`Error::Order`] without `sync_gradients` before it.
-    pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
+    pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.finish(module).map_err(Error::from)
+    }
+
+    fn finish<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
         let module = self.sync.sync_parameters(module).map_err(keeping)?;
         match self.sync.momenta() {
             Momenta::Keep => Ok(module),
@@ -208,7 +237,8 @@ impl DistributedOptimizer {
         }
     }
 
-    /// See [`Synchronizer::average_parameters`].
+    /// Makes replicas equal that trained alone since the last average (Local SGD), to go on with the average: at the end of a
+    /// run. All ranks must call it. Does nothing where replicas are equal already.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -216,7 +246,9 @@ impl DistributedOptimizer {
         self.sync.average_parameters(module)
     }
 
-    /// See [`Synchronizer::evaluation_copy`].
+    /// The module to evaluate, the same on every rank and in Burn's inference form: with the mean over ranks of BatchNorm's running
+    /// statistics and, under Local SGD, of parameters. All ranks must call it. `module` itself does not change, so that evaluating does
+    /// not change training.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -224,27 +256,30 @@ impl DistributedOptimizer {
         self.sync.evaluation_copy(module)
     }
 
-    /// This rank's loss, for controllers; see [`Synchronizer::record_loss`].
+    /// This rank's training loss of the step to come, before [`step`](Self::step), on every rank: controllers read the mean over ranks,
+    /// weighted by samples.
     pub fn record_loss(&mut self, loss: f64) {
         self.sync.record_loss(loss);
     }
 
-    /// A validation loss, for controllers; see [`Synchronizer::record_validation_loss`].
+    /// A validation loss, after an evaluation, on any ranks: controllers read the mean of those that have one.
     pub fn record_validation_loss(&mut self, loss: f64) {
         self.sync.record_validation_loss(loss);
     }
 
-    /// How many samples are behind the gradient; see [`Synchronizer::record_samples`].
+    /// How many samples are behind the gradient of the step to come, before [`step`](Self::step): ranks' gradients then count by their
+    /// samples. A rank whose data ran out records 0 and passes empty gradients.
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);
     }
 
-    /// The learning rate, where [`step`](Self::step) does not record it; see [`Synchronizer::record_learning_rate`].
+    /// The learning rate of the step to come, where [`step`](Self::step) does not record it: before
+    /// [`sync_gradients`](Self::sync_gradients), and before [`forward_model`](Self::forward_model) where a feedback needs it then.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.sync.record_learning_rate(learning_rate);
     }
 
-    /// What the steps so far were sent as; see [`Synchronizer::summary`].
+    /// What the steps so far were sent as, the bytes, and about what time that saved; it displays as one line.
     pub fn summary(&self) -> RunSummary {
         self.sync.summary()
     }
@@ -262,6 +297,21 @@ impl DistributedOptimizer {
     /// The exchange, with everything it can do.
     pub fn synchronizer_mut(&mut self) -> &mut Synchronizer {
         &mut self.sync
+    }
+
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.sync.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.sync.world()
+    }
+
+    /// The wrapped optimizer, and the exchange.
+    pub fn into_parts(self) -> (ModuleOptimizer, Synchronizer) {
+        (self.inner, self.sync)
     }
 
     /// The wrapped optimizer.

@@ -9,6 +9,8 @@ mod recorded;
 mod timing;
 mod trace;
 
+use std::sync::Arc;
+
 use briquette_core::comm::Session;
 use briquette_core::reduce::{AgreedStep, LastExchange};
 use briquette_core::sync::{Agreement, Context, Momenta, Plan, StopFlags, SyncStrategy};
@@ -18,6 +20,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use tracing::trace_span;
 
+use crate::clock::WallClock;
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
 use crate::handshake::{Identity, Settings};
@@ -94,9 +97,11 @@ impl std::fmt::Debug for Synchronizer {
 }
 
 impl Synchronizer {
-    /// For this rank's session, or the transport of one. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
+    /// For this rank's session, or the transport of one; without a clock of its own it gets the [wall clock](WallClock) where `config` decides
+    /// by seconds. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
     pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64) -> Self {
-        let comm = comm.into();
+        let comm: Session = comm.into();
+        let comm = if config.needs_clock() { comm.or_clock(Arc::new(WallClock::start())) } else { comm };
         let last_end = comm.now();
         Synchronizer {
             hidden: Hidden::default(),

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use briquette_core::Key;
-use briquette_datasets::{DataError, EpochPlan, Shards};
+use briquette_core::error::ConfigError;
+use briquette_datasets::{EpochPlan, Shards, by_label};
 use proptest::prelude::*;
 
 /// Samples, ranks, batch per rank, seed.
@@ -64,7 +65,7 @@ proptest! {
         let labels: Vec<u8> = (0..samples).map(|i| (i * 7 % 10) as u8).collect();
         let key = Key::new(seed);
         let shards =
-            Shards::new(samples, world, batch).unwrap().by_label(&labels, alpha, key).unwrap();
+            by_label(Shards::new(samples, world, batch).unwrap(), &labels, alpha, key).unwrap();
         let most = (0..world).map(|rank| shards.own(rank).unwrap().len()).max().unwrap();
         for epoch in 0..2 {
             let plan = shards.epoch(key, epoch);
@@ -110,7 +111,7 @@ fn uneven_last_batch_leaves_ranks_empty() {
 fn rank_with_fewer_own_samples_runs_out_first() {
     // One class and a tiny alpha: one rank gets all but the one sample each that the others are given.
     let shards = Shards::new(50, 3, 4).unwrap();
-    let plan = shards.by_label(&[0; 50], 1e-6, Key::new(9)).unwrap().epoch(Key::new(9), 0);
+    let plan = by_label(shards, &[0; 50], 1e-6, Key::new(9)).unwrap().epoch(Key::new(9), 0);
     assert_eq!(plan.steps(), 12); // 48 samples of one rank, 4 per step
     let mut first = plan.counts(0);
     first.sort_unstable();
@@ -120,11 +121,13 @@ fn rank_with_fewer_own_samples_runs_out_first() {
 
 #[test]
 fn impossible_settings_are_refused() {
-    let message = |shards: Result<Shards, DataError>| shards.unwrap_err().to_string();
-    assert_eq!(message(Shards::new(5, 0, 1)), "number of ranks is 0, expected at least 1");
-    assert_eq!(message(Shards::new(5, 1, 0)), "batch per rank is 0, expected at least 1");
+    let message = |shards: Result<Shards, ConfigError>| shards.unwrap_err().to_string();
+    assert_eq!(message(Shards::new(5, 0, 1)), "number of ranks must be at least 1, got 0");
+    assert_eq!(message(Shards::new(5, 1, 0)), "batch of a rank must be at least 1, got 0");
     assert_eq!(message(Shards::new(2, 3, 1)), "3 ranks cannot share 2 samples: use at most 2 ranks or more data");
-    let by_label = |labels: &[u8], alpha| message(Shards::new(3, 2, 1).unwrap().by_label(labels, alpha, Key::new(0)));
+    let by_label = |labels: &[u8], alpha| {
+        by_label(Shards::new(3, 2, 1).unwrap(), labels, alpha, Key::new(0)).unwrap_err().to_string()
+    };
     assert_eq!(by_label(&[0], 1.0), "1 labels were given for 3 samples, expected one each");
     for alpha in [0.0, f64::NAN, -1.0, f64::INFINITY] {
         let text = format!("Dirichlet alpha is {alpha}, expected between 1e-6 and 1e6");
@@ -139,7 +142,8 @@ fn a_batch_larger_than_the_data_is_one_step() {
         let plan = Shards::new(7, 2, batch).unwrap().epoch(Key::new(1), 0);
         assert_eq!((plan.steps(), plan.counts(0)), (1, vec![4, 3]), "{batch}");
         let labels = [0, 1, 0, 1, 0, 1, 1];
-        let plan = Shards::new(7, 2, batch).unwrap().by_label(&labels, 1.0, Key::new(1)).unwrap().epoch(Key::new(1), 0);
+        let plan =
+            by_label(Shards::new(7, 2, batch).unwrap(), &labels, 1.0, Key::new(1)).unwrap().epoch(Key::new(1), 0);
         assert_eq!((plan.steps(), plan.counts(0).iter().sum::<usize>()), (1, 7), "{batch}");
     }
 }

@@ -1,6 +1,6 @@
 //! A compressor of your own, under error feedback, beside the exact mean: `cargo run --example custom_compressor`.
 
-use briquette::Config;
+use briquette::DistributedConfig;
 use briquette::core::aggregate::Mean;
 use briquette::core::reduce::Gather;
 use briquette::core::sync::EveryStep;
@@ -17,7 +17,7 @@ fn main() -> Result<(), String> {
             Ok(EveryStep::new(ErrorFeedback::new(Metered::new(gather))))
         })
     };
-    show("dense", &train(Config::dense, 200, Saved::No)?[0]);
+    show("dense", &train(DistributedConfig::dense, 200, Saved::No)?[0]);
     show("first bits", &train(compressed, 200, Saved::No)?[0]);
     Ok(())
 }

@@ -47,7 +47,7 @@ fn check<B: BuildStrategy + 'static>(make: impl Fn() -> B + Sync) -> Vec<Outcome
 #[test]
 fn a_compressor_from_outside_trains_and_resumes() {
     let compressed = check(compressor);
-    let dense = check(briquette::Config::dense);
+    let dense = check(briquette::DistributedConfig::dense);
     assert_eq!(compressed.len(), RANKS);
     // 3 bits a value to each of three ranks, against a ring of 32 bits.
     let ratio = dense[0].sent as f64 / compressed[0].sent as f64;
@@ -58,7 +58,7 @@ fn a_compressor_from_outside_trains_and_resumes() {
 fn a_controller_from_outside_decides_from_the_loss() {
     let outcomes = check(controller);
     assert!(outcomes.iter().all(|outcome| outcome.ratio == outcomes[0].ratio));
-    let dense = train(briquette::Config::dense, 96, Saved::No).unwrap();
+    let dense = train(briquette::DistributedConfig::dense, 96, Saved::No).unwrap();
     assert!(outcomes[0].sent < dense[0].sent, "{} of {}", outcomes[0].sent, dense[0].sent);
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use anyhow::Result;
 use briquette::core::Key;
 use briquette::core::comm::{Session, run_ranks};
-use briquette::{Config, DistributedOptimizer, Error};
+use briquette::{DistributedConfig, DistributedOptimizer, Error};
 use briquette_datasets::{CHANNELS, ImageSet, SIDE};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -113,7 +113,8 @@ impl Run<'_> {
     fn data_parallel(&self, comm: Session) -> Result<Trained> {
         let settings = self.settings;
         let rank = comm.rank();
-        let mut optim = DistributedOptimizer::new(settings.optimizer(), comm, Config::dense(), settings.seed);
+        let mut optim =
+            DistributedOptimizer::new(settings.optimizer(), comm, DistributedConfig::dense(), settings.seed);
         let mut network = optim.join(self.network())?;
         let mut record = Record::start(&mut optim);
         for step in 0..settings.steps {
@@ -134,7 +135,8 @@ impl Run<'_> {
         let (rank, world) = (comm.rank(), comm.world());
         let Network { convolutions, head } = self.network();
         let mut head = SplitHead::new(&head, settings.optimizer(), rank, world)?;
-        let mut optim = DistributedOptimizer::new(settings.optimizer(), comm, Config::dense(), settings.seed);
+        let mut optim =
+            DistributedOptimizer::new(settings.optimizer(), comm, DistributedConfig::dense(), settings.seed);
         let mut convolutions = optim.join(convolutions)?;
         let mut record = Record::start(&mut optim);
         for step in 0..settings.steps {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::{Result, anyhow};
-use briquette::core::error::{CommError, ReduceError, SyncError};
+use briquette::core::error::CommError;
 
 use crate::record::Summary;
 
@@ -37,19 +37,7 @@ pub(super) enum RankError {
 
 impl From<anyhow::Error> for RankError {
     fn from(error: anyhow::Error) -> Self {
-        let by_another = |cause: &CommError| matches!(cause, CommError::Aborted { .. } | CommError::Lost { .. });
-        let stopped = error.chain().filter_map(transport).any(by_another);
-        if stopped { RankError::Stopped(error) } else { RankError::Own(error) }
-    }
-}
-
-/// The transport's part of an error: a transparent error hides it from the chain.
-fn transport<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a CommError> {
-    let reduce = |error: &'a ReduceError| if let ReduceError::Comm(error) = error { Some(error) } else { None };
-    match cause.downcast_ref() {
-        Some(briquette::Error::Comm(error)) => Some(error),
-        Some(briquette::Error::Sync(SyncError::Reduce { source, .. })) => reduce(source),
-        _ => cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(reduce)),
+        if briquette::was_stopped(error.as_ref()) { RankError::Stopped(error) } else { RankError::Own(error) }
     }
 }
 

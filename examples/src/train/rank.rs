@@ -118,7 +118,7 @@ impl<T: Task> Rank<'_, T> {
             let values = self.optim.synchronizer().flat_gradient(&model, &grads)?;
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
-        match self.optim.step(lr, model, grads) {
+        match self.optim.try_step(lr, model, grads) {
             Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {
                 self.model = Some(*model);

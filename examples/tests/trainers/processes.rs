@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use briquette::core::comm::run_ranks;
 use briquette::core::error::CommError;
-use briquette::{Config, DistributedOptimizer};
+use briquette::{DistributedConfig, DistributedOptimizer};
 use briquette_examples::record::{SecondsAre, StepRecord};
 use briquette_tcp::frame::HEADER;
 use briquette_tcp::{SocketBytes, SocketMeter, Tcp};
@@ -57,7 +57,7 @@ fn bytes_of_metrics_are_those_counted_at_the_sockets() {
     let results = run_ranks(world, |comm| {
         let meter = &meters[comm.rank()];
         let config = "strategy = \"every-step\"\nfeedback = \"error\"\nreducer = { kind = \"gather\", compressor = \"topk:0.3\" }";
-        let config: Config = toml::from_str(config).unwrap();
+        let config: DistributedConfig = toml::from_str(config).unwrap();
         let (rank, device) = (comm.rank(), Device::default().autodiff());
         let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, config, 1);
         let mut model = optim.join(LinearConfig::new(40, 30).init(&device)).unwrap();

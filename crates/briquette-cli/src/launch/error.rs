@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+briquette_core::debug_by_display!(LaunchError);
+
 /// Why the launcher ends with an error, and with which exit code.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The command line asks for something impossible; nothing was started.

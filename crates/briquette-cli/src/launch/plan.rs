@@ -121,6 +121,7 @@ impl Plan {
             rank,
             world: self.nodes * self.local,
             local_rank: rank - self.ranks().start,
+            local_world: self.ranks().len(),
             node: Some(self.node),
             master: self.master.clone(),
             port: start.port,

@@ -141,8 +141,9 @@ fn a_dry_run_prints_commands_and_starts_nothing() {
     let lines: Vec<&str> = left.out.lines().collect();
     assert_eq!(lines.len(), 2);
     for (rank, line) in lines.iter().enumerate() {
-        let words =
-            format!("RANK={rank} WORLD_SIZE=2 LOCAL_RANK={rank} MASTER_ADDR=127.0.0.1 MASTER_PORT=<a free port>");
+        let words = format!(
+            "RANK={rank} WORLD_SIZE=2 LOCAL_RANK={rank} LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=<a free port>"
+        );
         assert!(line.starts_with(&words) && line.ends_with(" /bin/sh rank.sh"), "{line}");
         assert!(line.contains(" GROUP_RANK=0 "), "{line}");
     }

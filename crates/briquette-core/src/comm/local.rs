@@ -131,7 +131,7 @@ impl Local {
             return error.clone();
         }
         if let Some(&other) = others.first().filter(|_| self.world.have_left(others)) {
-            let cause = "it left the run".to_owned();
+            let cause = CommError::LEFT.to_owned();
             self.abort(during, &format!("lost rank {other}: {cause}"));
             return CommError::Lost { rank: self.rank, other, address: None, during, cause };
         }

@@ -14,7 +14,7 @@ use super::background::Background;
 use super::group::Group;
 use super::recording::{Event, Recorder};
 use super::time::Time;
-use super::{AbortCause, Call, Frame, FramePool, Network, Scope, Transport};
+use super::{AbortCause, Call, Clock, Frame, FramePool, Network, Scope, Transport};
 use crate::error::CommError;
 use crate::trace::phase;
 use crate::traffic::Traffic;
@@ -114,6 +114,28 @@ impl Session {
     #[must_use]
     pub fn stepped(mut self, step: Duration) -> Session {
         self.call.time = Time::Stepped { step: step.as_secs_f64(), now: 0.0 };
+        self
+    }
+
+    /// With this clock, where the session has none: a transport's, a stepped and a simulated one stay.
+    ///
+    /// ```
+    /// use briquette_core::comm::Local;
+    /// use std::{sync::Arc, time::Duration};
+    /// # struct Noon;
+    /// # impl briquette_core::comm::Clock for Noon { fn seconds(&self) -> f64 { 12.0 } }
+    ///
+    /// let comm = Local::world(1).remove(0);
+    /// assert!(!comm.has_clock());
+    /// assert_eq!(comm.or_clock(Arc::new(Noon)).now(), 12.0);
+    /// let stepped = Local::world(1).remove(0).stepped(Duration::from_millis(50));
+    /// assert_eq!(stepped.or_clock(Arc::new(Noon)).now(), 0.0);
+    /// ```
+    #[must_use]
+    pub fn or_clock(mut self, clock: Arc<dyn Clock + Sync>) -> Session {
+        if !self.has_clock() {
+            self.call.time = Time::Clock(Some(clock));
+        }
         self
     }
 

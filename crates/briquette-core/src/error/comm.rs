@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::comm::Scope;
 
 /// A session could not finish an operation. It is of no further use after one.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
     /// Another rank, or any of several, sent nothing for too long.
@@ -91,6 +91,10 @@ pub enum CommError {
 }
 
 impl CommError {
+    /// The cause of [`Lost`](CommError::Lost) where the other side ended without an error.
+    pub const LEFT: &'static str =
+        "it left the run: its code returned, perhaps after fewer steps; every rank must take as many";
+
     /// Rank `rank` waited in vain for one of `others`, of which nothing is known.
     pub fn deadline(rank: usize, others: &[usize], during: Scope, waited: Duration) -> CommError {
         let (mut others, seconds) = (others.to_vec(), waited.as_secs_f64());

@@ -106,6 +106,7 @@ impl Case {
                 rank,
                 world: WORLD,
                 local_rank: rank,
+                local_world: 1,
                 node: None,
                 master: if through { way.address() } else { master }.ip().to_string(),
                 port: if through { way.address() } else { master }.port(),

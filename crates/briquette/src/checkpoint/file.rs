@@ -64,7 +64,11 @@ impl Saved {
     fn own<M: Module>(&mut self, name: &str, module: M, part: Part) -> Result<M, Error> {
         let Some(bytes) = self.blobs.remove(name) else { return Ok(module) };
         let problem = || format!("its `{name}` are {} bytes, which is not what the model has", bytes.len());
-        flat::write_bytes(module, part, &bytes).map_err(|_| fail(&self.path, problem()))
+        let written = flat::write_bytes(module, part, &bytes);
+        // Older files count frozen parameters among the buffers.
+        let older =
+            |module| if part == Part::Buffers { flat::write_bytes(module, Part::Rest, &bytes) } else { Err(module) };
+        written.or_else(older).map_err(|_| fail(&self.path, problem()))
     }
 }
 

@@ -122,8 +122,8 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 }
 
 impl<M: LearnerModel> DataParallel<M> {
-    /// For one run of this rank, on `device`, that decides by itself how much to compress: [`Config::auto`]. The session needs a clock
-    /// ([`WallClock`](crate::WallClock)). Also give it [the optimizer](Self::with_optimizer). What was decided and saved is logged at the end.
+    /// For one run of this rank, on `device`, that decides by itself how much to compress: [`Config::auto`]. Also give it
+    /// [the optimizer](Self::with_optimizer). What was decided and saved is logged at the end.
     pub fn auto(session: impl Into<Session>, seed: u64, device: Device) -> Self
     where
         <M as TrainStep>::Output: Adaptor<LossInput>,

@@ -7,18 +7,20 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
 
+use super::Inventory;
+use super::parts::{Part, Parts};
 use super::transfer::{Pieces, as_f32};
-use super::{Inventory, Part};
 use crate::error::Error;
 
 /// Reads parameters or buffers into `out`.
 pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>) -> Result<(), Error> {
-    Read { part, grads: None, pieces: Pieces::default() }.walk(module, out)
+    Read { part, parts: Parts::for_part(part, module), grads: None, pieces: Pieces::default() }.walk(module, out)
 }
 
 /// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
 pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
-    Read { part: Part::Trainable, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
+    let parts = Parts::for_part(Part::Trainable, module);
+    Read { part: Part::Trainable, parts, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
 }
 
 /// Each slot's gradient as a vector, where there is one.
@@ -63,6 +65,7 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 /// Values of parameters, or their gradients in the place of them.
 struct Read<'a> {
     part: Part,
+    parts: Parts,
     grads: Option<&'a GradientsParams>,
     pieces: Pieces,
 }
@@ -81,7 +84,7 @@ impl Read<'_> {
 impl ModuleVisitor for Read<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        if value.is_require_grad() != (self.part == Part::Trainable) {
+        if !self.parts.has(self.part, param.id, &value) {
             return;
         }
         let value = value.inner();
@@ -96,19 +99,21 @@ impl ModuleVisitor for Read<'_> {
 pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inventory: &Inventory) -> M {
     let mut slots = inventory.part(part).slots().iter().map(Slot::range);
     let next = |shape, _| TensorData::new(slots.next().map_or_else(Vec::new, |range| values[range].to_vec()), shape);
-    module.map(&mut Write { part, next })
+    let parts = Parts::for_part(part, &module);
+    module.map(&mut Write { part, parts, next })
 }
 
 /// Parameters or buffers one after another, each in its own type: what [`write_bytes`] makes of them has the same bits.
 pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, Error> {
     struct ReadBytes {
         part: Part,
+        parts: Parts,
         out: Result<Vec<u8>, Error>,
     }
     impl ModuleVisitor for ReadBytes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
-            if value.is_require_grad() != (self.part == Part::Trainable) {
+            if !self.parts.has(self.part, param.id, &value) {
                 return;
             }
             let Ok(out) = &mut self.out else { return };
@@ -118,7 +123,7 @@ pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, E
             }
         }
     }
-    let mut walk = ReadBytes { part, out: Ok(Vec::new()) };
+    let mut walk = ReadBytes { part, parts: Parts::for_part(part, module), out: Ok(Vec::new()) };
     module.visit(&mut walk);
     walk.out
 }
@@ -137,34 +142,37 @@ pub(crate) fn write_bytes<M: Module>(module: M, part: Part, bytes: &[u8]) -> Res
         rest = others;
         TensorData::from_bytes(Bytes::from_bytes_vec(mine.to_vec()), shape, dtype)
     };
-    Ok(module.map(&mut Write { part, next }))
+    let parts = Parts::for_part(part, &module);
+    Ok(module.map(&mut Write { part, parts, next }))
 }
 
 fn len_in_bytes<M: Module>(module: &M, part: Part) -> usize {
-    struct Count(Part, usize);
+    struct Count(Part, Parts, usize);
     impl ModuleVisitor for Count {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
-            if value.is_require_grad() == (self.0 == Part::Trainable) {
-                self.1 += value.shape().num_elements() * value.dtype().size();
+            if self.1.has(self.0, param.id, &value) {
+                self.2 += value.shape().num_elements() * value.dtype().size();
             }
         }
     }
-    let mut walk = Count(part, 0);
+    let mut walk = Count(part, Parts::for_part(part, module), 0);
     module.visit(&mut walk);
-    walk.1
+    walk.2
 }
 
 /// `next` gives each tensor's data from its shape and type.
 struct Write<F> {
     part: Part,
+    parts: Parts,
     next: F,
 }
 
 impl<F: FnMut(Shape, DType) -> TensorData> ModuleMapper for Write<F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let id = param.id;
         param.map(|old| {
-            if old.is_require_grad() != (self.part == Part::Trainable) {
+            if !self.parts.has(self.part, id, &old) {
                 return old;
             }
             let data = (self.next)(old.shape(), old.dtype());

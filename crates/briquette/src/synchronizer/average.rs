@@ -108,7 +108,7 @@ impl Synchronizer {
         }
         self.comm.scope().operation = match part {
             Part::Trainable => "average of parameters",
-            Part::Buffers => "average of buffers",
+            _ => "average of buffers",
         };
         self.comm.all_reduce_sum(&mut values)?;
         let weight = 1.0 / self.comm.world() as f32;

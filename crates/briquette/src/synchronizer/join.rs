@@ -59,7 +59,7 @@ impl Synchronizer {
         let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let identity = self.identity(&inventory, rounding, optimizer);
-        let mixed = handshake::compare(&mut self.comm, &identity, &inventory.layout)?;
+        let mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.
@@ -83,10 +83,6 @@ impl Synchronizer {
         }
         if let Some(feedback) = &self.feedback {
             tracing::info!("what is not sent is kept by {feedback}");
-        }
-        if self.config.needs_clock() && !self.comm.has_clock() {
-            let label = self.config.label();
-            tracing::warn!("{label}: the session has no clock, so nothing can be timed and dense is sent: give it one");
         }
     }
 
@@ -119,7 +115,7 @@ impl Synchronizer {
         inventory: &Inventory,
         strategy: &mut dyn SyncStrategy,
     ) -> Result<M, Error> {
-        for part in [Part::Trainable, Part::Buffers] {
+        for part in [Part::Trainable, Part::Frozen, Part::Buffers] {
             let mut values = Vec::new();
             flat::read_values(&module, part, &mut values)?;
             self.broadcast(&mut values)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::error::CommError;
-use briquette::{Config, DataParallel};
+use briquette::{DataParallel, DistributedConfig};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
@@ -265,7 +265,7 @@ pub(crate) fn world(size: usize) -> Vec<Session> {
 /// Trains a world of two ranks whose loaders are `shards`.
 pub(crate) fn train(
     directory: &Path,
-    config: &Config,
+    config: &DistributedConfig,
     shards: &[Shard],
     edit: impl Fn(usize, Rank) -> Rank + Sync,
 ) -> Vec<Outcome> {
@@ -308,10 +308,10 @@ pub(crate) fn assert_agree(outcomes: &[Outcome]) {
     }
 }
 
-pub(crate) fn top_k() -> Config {
-    Config::top_k(0.2).unwrap()
+pub(crate) fn top_k() -> DistributedConfig {
+    DistributedConfig::top_k(0.2).unwrap()
 }
 
-pub(crate) fn local_sgd() -> Config {
-    Config::local_sgd(4)
+pub(crate) fn local_sgd() -> DistributedConfig {
+    DistributedConfig::local_sgd(4)
 }

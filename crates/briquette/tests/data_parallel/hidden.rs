@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Mutex;
 
-use briquette::Config;
+use briquette::DistributedConfig;
 use briquette::core::config::Exchange;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -53,12 +53,14 @@ fn it_changes_no_bit_and_says_where_it_cannot() {
             let [early, late] = [None, Some(1)].map(|accumulation| {
                 let directory = tempfile::tempdir().unwrap();
                 let outcomes =
-                    train(directory.path(), &Config::every_step(exchange.clone()), &shards, |_, rank| Rank {
-                        training: match accumulation {
-                            Some(batches) => rank.training.grads_accumulation(batches),
-                            None => rank.training,
-                        },
-                        strategy: rank.strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
+                    train(directory.path(), &DistributedConfig::every_step(exchange.clone()), &shards, |_, rank| {
+                        Rank {
+                            training: match accumulation {
+                                Some(batches) => rank.training.grads_accumulation(batches),
+                                None => rank.training,
+                            },
+                            strategy: rank.strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
+                        }
                     });
                 assert_agree(&outcomes);
                 (bits(&outcomes[0].model), std::mem::take(&mut *WARNINGS.lock().unwrap()))

@@ -13,7 +13,7 @@ use briquette::core::comm::run_ranks;
 use briquette::core::config::Exchange;
 use briquette::core::control::ConstantConfig;
 use briquette::core::error::CommError;
-use briquette::{Config, DistributedOptimizer};
+use briquette::{DistributedConfig, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -28,7 +28,7 @@ use common::*;
 fn ranks_end_with_the_same_bits_and_a_lower_loss() {
     let directory = tempfile::tempdir().unwrap();
     let shards = [Shard::new(0, 6), Shard::new(1, 6)];
-    let outcomes = train(directory.path(), &Config::dense(), &shards, |_, rank| Rank {
+    let outcomes = train(directory.path(), &DistributedConfig::dense(), &shards, |_, rank| Rank {
         training: rank.training.num_epochs(8),
         ..rank
     });
@@ -70,10 +70,11 @@ fn rebroadcast_parameters_are_what_the_learner_goes_on_with() {
     let shards = [Shard::new(0, 5), Shard { optimizer: otherwise, ..Shard::new(1, 5) }];
     let end = |steps: u64| {
         let directory = tempfile::tempdir().unwrap();
-        let outcomes = train(directory.path(), &Config::dense(), &shards, |_, Rank { training, strategy }| Rank {
-            training,
-            strategy: strategy.with_rebroadcast(steps),
-        });
+        let outcomes =
+            train(directory.path(), &DistributedConfig::dense(), &shards, |_, Rank { training, strategy }| Rank {
+                training,
+                strategy: strategy.with_rebroadcast(steps),
+            });
         assert!(outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}", outcomes[0].error);
         (bits(&outcomes[0].model), bits(&outcomes[1].model))
     };
@@ -87,7 +88,7 @@ fn rebroadcast_parameters_are_what_the_learner_goes_on_with() {
 fn ranks_weigh_by_their_samples() {
     let directory = tempfile::tempdir().unwrap();
     let shards = [Shard { rows: 9, ..Shard::new(0, 4) }, Shard { rows: 3, ..Shard::new(1, 4) }];
-    let ours = train(directory.path(), &Config::dense(), &shards, |_, Rank { training, strategy }| Rank {
+    let ours = train(directory.path(), &DistributedConfig::dense(), &shards, |_, Rank { training, strategy }| Rank {
         training: training.num_epochs(1),
         strategy: strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
     });
@@ -109,7 +110,7 @@ fn ranks_weigh_by_their_samples() {
 
 #[test]
 fn loaders_of_different_lengths_end_together() {
-    for config in [Config::dense(), top_k(), local_sgd()] {
+    for config in [DistributedConfig::dense(), top_k(), local_sgd()] {
         for counts in [[5, 2], [0, 3], [4, 4], [0, 0]] {
             for accumulation in [None, Some(2)] {
                 let directory = tempfile::tempdir().unwrap();
@@ -129,7 +130,7 @@ fn loaders_of_different_lengths_end_together() {
 
 #[test]
 fn an_interrupt_on_one_rank_stops_all() {
-    for config in [Config::dense(), local_sgd()] {
+    for config in [DistributedConfig::dense(), local_sgd()] {
         let directory = tempfile::tempdir().unwrap();
         let shards = [Shard::new(0, 3), Shard::new(1, 3)];
         let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
@@ -171,7 +172,7 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     let shards = [Shard::new(0, 3), Shard::new(1, 3)];
     let factor = CompressionFactor::new(5.0).unwrap();
     let controller = ConstantConfig { factor }.into();
-    let config = Config::every_step(Exchange { controller, ..top_k().exchange });
+    let config = DistributedConfig::every_step(Exchange { controller, ..top_k().exchange });
     let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
         let metrics = strategy.metrics();
         let mut training = training
@@ -334,7 +335,7 @@ fn the_optimizer_that_is_shown_decides_the_feedback_and_is_compared() {
             feedback: feedback.parse().unwrap(),
             ..Exchange::default()
         };
-        let config = Config::every_step(exchange);
+        let config = DistributedConfig::every_step(exchange);
         train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
             let strategy = match &shown[rank] {
                 Some(optimizer) => strategy.with_optimizer(optimizer),

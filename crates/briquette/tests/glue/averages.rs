@@ -279,7 +279,7 @@ fn a_step_before_join_is_an_error_that_hands_the_model_back() {
         let model = Mlp::new(1);
         let before = bits(&model);
         let gradients = grads(&model, &model.loss(1, 2));
-        let error = optim.step(0.1, model, gradients).expect_err("not joined");
+        let error = optim.try_step(0.1, model, gradients).expect_err("not joined");
         assert!(matches!(error.source, Error::NotJoined { .. }), "{error}");
         assert!(error.to_string().contains("join(model)"), "{error}");
         assert_eq!(bits(&*error.model), before);

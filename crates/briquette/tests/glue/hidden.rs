@@ -131,7 +131,7 @@ fn with_a_bad_step(bad: Option<&'static str>, exchange: &str) -> Vec<Vec<(String
                     if bad == "first.weight" { forward.first.weight.val() } else { forward.second.weight.val() };
                 let spoilt = if rank == 1 { loss + weight.sum().mul_scalar(f32::NAN) } else { loss };
                 let error = optim
-                    .step(0.02, model, GradientsParams::from_grads(spoilt.backward(), &forward))
+                    .try_step(0.02, model, GradientsParams::from_grads(spoilt.backward(), &forward))
                     .expect_err("refused");
                 let refused = matches!(&error.source, Error::Sync(SyncError::NonFinite { step: 2, rank: 1, slot }) if slot == bad);
                 assert!(refused, "{error}");

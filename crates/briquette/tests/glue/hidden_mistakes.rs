@@ -67,7 +67,7 @@ fn a_batch_that_one_rank_leaves_is_refused_by_all() {
                 optim.forward_model(&model)?;
                 model
             } else {
-                let error = optim.step(0.02, model, gradients).expect_err("refused");
+                let error = optim.try_step(0.02, model, gradients).expect_err("refused");
                 assert!(matches!(&error.source, Error::Sync(SyncError::GaveUp { rank: 1, .. })), "{error}");
                 *error.model
             };

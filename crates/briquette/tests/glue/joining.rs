@@ -93,7 +93,7 @@ fn what_differs_between_ranks_is_named_with_both_values_on_every_rank() {
     let (same, hidden, seed) = ([top_k(), top_k()], [8, 8], [1, 1]);
     let cases = [
         ("seed", ["41", "42"], mismatches(3, hidden, same.clone(), [41, 42])),
-        ("layout", ["83 values in 4 slots", "93 values in 4 slots"], mismatches(3, [8, 9], same, seed)),
+        ("trainable tensor 0, the first that differs,", ["[6, 8]", "[6, 9]"], mismatches(3, [8, 9], same, seed)),
         ("configuration.feedback", ["error", "none"], mismatches(3, hidden, [top_k(), Config::dense()], seed)),
     ];
     for (expected, values, told) in cases {

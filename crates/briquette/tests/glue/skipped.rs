@@ -30,7 +30,7 @@ fn run(config: &Config, inner: fn() -> ModuleOptimizer, bad: Option<f32>, direct
                 optim.record_loss(1e6);
                 optim.record_samples(9);
                 let before = bits(&model);
-                let error = optim.step(0.02, model, gradients).expect_err("refused");
+                let error = optim.try_step(0.02, model, gradients).expect_err("refused");
                 assert!(
                     matches!(&error.source, Error::Sync(SyncError::NonFinite { step: 2, rank: 1, slot }) if slot == "second.bias"),
                     "{error}"
@@ -73,7 +73,7 @@ fn senseless(spoil: Option<Spoil>) -> Vec<(Trace, Vec<String>)> {
             if let Some(spoil) = spoil.filter(|_| step == 2) {
                 let gradients = grads(&model, &model.loss(data(77, rank), 4));
                 let (rate, before) = (spoil(rank, &mut optim), bits(&model));
-                let error = optim.step(rate, model, gradients).expect_err("refused");
+                let error = optim.try_step(rate, model, gradients).expect_err("refused");
                 said.push(error.to_string());
                 model = *error.model;
                 assert_eq!((bits(&model), optim.synchronizer().step()), (before, 2));

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use briquette::core::comm::Local;
-use briquette::{Config, DistributedOptimizer, StepReport};
+use briquette::{DistributedConfig, DistributedOptimizer, StepReport};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -56,7 +56,7 @@ impl<S: Subscriber> Layer<S> for Seen {
 }
 
 /// Four steps of a world of one under this subscriber: what it was given, and what the steps reported.
-fn steps(level: LevelFilter, config: Config) -> (Vec<Fields>, Vec<Fields>, Vec<StepReport>) {
+fn steps(level: LevelFilter, config: DistributedConfig) -> (Vec<Fields>, Vec<Fields>, Vec<StepReport>) {
     let seen = Seen::default();
     let dispatch = Dispatch::new(Registry::default().with(seen.clone().with_filter(level)));
     // While there is just one, a span that another test reaches first is taken for one that nothing is interested in.

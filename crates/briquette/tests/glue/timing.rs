@@ -132,10 +132,10 @@ fn the_halves_of_a_step_come_in_turn() {
         ranks(2, |comm| {
             let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
             let model = optim.join(Mlp::new(5))?;
-            let error = optim.sync_parameters(model).expect_err("nothing to end");
+            let error = optim.sync_parameters(model.clone()).expect_err("nothing to end");
             let text = error.to_string();
             assert!(text.contains("step 0: `sync_parameters` without `sync_gradients`"), "{text}");
-            let mut model = *error.model;
+            let mut model = model;
             for step in 0..3 {
                 optim.sync_gradients(&model, GradientsParams::new())?;
                 let again = optim.sync_gradients(&model, GradientsParams::new()).expect_err("not ended");

@@ -1,12 +1,21 @@
 //! Who sees which sample in which step.
+//!
+//! ```
+//! use briquette_core::Key;
+//! use briquette_core::shards::Shards;
+//!
+//! let plan = Shards::new(100, 3, 8)?.epoch(Key::new(42), 0); // 3 ranks, 8 samples each in a step
+//! assert_eq!(plan.steps(), 5);                               // four of 24, and a last one of 4
+//! assert_eq!(plan.counts(4), [2, 1, 1]);                     // for weighting the means
+//! # Ok::<_, briquette_core::error::ConfigError>(())
+//! ```
 
 use std::ops::Range;
 
-use briquette_core::Key;
 use rand::RngCore;
 
-use crate::error::DataError;
-use crate::split;
+use crate::Key;
+use crate::error::ConfigError;
 
 /// How samples are divided among ranks, valid once made.
 ///
@@ -15,7 +24,7 @@ use crate::split;
 /// exactly the samples that one process with batch `3 B` sees. A last step with fewer samples is divided
 /// as evenly as possible; a rank may get none, and still takes part in the step.
 ///
-/// [`Shards::by_label`] makes it non-IID instead: each rank keeps its own samples for the whole run.
+/// With [`Shards::with_own`] each rank keeps its own samples for the whole run instead.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shards {
     samples: usize,
@@ -27,40 +36,41 @@ pub struct Shards {
 
 impl Shards {
     /// Divides `samples` among `world` ranks, `batch` samples per rank and step.
-    pub fn new(samples: usize, world: usize, batch: usize) -> Result<Self, DataError> {
-        if world == 0 {
-            return Err(DataError::setting("number of ranks", 0, "at least 1"));
-        }
-        if batch == 0 {
-            return Err(DataError::setting("batch per rank", 0, "at least 1"));
-        }
+    ///
+    /// # Errors
+    /// [`ConfigError`] for no rank, no batch, or fewer samples than ranks.
+    pub fn new(samples: usize, world: usize, batch: usize) -> Result<Self, ConfigError> {
+        ConfigError::unless(world > 0, "number of ranks", "at least 1", world)?;
+        ConfigError::unless(batch > 0, "batch of a rank", "at least 1", batch)?;
         if world > samples {
-            return Err(DataError::TooFewSamples { world, samples });
+            let problem =
+                format!("{world} ranks cannot share {samples} samples: use at most {samples} ranks or more data");
+            return Err(ConfigError::Conflict(problem));
         }
         Ok(Self { samples, world, batch, own: None })
     }
 
-    /// Gives each rank its own samples with its own mixture of classes, as in federated learning.
+    /// Each rank keeps its own samples for the whole run: a list of sample numbers for every rank, in rank order. Ranks with fewer samples
+    /// run out before the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
     ///
-    /// For every class the shares of the ranks are drawn from a symmetric Dirichlet distribution: `alpha` of 100
-    /// is close to IID, 0.1 leaves most ranks with few classes. Every sample belongs to exactly one rank. A rank
-    /// that would have none takes one from the rank with most. Ranks with fewer samples run out before
-    /// the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
-    ///
-    /// `labels` has one entry per sample. Use the same key for all epochs and all ranks.
-    ///
-    /// Reference: T. Hsu, H. Qi, M. Brown, *Measuring the Effects of Non-Identical Data Distribution for Federated
-    /// Visual Classification*, 2019, <https://arxiv.org/abs/1909.06335>. Deviation: the distribution is over ranks for
-    /// each class, not over classes for each rank, so that no sample is left over.
-    pub fn by_label(mut self, labels: &[u8], alpha: f64, key: Key) -> Result<Self, DataError> {
-        if labels.len() != self.samples {
-            return Err(DataError::LabelCount { labels: labels.len(), samples: self.samples });
-        }
-        if !(1e-6..=1e6).contains(&alpha) {
-            return Err(DataError::setting("Dirichlet alpha", alpha, "between 1e-6 and 1e6"));
-        }
-        self.own = Some(split::dirichlet(labels, self.world, alpha, key.purpose("split")));
+    /// # Errors
+    /// [`ConfigError`] when there is not one list for every rank, or a number is none of a sample's.
+    pub fn with_own(mut self, own: Vec<Vec<usize>>) -> Result<Self, ConfigError> {
+        ConfigError::unless(own.len() == self.world, "lists of samples", "one for every rank", own.len())?;
+        let largest = own.iter().flatten().copied().max().unwrap_or(0);
+        ConfigError::unless(largest < self.samples, "number of a sample", "below the number of samples", largest)?;
+        self.own = Some(own);
         Ok(self)
+    }
+
+    /// How many samples there are, over all ranks.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.world
     }
 
     /// The plan of one epoch, shuffled. The same call gives the same plan: to resume, skip to the step.
@@ -88,7 +98,7 @@ impl Shards {
         }
     }
 
-    /// The samples that belong to a rank for the whole run, if [`Shards::by_label`] gave it any.
+    /// The samples that belong to a rank for the whole run, if [`with_own`](Shards::with_own) gave it any.
     ///
     /// # Panics
     /// If `rank` is not below the number of ranks.
@@ -173,8 +183,8 @@ impl EpochPlan {
     }
 }
 
-/// Fisher-Yates, written out because the bits of a library's shuffle may change with its version.
-pub(crate) fn shuffle(items: &mut [usize], key: Key) {
+/// Puts items in an order that follows from the key: Fisher-Yates, written out because the bits of a library's shuffle may change with its version.
+pub fn shuffle(items: &mut [usize], key: Key) {
     let mut rng = key.block(0);
     for last in (1..items.len()).rev() {
         // Multiply and shift maps 64 bits to 0..=last; its bias is below 2^-40 for any data set that fits in memory.

@@ -1,0 +1,224 @@
+//! A loader of one rank's share.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use briquette_core::Key;
+use briquette_core::error::ConfigError;
+use briquette_core::shards::{EpochPlan, Shards};
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::tensor::Device;
+
+use super::Shard;
+
+/// Makes a [`ShardedDataLoader`]; as Burn's `DataLoaderBuilder`.
+pub struct ShardedDataLoaderBuilder<I, O> {
+    batcher: Arc<dyn Batcher<I, O>>,
+    shard: Shard,
+    batch_size: usize,
+    shuffle: Option<u64>,
+    drop_last: bool,
+    start: (u64, usize),
+    device: Device,
+}
+
+impl<I, O> std::fmt::Debug for ShardedDataLoaderBuilder<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ShardedDataLoaderBuilder { shard, batch_size, shuffle, drop_last, start, .. } = self;
+        write!(f, "ShardedDataLoaderBuilder({shard:?}, {batch_size}, {shuffle:?}, {drop_last}, {start:?})")
+    }
+}
+
+impl<I, O> ShardedDataLoaderBuilder<I, O> {
+    /// For this rank: of a session, `&session`. One sample a batch, in the data's order, unless said otherwise.
+    pub fn new(batcher: impl Batcher<I, O> + 'static, shard: impl Into<Shard>) -> Self {
+        let (batcher, shard, device) = (Arc::new(batcher), shard.into(), Device::default());
+        ShardedDataLoaderBuilder {
+            batcher,
+            shard,
+            batch_size: 1,
+            shuffle: None,
+            drop_last: false,
+            start: (0, 0),
+            device,
+        }
+    }
+
+    /// Samples of *this rank* in a batch: a step uses as many on every rank.
+    #[must_use]
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = batch_size;
+        self
+    }
+
+    /// Each epoch in an order of its own, which follows from this seed; the same on every rank.
+    #[must_use]
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.shuffle = Some(seed);
+        self
+    }
+
+    /// Without an epoch's last step where it has fewer samples than the others.
+    #[must_use]
+    pub fn drop_last(mut self) -> Self {
+        self.drop_last = true;
+        self
+    }
+
+    /// Begins with this epoch, counted from 0, after so many of its steps: how a run goes on in the middle of an epoch.
+    #[must_use]
+    pub fn start_at(mut self, epoch: u64, steps: usize) -> Self {
+        self.start = (epoch, steps);
+        self
+    }
+
+    /// Where batches are made; Burn's default device if not set.
+    #[must_use]
+    pub fn set_device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The loader of this rank's share of `dataset`, which is the whole of it on every rank.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a batch of 0, no ranks, a rank that is none of them, or fewer samples than ranks.
+    pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
+        let Shard { rank, world } = self.shard;
+        if rank >= world {
+            return Err(ConfigError::Conflict(format!("rank {rank} is none of {world}: ranks are counted from 0")));
+        }
+        let dataset: Arc<dyn Dataset<I>> = Arc::new(dataset);
+        let samples = 0..dataset.len();
+        Shards::new(samples.len(), world, self.batch_size)?;
+        let (epoch, skip) = self.start;
+        Ok(Arc::new(ShardedDataLoader {
+            dataset,
+            batcher: self.batcher,
+            shard: self.shard,
+            batch_size: self.batch_size,
+            shuffle: self.shuffle,
+            drop_last: self.drop_last,
+            samples,
+            skip: (epoch, skip),
+            epoch: Arc::new(AtomicU64::new(epoch)),
+            device: self.device,
+        }))
+    }
+}
+
+/// A rank's share of a data set. Each [`iter`](DataLoader::iter) is the next epoch.
+pub struct ShardedDataLoader<I, O> {
+    dataset: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, O>>,
+    shard: Shard,
+    batch_size: usize,
+    shuffle: Option<u64>,
+    drop_last: bool,
+    /// Of the data set.
+    samples: Range<usize>,
+    /// Steps that are left out of an epoch.
+    skip: (u64, usize),
+    /// Shared by what is made of this loader for another device.
+    epoch: Arc<AtomicU64>,
+    device: Device,
+}
+
+impl<I, O> std::fmt::Debug for ShardedDataLoader<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ShardedDataLoader { shard, batch_size, shuffle, samples, epoch, .. } = self;
+        write!(f, "ShardedDataLoader({shard:?} of {samples:?}, batch {batch_size}, seed {shuffle:?}, epoch {epoch:?})")
+    }
+}
+
+impl<I, O> ShardedDataLoader<I, O> {
+    /// Steps in an epoch, the same on every rank. A rank may have no batch in the last.
+    pub fn steps(&self) -> usize {
+        let (samples, global) = (self.samples.len(), self.global_batch());
+        if self.drop_last { samples / global } else { samples.div_ceil(global) }
+    }
+
+    /// The epoch that the next [`iter`](DataLoader::iter) is, counted from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    fn global_batch(&self) -> usize {
+        self.shard.world.saturating_mul(self.batch_size)
+    }
+
+    fn plan(&self, epoch: u64) -> EpochPlan {
+        let Shard { world, .. } = self.shard;
+        let shards = Shards::new(self.samples.len(), world, self.batch_size).expect("checked as it was built");
+        self.shuffle.map_or_else(|| shards.in_order(), |seed| shards.epoch(Key::new(seed), epoch))
+    }
+
+    fn with(&self, device: Device, samples: Range<usize>) -> Self {
+        ShardedDataLoader {
+            dataset: self.dataset.clone(),
+            batcher: self.batcher.clone(),
+            epoch: self.epoch.clone(),
+            samples,
+            device,
+            ..*self
+        }
+    }
+}
+
+impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+        let first = if epoch == self.skip.0 { self.skip.1 } else { 0 };
+        let steps = first.min(self.steps())..self.steps();
+        Box::new(Batches { loader: self, plan: self.plan(epoch), steps, seen: 0 })
+    }
+
+    fn num_items(&self) -> usize {
+        let Shard { rank, world } = self.shard;
+        let (whole, rest) = (self.samples.len() / self.global_batch(), self.samples.len() % self.global_batch());
+        let last = if self.drop_last { 0 } else { rest / world + usize::from(rank < rest % world) };
+        whole * self.batch_size + last
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
+        Arc::new(self.with(device.clone(), self.samples.clone()))
+    }
+
+    /// Of the whole data set's samples, before they are divided among ranks.
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
+        let from = self.samples.start;
+        Arc::new(self.with(self.device.clone(), from + start..from + end))
+    }
+}
+
+/// One epoch.
+struct Batches<'a, I, O> {
+    loader: &'a ShardedDataLoader<I, O>,
+    plan: EpochPlan,
+    steps: Range<usize>,
+    seen: usize,
+}
+
+impl<I, O> Iterator for Batches<'_, I, O> {
+    type Item = Result<O, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let ShardedDataLoader { dataset, batcher, shard, samples, device, .. } = self.loader;
+        let indices = self.plan.indices(self.steps.next()?, shard.rank);
+        if indices.is_empty() {
+            return None;
+        }
+        self.seen += indices.len();
+        let items = dataset.get_many(indices.iter().map(|index| samples.start + index).collect());
+        Some(items.map(|items| batcher.batch(items, device)))
+    }
+}
+
+impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for Batches<'_, I, O> {
+    fn progress(&self) -> Progress {
+        Progress::new(self.seen, self.loader.num_items(), Some("items".to_owned()))
+    }
+}

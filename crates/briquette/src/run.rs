@@ -1,0 +1,167 @@
+//! Starting ranks: one of a launcher's processes, or threads of this one.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use briquette_core::Session;
+use briquette_core::comm::{Local, run_ranks};
+use briquette_core::error::{CommError, ReduceError, SyncError};
+#[cfg(feature = "tcp")]
+use briquette_tcp::{Environment, EnvironmentError, JoinError, TcpBuilder};
+
+use crate::{Error, WallClock};
+
+briquette_core::debug_by_display!(RunError);
+
+/// Why [`run`] failed.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A world of nobody.
+    #[error("a world has at least 1 rank, got 0")]
+    NoRanks,
+    /// What a launcher set means nothing.
+    #[cfg(feature = "tcp")]
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// This process could not join the others.
+    #[cfg(feature = "tcp")]
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// A rank failed by itself, or all that is known is that it stopped.
+    #[error("{}", of_rank(*rank, &source.to_string()))]
+    Rank {
+        /// Which; of threads the first that was not merely stopped by another.
+        rank: usize,
+        /// Its error.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+}
+
+/// Trains on all ranks: `body` is what one of them does.
+///
+/// - Under `briquette launch`, torchrun, `mpirun` or `srun` ([`Environment::from_env`](crate::tcp::Environment::from_env)) this process is
+///   one rank of their world, and talks to the others over TCP. `ranks` is not asked for then.
+/// - Otherwise `ranks` threads of this process are the world.
+///
+/// A session has the wall clock, and a channel to exchange on in the background; a rank computes on [threads of its own](crate::Pool), its share
+/// of the machine's. What `body` returns on the first rank of this process is
+/// returned: on rank 0 of threads, and on every process. What only one should do (to print, to write files) belongs inside, on the rank
+/// whose [`rank`](Session::rank) is 0.
+///
+/// ```
+/// use briquette::core::error::CommError;
+///
+/// let sum = briquette::run(3, |mut comm| {
+///     let mut x = [comm.rank() as f32];
+///     comm.all_reduce_sum(&mut x)?;
+///     Ok::<_, CommError>(x[0])
+/// })?;
+/// assert_eq!(sum, 3.0);
+/// # Ok::<_, briquette::RunError>(())
+/// ```
+///
+/// Errors of `body` are of any type that becomes a `Box<dyn Error + Send + Sync>`: this crate's, `String`, `anyhow::Error`, the box itself.
+///
+/// # Errors
+/// [`RunError`]. Of several threads that failed, the first that was not [stopped by another](was_stopped).
+pub fn run<T, E>(ranks: usize, body: impl Fn(Session) -> Result<T, E> + Sync) -> Result<T, RunError>
+where
+    T: Send,
+    E: Into<Box<dyn StdError + Send + Sync>>,
+{
+    #[cfg(feature = "tcp")]
+    if let Some(place) = Environment::from_env()? {
+        let clock = Arc::new(WallClock::start());
+        let comm = TcpBuilder::from_environment(&place)?.channels(1).clock(clock).join()?;
+        let result = on_own_threads(comm.into(), place.local_world, &body);
+        return result.map_err(|Failed(source)| RunError::Rank { rank: place.rank, source });
+    }
+    let world = Local::builder(ranks).clock(Arc::new(WallClock::start())).build();
+    let results = run_ranks(world, |comm| on_own_threads(comm, ranks, &body));
+    let (mut first, mut failed) = (None, None::<(bool, RunError)>);
+    for (rank, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(value) => first = first.or((rank == 0).then_some(value)),
+            Err(Failed(source)) => {
+                let own = !was_stopped(&*source);
+                if failed.as_ref().is_none_or(|(other_is_own, _)| own && !other_is_own) {
+                    failed = Some((own, RunError::Rank { rank, source }));
+                }
+            }
+        }
+    }
+    match failed {
+        Some((_, error)) => Err(error),
+        None => first.ok_or(RunError::NoRanks),
+    }
+}
+
+/// On this rank's share of the machine's cores.
+fn on_own_threads<T, E>(
+    comm: Session,
+    ranks_here: usize,
+    body: &(impl Fn(Session) -> Result<T, E> + Sync),
+) -> Result<T, Failed>
+where
+    T: Send,
+    E: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let run = |comm| body(comm).map_err(|error| Failed(error.into()));
+    #[cfg(feature = "rayon")]
+    {
+        let rank = comm.rank();
+        crate::Pool::share(ranks_here).run(rank, || run(comm)).unwrap_or_else(|error| Err(Failed(error.into())))
+    }
+    #[cfg(not(feature = "rayon"))]
+    {
+        let _ = ranks_here;
+        run(comm)
+    }
+}
+
+/// With the rank, which most errors name themselves.
+fn of_rank(rank: usize, text: &str) -> String {
+    let name = format!("rank {rank}");
+    if text.contains(&name) { text.to_owned() } else { format!("{name}: {text}") }
+}
+
+struct Failed(Box<dyn StdError + Send + Sync>);
+
+impl From<CommError> for Failed {
+    fn from(error: CommError) -> Self {
+        Failed(error.into())
+    }
+}
+
+/// Whether a rank failed because another one did, which has the better error: it was stopped by that rank, or lost it.
+///
+/// ```
+/// use briquette::core::comm::{Local, Scope};
+/// use briquette::core::error::CommError;
+///
+/// let during = Scope::default();
+/// let stopped = CommError::Aborted { by: 1, during, reason: "out of memory".into() };
+/// assert!(briquette::was_stopped(&briquette::Error::from(stopped)));
+/// assert!(!briquette::was_stopped(&briquette::Error::NotJoined { rank: 0 }));
+/// ```
+pub fn was_stopped(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if matches!(of_transport(error), Some(CommError::Aborted { .. } | CommError::Lost { .. })) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The transport's part of an error: a transparent error hides it from the chain.
+fn of_transport<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a CommError> {
+    let reduce = |error: &'a ReduceError| if let ReduceError::Comm(error) = error { Some(error) } else { None };
+    match cause.downcast_ref() {
+        Some(Error::Comm(error)) => Some(error),
+        Some(Error::Sync(SyncError::Reduce { source, .. })) => reduce(source),
+        _ => cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(reduce)),
+    }
+}
