@@ -1,6 +1,6 @@
 //! Data over ranks: who sees which sample when, and what becomes of ranks that run out first.
 //!
-//! [`ShardedDataLoaderBuilder`] makes a Burn [`DataLoader`] of one rank's share. Every epoch is one shuffled list of all samples; a step
+//! [`ShardedDataLoaderBuilder`] makes a Burn [`DataLoader`](burn::data::dataloader::DataLoader) of one rank's share. Every epoch is one shuffled list of all samples; a step
 //! uses the next `W · B` of it, and rank `r` the `r`-th part of these: `W` ranks with batch `B` see in each step what one process
 //! with batch `W · B` sees. The order follows from the seed and the epoch's number, so that nothing is saved to resume, and no
 //! `set_epoch` is called.
@@ -44,8 +44,6 @@ use briquette_core::Session;
 
 pub use self::loader::{ShardedDataLoader, ShardedDataLoaderBuilder};
 pub use self::uneven::{Turn, check_steps, next_batch};
-#[allow(unused_imports)] // for the docs
-use burn::data::dataloader::DataLoader;
 
 /// Which part of the data is a rank's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

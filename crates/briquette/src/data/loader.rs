@@ -168,6 +168,18 @@ impl<I, O> ShardedDataLoader<I, O> {
     }
 }
 
+impl<I: 'static, O: Send + 'static> ShardedDataLoader<I, O> {
+    /// The next epoch's batches of this rank.
+    pub fn iter(&self) -> Box<dyn DataLoaderIterator<O> + '_> {
+        DataLoader::iter(self)
+    }
+
+    /// Samples that this rank has in an epoch.
+    pub fn num_items(&self) -> usize {
+        DataLoader::num_items(self)
+    }
+}
+
 impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);

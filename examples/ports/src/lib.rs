@@ -1,0 +1,162 @@
+//! What the ports have in common with any Burn program: data that follows from a number, and models.
+//!
+//! Each folder beside this one has a program for one process, `single.rs`, and the same for many ranks, `ranks.rs`: `diff` shows what it takes. A
+//! test runs both, on threads and in processes, and compares their losses.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::InMemDataset;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
+use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::prelude::*;
+use burn::tensor::activation::relu;
+
+/// What any of the programs may fail with.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The device that all programs compute on.
+pub fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// Numbers in [-1, 1) that follow from `seed`.
+pub fn numbers(seed: u64) -> impl Iterator<Item = f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    })
+}
+
+/// A pattern of 8 × 8 pixels, and which of four it is.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pixels: Vec<f32>,
+    label: i64,
+}
+
+/// Pictures of waves of four kinds, under noise.
+pub fn pictures(seed: u64, count: usize) -> InMemDataset<Picture> {
+    let mut noise = numbers(seed);
+    let picture = |index: usize| {
+        let label = index % 4;
+        let wave = |at: usize| ((at % 8 * (label + 1) + at / 8 * label) as f32 * 0.4).sin();
+        let pixels = (0..64).map(|at| wave(at) + noise.next().unwrap_or(0.0)).collect();
+        Picture { pixels, label: label as i64 }
+    };
+    InMemDataset::new((0..count).map(picture).collect())
+}
+
+/// Pictures and their labels.
+#[derive(Debug, Clone)]
+pub struct Pictures;
+
+impl Batcher<Picture, (Tensor<4>, Tensor<1, Int>)> for Pictures {
+    fn batch(&self, items: Vec<Picture>, device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
+        let pixels: Vec<f32> = items.iter().flat_map(|picture| picture.pixels.clone()).collect();
+        let labels: Vec<i64> = items.iter().map(|picture| picture.label).collect();
+        let count = items.len();
+        let images = Tensor::from_data(TensorData::new(pixels, [count, 1, 8, 8]), device);
+        (images, Tensor::from_data(TensorData::new(labels, [count]), device))
+    }
+}
+
+/// Two convolutions and a layer on top.
+#[derive(Module, Debug)]
+pub struct Classifier {
+    /// The first.
+    pub first: Conv2d,
+    /// The second.
+    pub second: Conv2d,
+    pool: AdaptiveAvgPool2d,
+    /// The layer on top.
+    pub head: Linear,
+}
+
+impl Classifier {
+    /// Untrained.
+    pub fn new(device: &Device) -> Self {
+        Classifier {
+            first: Conv2dConfig::new([1, 8], [3, 3]).init(device),
+            second: Conv2dConfig::new([8, 16], [3, 3]).init(device),
+            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
+            head: LinearConfig::new(64, 4).init(device),
+        }
+    }
+
+    /// What each picture may be.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let features = relu(self.second.forward(relu(self.first.forward(images))));
+        self.head.forward(self.pool.forward(features).flatten(1, 3))
+    }
+
+    /// The mean cross entropy.
+    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+        CrossEntropyLossConfig::new().init(&labels.device()).forward(self.forward(images), labels)
+    }
+}
+
+/// The value of a loss.
+pub fn value(loss: Tensor<1>) -> f32 {
+    loss.into_scalar()
+}
+
+/// Words of a sentence and whether more of them are even than odd.
+#[derive(Debug, Clone)]
+pub struct Sentence {
+    words: Vec<i64>,
+    label: i64,
+}
+
+/// Sentences of eight words.
+pub fn sentences(seed: u64, count: usize) -> InMemDataset<Sentence> {
+    let mut random = numbers(seed);
+    let sentence = |_| {
+        let words: Vec<i64> = random.by_ref().take(8).map(|v| ((v + 1.0) * 16.0) as i64).collect();
+        let label = i64::from(words.iter().filter(|word| *word % 2 == 0).count() > 4);
+        Sentence { words, label }
+    };
+    InMemDataset::new((0..count).map(sentence).collect())
+}
+
+/// Sentences and their labels.
+#[derive(Debug, Clone)]
+pub struct Sentences;
+
+impl Batcher<Sentence, (Tensor<2, Int>, Tensor<1, Int>)> for Sentences {
+    fn batch(&self, items: Vec<Sentence>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+        let words: Vec<i64> = items.iter().flat_map(|sentence| sentence.words.clone()).collect();
+        let labels: Vec<i64> = items.iter().map(|sentence| sentence.label).collect();
+        let count = items.len();
+        let texts = Tensor::from_data(TensorData::new(words, [count, 8]), device);
+        (texts, Tensor::from_data(TensorData::new(labels, [count]), device))
+    }
+}
+
+/// A small encoder, without dropout.
+#[derive(Module, Debug)]
+pub struct Reader {
+    words: Embedding,
+    encoder: TransformerEncoder,
+    head: Linear,
+}
+
+impl Reader {
+    /// Untrained.
+    pub fn new(device: &Device) -> Self {
+        Reader {
+            words: EmbeddingConfig::new(32, 16).init(device),
+            encoder: TransformerEncoderConfig::new(16, 32, 2, 1).with_dropout(0.0).init(device),
+            head: LinearConfig::new(16, 2).init(device),
+        }
+    }
+
+    /// The mean cross entropy.
+    pub fn loss(&self, texts: Tensor<2, Int>, labels: Tensor<1, Int>) -> Tensor<1> {
+        let encoded = self.encoder.forward(TransformerEncoderInput::new(self.words.forward(texts)));
+        let out: Tensor<2> = self.head.forward(encoded.mean_dim(1).squeeze_dim(1));
+        CrossEntropyLossConfig::new().init(&labels.device()).forward(out, labels)
+    }
+}
