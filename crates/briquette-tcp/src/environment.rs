@@ -226,12 +226,12 @@ impl Environment {
     }
 }
 
-/// Names under which `mpirun` (Open MPI; those of PMI) and `srun` say the same, in the order of the four below. Slurm sets its own for a
-/// job's only shell, too, so that a world of one is none.
+/// Names under which `mpirun` (Open MPI; those of PMI) and `srun` say the same, in the order of the four below. A job's own shell has those of
+/// Slurm too, but for the number of tasks of a step; and a world of one is none.
 const MPI: [[&str; 4]; 3] = [
     ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
     ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"],
+    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"],
 ];
 
 /// A variable of torchrun's that is not set, by what `mpirun` or `srun` set.
@@ -303,7 +303,7 @@ mod tests {
         assert!(read(&spread).unwrap_err().to_string().contains("MASTER_ADDR is not set"));
         let told = read(&[&spread[..], &[("MASTER_ADDR", "a"), ("MASTER_PORT", "7000")]].concat()).unwrap().unwrap();
         assert_eq!((told.rank, told.machine(), told.port), (2, 2, 7000));
-        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), Ok(None));
+        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]), Ok(None));
     }
 
     #[test]
