@@ -120,7 +120,7 @@ impl Config {
     /// ```
     /// use briquette_core::config::Config;
     /// let config = Config::top_k_momentum(0.05, 0.9)?;
-    /// assert_eq!(config.exchange.feedback.to_string(), "momentum");
+    /// assert_eq!(config.exchange.feedback.to_string(), "momentum:0.9");
     /// # Ok::<_, briquette_core::error::ConfigError>(())
     /// ```
     ///

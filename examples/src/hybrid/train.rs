@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use anyhow::Result;
 use briquette::core::Key;
 use briquette::core::comm::{Session, run_ranks};
-use briquette::{DistributedConfig, DistributedOptimizer, Error};
+use briquette::{DistributedConfig, DistributedOptimizer};
 use briquette_datasets::{CHANNELS, ImageSet, SIDE};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -122,7 +122,7 @@ impl Run<'_> {
             let loss = self.loss(network.forward(images), labels);
             let value = loss.clone().into_scalar();
             let grads = GradientsParams::from_grads(loss.backward(), &network);
-            network = optim.step(settings.lr, network, grads).map_err(Error::from)?;
+            network = optim.step(settings.lr, network, grads)?;
             record.step(&mut optim, value, 0);
         }
         let seconds = optim.synchronizer_mut().session().now();
@@ -158,7 +158,7 @@ impl Run<'_> {
             // The optimizer averages over ranks, so it takes the gradient of this rank's own mean: W times the above.
             let surrogate = (features * (gradient * world as f32)).sum();
             let grads = GradientsParams::from_grads(surrogate.backward(), &convolutions);
-            convolutions = optim.step(settings.lr, convolutions, grads).map_err(Error::from)?;
+            convolutions = optim.step(settings.lr, convolutions, grads)?;
             // Only now: the step above is refused by all ranks where a gradient is not finite.
             head = head.step(settings.lr, of_columns);
             record.step(&mut optim, value, activation_bytes);

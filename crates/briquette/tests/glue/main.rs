@@ -16,6 +16,7 @@ mod joining;
 mod messages;
 mod mixed;
 mod periodic;
+mod random;
 mod replicas;
 mod resume;
 mod saving;

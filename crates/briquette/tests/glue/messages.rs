@@ -46,7 +46,7 @@ fn a_mismatch_names_the_tensor_or_the_key_and_both_values() {
 /// `?` needs nothing of the model, and nobody wants to read it.
 #[test]
 fn an_error_of_a_step_says_what_happened_and_not_what_the_model_is() {
-    fn step<'a>(model: &'a str) -> Result<&'a str, StepError<&'a str>> {
+    fn step(model: &str) -> Result<&str, StepError<&str>> {
         let slot = "second.bias".to_owned();
         Err(StepError { model: Box::new(model), source: SyncError::NonFinite { step: 2, rank: 1, slot }.into() })
     }
