@@ -79,6 +79,7 @@
 //! To use it: [`config::Config`], then [`sync::SyncStrategy`]. To add an algorithm: one of [`compress`], [`control`],
 //! [`reduce`], and `CONTRIBUTING.md`. The bytes are in `docs/wire.md`, the whole picture in `docs/architecture.md`.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod aggregate;
 mod binary16;

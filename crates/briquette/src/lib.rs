@@ -60,6 +60,7 @@
 //! | one process | [`Compressed`] |
 //!
 //! What commonly goes wrong is in `docs/footguns.md`, what is assumed in `docs/assumptions.md`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
 mod checkpoint;
