@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use briquette_core::compress::Compressor;
 use briquette_core::{Key, Message};
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
@@ -16,11 +18,15 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 ///
 /// ```
 /// use briquette::{Compressed, core::compress::TopK};
+/// use burn::grad_clipping::GradientClippingConfig;
 /// use burn::optim::{ModuleOptimizer, SgdConfig};
-/// let optim = Compressed::new(SgdConfig::new().build(), TopK::fraction(0.01)?, 42);
-/// let optim: ModuleOptimizer = optim.into();
+///
+/// let config = SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Norm(1.0)));
+/// let optim: ModuleOptimizer = Compressed::from_config(&config, SgdConfig::build, TopK::fraction(0.01)?, 42);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It goes where Burn's own does: into a loop of yours, or `Learner::new(model, optim, scheduler)`.
 ///
 /// Each tensor is compressed by itself. Gradients cross to the host and back one tensor at a time, so this is for trying
 /// things, not for speed.
@@ -45,11 +51,33 @@ impl<O: std::fmt::Debug> std::fmt::Debug for Compressed<O> {
 }
 
 impl<O: Optimizer> Compressed<O> {
+    /// In place of `config.init()`: `build` is the configuration's own. Gradients are clipped as it says, before they are compressed; Burn
+    /// gives an optimizer that is only built no clipping.
+    pub fn from_config<C: Config>(
+        config: &C,
+        build: impl FnOnce(&C) -> O,
+        compressor: impl Compressor + 'static,
+        seed: u64,
+    ) -> ModuleOptimizer {
+        let optim = Compressed::new(build(config), compressor, seed).into_module_optimizer();
+        match clipping(config) {
+            Some(clipping) => optim.with_grad_clipping(clipping.init()),
+            None => optim,
+        }
+    }
+
     /// `inner` steps with what `compressor` leaves of each gradient.
     pub fn new(inner: O, compressor: impl Compressor + 'static, seed: u64) -> Self {
         let work = Mutex::new((Box::new(compressor) as Box<dyn Compressor>, Message::default()));
         Compressed { inner, shared: Arc::new(Shared { work, slots: AtomicU64::new(0) }), key: Key::new(seed) }
     }
+}
+
+/// Burn's configurations keep it to themselves, but for their text.
+fn clipping<C: Config>(config: &C) -> Option<GradientClippingConfig> {
+    let text = serde_json::to_value(config).ok()?;
+    let clipping = ["grad_clipping", "gradient_clipping"].iter().find_map(|name| text.get(name))?;
+    serde_json::from_value(clipping.clone()).ok()
 }
 
 /// State of [`Compressed`] for one tensor.

@@ -3,6 +3,7 @@
 use briquette::Compressed;
 use briquette::core::CompressionFactor;
 use briquette::core::compress::{Compressor, Norm, Qsgd, TopK, ValueKind};
+use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{Adam, AdamConfig, ModuleOptimizer, Optimizer, Sgd, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Tensor;
 
@@ -106,4 +107,23 @@ fn a_compressed_adam_still_learns() {
     }
     let after = loss(&model);
     assert!(after < 0.5 * before, "{before} {after}");
+}
+
+#[test]
+fn a_configurations_clipping_is_not_dropped() {
+    let clip = Some(GradientClippingConfig::Norm(1e-3));
+    let sgd = SgdConfig::new().with_gradient_clipping(clip.clone());
+    let adam = AdamConfig::new().with_grad_clipping(clip);
+    let plain = [sgd.init(), adam.init(), SgdConfig::new().init()];
+    let wrapped = [
+        Compressed::from_config(&sgd, SgdConfig::build, top(1.0), 7),
+        Compressed::from_config(&adam, AdamConfig::build, top(1.0), 7),
+        Compressed::from_config(&SgdConfig::new(), SgdConfig::build, top(1.0), 7),
+    ];
+    let trained: Vec<_> = plain.into_iter().map(|mut optim| steps(&mut optim, Mlp::new(5), 0..5)).collect();
+    for (expected, mut wrapped) in trained.iter().zip(wrapped) {
+        assert_eq!(bits(&steps(&mut wrapped, Mlp::new(5), 0..5)), bits(expected));
+    }
+    let moved = |model| distance(model, &Mlp::new(5));
+    assert!(moved(&trained[0]) < 1e-3 && moved(&trained[2]) > 1e-2, "the norm of 1e-3 is one that matters");
 }
