@@ -1,0 +1,69 @@
+//! Two processes over TCP without a launcher: this one is rank 0, and starts itself a second time as rank 1.
+//!
+//! ```sh
+//! cargo run --release --example tcp_by_hand [STEPS]
+//! ```
+//!
+//! On two machines it is the same program: the address is rank 0's, which the other must reach, and both need the same
+//! `TcpBuilder::token`, as anyone could call there.
+
+use std::env::{args, current_exe};
+use std::error::Error;
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use briquette::core::Session;
+use briquette::{DistributedOptimizer, WallClock};
+use briquette_tcp::TcpBuilder;
+use burn::nn::loss::{MseLoss, Reduction};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        // Rank 1 was given the address.
+        ["rank-1", address, steps] => train(TcpBuilder::new(1, 2, address), steps.parse()?),
+        [] => lead("200"),
+        [steps] => lead(steps),
+        _ => Err("usage: tcp_by_hand [STEPS]".into()),
+    }
+}
+
+/// Rank 0, and the start and the end of rank 1.
+fn lead(steps: &str) -> Result<(), Box<dyn Error>> {
+    let count = steps.parse()?;
+    // A socket that listens already has a port that nobody else can take.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let mut second = Command::new(current_exe()?).args(["rank-1", &address, steps]).spawn()?;
+    let trained = train(TcpBuilder::new(0, 2, address).listener(listener), count);
+    // Where this rank has failed, the other has the reason and ends too.
+    let status = second.wait()?;
+    trained?;
+    if status.success() { Ok(()) } else { Err(format!("rank 1 ended with {status}").into()) }
+}
+
+/// Learns `y = x · (1, 2, 3)`; every rank draws its own samples.
+fn train(builder: TcpBuilder, steps: usize) -> Result<(), Box<dyn Error>> {
+    // How long to wait for the other rank to come, and for a call to end. With a clock, seconds are measured, which `auto` decides by.
+    let builder = builder.join_deadline(Duration::from_secs(30)).deadline(Duration::from_secs(60));
+    let session = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
+    let device = Device::flex().autodiff();
+    let target = Tensor::<2>::from_data([[1.0], [2.0], [3.0]], &device);
+    let mut optim = DistributedOptimizer::auto(SgdConfig::new().init(), session, 42);
+    let mut model: Linear = optim.join(LinearConfig::new(3, 1).init(&device))?;
+    let mut value = f32::NAN;
+    for _ in 0..steps {
+        let x = Tensor::<2>::random([16, 3], Distribution::Default, &device);
+        let loss = MseLoss::new().forward(model.forward(x.clone()), x.matmul(target.clone()), Reduction::Mean);
+        value = loss.clone().into_scalar();
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        model = optim.step(0.1, model, grads)?;
+    }
+    println!("rank {} in process {}: loss {value:.6}; {}", optim.rank(), std::process::id(), optim.summary());
+    Ok(())
+}
