@@ -131,18 +131,21 @@ fn parameters(whole: &Path, run: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Every tensor of a rank's file: what Briquette saved, the model's, the optimizer's.
+/// Every tensor of a rank: what Briquette saved, the model's, the optimizer's; in its file and in the one with what all ranks have alike.
 fn tensors(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    let file = SafeTensors::deserialize(&bytes).with_context(|| path.display().to_string())?;
     let mut all = BTreeMap::new();
     let mut names = BTreeMap::new();
     let (mut model, mut optimizer) = (None, None);
-    for (name, view) in file.tensors() {
-        match name.as_str() {
-            "model" => model = Some(view.data().to_vec()),
-            "optimizer" => optimizer = Some(view.data().to_vec()),
-            _ => drop(all.insert(name, view.data().to_vec())),
+    let common = path.with_file_name("common-0.safetensors");
+    for path in [common.as_path(), path].into_iter().filter(|path| path.exists() || *path != common) {
+        let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+        let file = SafeTensors::deserialize(&bytes).with_context(|| path.display().to_string())?;
+        for (name, view) in file.tensors() {
+            match name.as_str() {
+                "model" => model = Some(view.data().to_vec()),
+                "optimizer" => optimizer = Some(view.data().to_vec()),
+                _ => drop(all.insert(name, view.data().to_vec())),
+            }
         }
     }
     let reader =

@@ -46,6 +46,18 @@ fn nothing_frozen_is_sent() {
 }
 
 #[test]
+fn a_learner_of_four_ranks_speaks_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let ended = run("learner", &format!("2 {}", directory.path().display())).succeeds();
+    for once in ["Starting training for 2 epochs", "Learner Summary", "the model is in"] {
+        assert_eq!(ended.stdout.matches(once).count(), 1, "{once}: {}", ended.stdout);
+    }
+    assert!(directory.path().join("model.bpk").is_file());
+    let values = std::fs::read_to_string(directory.path().join("valid/epoch-2/Accuracy.log")).unwrap();
+    assert!(values.lines().last().unwrap().ends_with(",final"), "{values}");
+}
+
+#[test]
 fn compressing_in_one_process_changes_what_the_optimizer_sees() {
     let ended = run("compressed", "40").succeeds();
     let losses: Vec<f64> = ended.stdout.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect();

@@ -1,17 +1,20 @@
 //! Everything a run must remember, one file per rank.
 //!
 //! ```text
-//! checkpoints/step-00000390/rank-0.safetensors   model, inner optimizer, buffers, residuals, controller, step
+//! checkpoints/step-00000390/common-0.safetensors   what is the same on every rank: the model, mostly the inner optimizer
+//!                           rank-0.safetensors     buffers, residuals, controller, step
 //!                           rank-1.safetensors
-//!                           manifest.json        written last, by rank 0: a checkpoint without one is not complete
+//!                           manifest.json          written last: a checkpoint without one is not complete
 //! ```
 //!
 //! Every file is written under a temporary name, synced and renamed, so a full disk or a killed process leaves the checkpoint
-//! before whole. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
+//! before whole. Ranks that share the directory have what is the same once; where each machine has a directory of its own, the first rank on it
+//! writes `common` and the manifest there. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
 //! another size is an explicit [`WorldChange`].
 
 #[cfg(test)]
 mod claims;
+mod common;
 mod directory;
 mod file;
 mod ids;
@@ -21,6 +24,7 @@ mod save;
 mod state;
 mod timing;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -28,6 +32,7 @@ use briquette_core::state::{OnResize, State};
 use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
+pub(crate) use self::common::Leaders;
 pub use self::directory::Checkpoint;
 pub(crate) use self::directory::Series;
 use self::directory::file_name;
@@ -101,7 +106,13 @@ impl Synchronizer {
         if saved != world {
             self.resize(&mut state, checkpoint, change)?;
         }
-        let mut blobs = file::read_blobs(&file);
+        // What older checkpoints have in each rank's file is common to all since.
+        let mut blobs = BTreeMap::new();
+        if let Some(common) = checkpoint.read_common()? {
+            let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
+            blobs = file::read_blobs(&common);
+        }
+        blobs.extend(file::read_blobs(&file));
         if saved != world {
             // No rank's own: those of the other world begin with the means.
             blobs.retain(|name, _| name != "buffers" && name != "parameters");

@@ -124,6 +124,15 @@ pub enum Error {
     /// Saved state does not fit this configuration.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Burn's training was stopped by an error of its own: a loader's, a metric's, a checkpointer's.
+    #[cfg(feature = "train")]
+    #[error("rank {rank}: {source}")]
+    Training {
+        /// This rank.
+        rank: usize,
+        /// Burn's error.
+        source: std::sync::Arc<burn::train::TrainingError>,
+    },
 }
 
 impl Error {

@@ -59,7 +59,12 @@
 //! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |
 //! | one process | [`Compressed`] |
 //!
-//! What commonly goes wrong is in `docs/footguns.md`, what is assumed in `docs/assumptions.md`.
+//! The book (getting started, coming from DDP, what commonly goes wrong, and what was measured) is the module
+#![cfg_attr(feature = "guide", doc = "[`guide`].")]
+#![cfg_attr(
+    not(feature = "guide"),
+    doc = "`guide` under the feature of that name, and the folder `docs` of the repository."
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
@@ -72,6 +77,8 @@ pub mod data_parallel;
 mod during_backward;
 mod error;
 mod flat;
+#[cfg(feature = "guide")]
+pub mod guide;
 mod handshake;
 mod optimizer;
 #[cfg(feature = "rayon")]

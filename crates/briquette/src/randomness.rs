@@ -71,6 +71,12 @@ impl Randomness {
         self.draw(self.key.step(step).rank(self.rank), body)
     }
 
+    /// As [`step`](Self::step), where epochs and their batches are counted, and not steps.
+    #[cfg(feature = "train")]
+    pub(crate) fn batch<T>(&self, epoch: usize, batch: usize, body: impl FnOnce() -> T) -> T {
+        self.draw(self.key.purpose("epoch").step(epoch as u64).bucket(batch).rank(self.rank), body)
+    }
+
     fn draw<T>(&self, key: Key, body: impl FnOnce() -> T) -> T {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         self.device.seed(key.word(0));

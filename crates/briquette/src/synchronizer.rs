@@ -20,6 +20,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use tracing::trace_span;
 
+use crate::checkpoint::Leaders;
 use crate::clock::WallClock;
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Part, first_bad_slot};
@@ -62,7 +63,7 @@ pub struct Synchronizer {
     agreed_stop: StopFlags,
     /// What this step has agreed on, between its exchange of gradients and that of parameters.
     agreement: Option<Agreement>,
-    last_end: f64,
+    pub(crate) last_end: f64,
     start: Start,
     /// Between `sync_gradients` and `sync_parameters`.
     open: bool,
@@ -72,6 +73,8 @@ pub struct Synchronizer {
     feedback: Option<String>,
     tally: Tally,
     sent_as: SentAs,
+    /// Of the directory that was saved to last.
+    pub(crate) leaders: Option<Leaders>,
     /// The step that is being taken, from `sync_gradients` to the end of `sync_parameters`.
     span: tracing::Span,
 }
@@ -131,6 +134,7 @@ impl Synchronizer {
             feedback: None,
             tally: Tally::default(),
             sent_as: SentAs::default(),
+            leaders: None,
             span: tracing::Span::none(),
         }
     }

@@ -3,6 +3,8 @@
 //! Each folder beside this one has a program for one process, `single.rs`, and the same for many ranks, `ranks.rs`: `diff` shows what it takes. A
 //! test runs both, on threads and in processes, and compares their losses.
 
+use std::path::{Path, PathBuf};
+
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -12,6 +14,8 @@ use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, Transf
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
+use burn::train::metric::NumericEntry;
+use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
 
 /// What any of the programs may fail with.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -96,6 +100,40 @@ impl Classifier {
     pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
         CrossEntropyLossConfig::new().init(&labels.device()).forward(self.forward(images), labels)
     }
+}
+
+impl TrainStep for Classifier {
+    type Input = (Tensor<4>, Tensor<1, Int>);
+    type Output = ClassificationOutput;
+
+    fn step(&self, (images, labels): Self::Input) -> TrainOutput<ClassificationOutput> {
+        let output = InferenceStep::step(self, (images, labels));
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Classifier {
+    type Input = (Tensor<4>, Tensor<1, Int>);
+    type Output = ClassificationOutput;
+
+    fn step(&self, (images, labels): Self::Input) -> ClassificationOutput {
+        let output = self.forward(images);
+        let loss = CrossEntropyLossConfig::new().init(&labels.device()).forward(output.clone(), labels.clone());
+        ClassificationOutput::new(loss, output, labels)
+    }
+}
+
+/// Where a learner's program leaves its files: its first argument, or a folder for all of them.
+pub fn directory() -> PathBuf {
+    std::env::args().nth(1).map_or_else(|| PathBuf::from("runs/learner"), PathBuf::from)
+}
+
+/// The validation loss of each epoch, from what Burn logged.
+pub fn last_losses(directory: &Path) -> Result<Vec<f32>, Failure> {
+    let files = (1..).map(|epoch| directory.join(format!("valid/epoch-{epoch}/Loss.log")));
+    let texts = files.take_while(|file| file.exists()).map(std::fs::read_to_string);
+    let last = |text: String| Ok(NumericEntry::deserialize(text.lines().last().unwrap_or_default())?.current() as f32);
+    texts.map(|text| last(text?)).collect()
 }
 
 /// The value of a loss.

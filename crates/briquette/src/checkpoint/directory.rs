@@ -88,7 +88,8 @@ impl Checkpoint {
         let (series, mut newest) = (Series::steps(directory), None);
         for step in series.complete()?.into_iter().rev() {
             let whole = |checkpoint: Checkpoint| {
-                (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop)).map(|()| checkpoint)
+                (0..checkpoint.world()).try_for_each(|rank| checkpoint.read(rank).map(drop))?;
+                checkpoint.read_common().map(|_| checkpoint)
             };
             match (Checkpoint::open(series, step).and_then(whole), &newest) {
                 (Ok(checkpoint), None) => return Ok(checkpoint),
@@ -131,6 +132,11 @@ impl Checkpoint {
         self.manifest.world
     }
 
+    /// What tells it from any other, also of the same step.
+    pub(super) fn identity(&self) -> u32 {
+        self.manifest.crc32.unwrap_or_default()
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -141,11 +147,35 @@ impl Checkpoint {
         self.manifest.notes.get(name).map(String::as_str)
     }
 
-    /// A rank's file: of the files by its name and by the one it is written under, the one that the manifest is of. A process that
-    /// was killed when the manifest was in place may have left the second.
+    /// A rank's file.
     pub(super) fn read(&self, rank: usize) -> Result<Vec<u8>, Error> {
-        let path = self.path.join(file_name(rank));
-        let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == self.manifest.checksums.get(rank);
+        self.read_either(&file_name(rank), self.manifest.checksums.get(rank))
+    }
+
+    /// What is the same on every rank, by whichever it was written here; nothing in older checkpoints.
+    pub(super) fn read_common(&self) -> Result<Option<Vec<u8>>, Error> {
+        let is_here = |leader: usize| {
+            let path = self.path.join(common_name(leader));
+            path.is_file() || partial(&path).is_file()
+        };
+        // Of what is not here, that is all there is to say.
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            self.manifest.common.iter().partition(|(leader, _)| is_here(**leader));
+        let mut problem = None;
+        for (leader, checksum) in here.into_iter().chain(elsewhere) {
+            match self.read_either(&common_name(*leader), Some(checksum)) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        problem.map_or(Ok(None), Err)
+    }
+
+    /// Of the files by this name and by the one it is written under, the one that the manifest is of. A process that was killed when
+    /// the manifest was in place may have left the second.
+    fn read_either(&self, name: &str, checksum: Option<&u32>) -> Result<Vec<u8>, Error> {
+        let path = self.path.join(name);
+        let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == checksum;
         let found = match fs::read(&path) {
             Ok(bytes) if is_it(&bytes) => return Ok(bytes),
             other => other,
@@ -162,15 +192,26 @@ pub(super) fn file_name(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }
 
-/// Ends what a save that was killed left of a rank's file: one that a manifest is of gets its name.
+/// What is the same on every rank, as this one wrote it.
+pub(super) fn common_name(leader: usize) -> String {
+    format!("common-{leader}.safetensors")
+}
+
+/// Ends what a save that was killed left of a rank's files: one that a manifest is of gets its name.
 pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
-    let file = path.join(file_name(rank));
-    let Ok(bytes) = fs::read(partial(&file)) else { return Ok(()) };
-    let manifest = fs::read(path.join(MANIFEST)).ok().and_then(|text| Manifest::parse(&text).ok());
-    match manifest.is_some_and(|manifest| manifest.checksums.get(rank) == Some(&crc32fast::hash(&bytes))) {
-        true => put_in_place(&file),
-        false => Ok(()),
+    let manifest = || Manifest::parse(&fs::read(path.join(MANIFEST)).ok()?).ok();
+    for (name, is_common) in [(file_name(rank), false), (common_name(rank), true)] {
+        let file = path.join(name);
+        let Ok(bytes) = fs::read(partial(&file)) else { continue };
+        let checksum = manifest().and_then(|manifest| match is_common {
+            true => manifest.common.get(&rank).copied(),
+            false => manifest.checksums.get(rank).copied(),
+        });
+        if checksum == Some(crc32fast::hash(&bytes)) {
+            put_in_place(&file)?;
+        }
     }
+    Ok(())
 }
 
 /// Leaves the newest [`KEEP`] complete checkpoints up to the one in use, and nothing of the series that is older than they are.

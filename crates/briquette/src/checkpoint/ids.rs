@@ -46,21 +46,42 @@ pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
     (module, walk.renamed)
 }
 
+/// Numbers for the ids in a model's record, in the order of its paths: the same in every process, where ids are not.
+pub(super) fn numbers(model: Bytes) -> Result<Renamed, burn_pack::Error> {
+    let mut tensors = Reader::from_bytes(model)?.into_tensors()?;
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut numbers = Renamed::new();
+    for id in tensors.iter().filter_map(|tensor| tensor.param_id) {
+        let next = numbers.len() as u64 + 1;
+        numbers.entry(id).or_insert(next);
+    }
+    Ok(numbers)
+}
+
+/// The bytes of a model's record with its ids renamed.
+pub(super) fn rename_model(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
+    rewrite(bytes, renamed, str::to_owned)
+}
+
 /// The bytes of an optimizer's record with its ids renamed. In Burn's format every name begins with the id of its
 /// parameter.
 pub(super) fn rename(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
-    let local = |id: u64| renamed.get(&id).copied().unwrap_or(id);
-    let name = |name: &str| {
+    rewrite(bytes, renamed, |name| {
         let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
-        id.parse().map_or_else(|_| name.to_owned(), |id| format!("{}{rest}", local(id)))
-    };
+        let id = id.parse().ok().and_then(|id| renamed.get(&id));
+        id.map_or_else(|| name.to_owned(), |id| format!("{id}{rest}"))
+    })
+}
+
+fn rewrite(bytes: Bytes, renamed: &Renamed, name: impl Fn(&str) -> String) -> Result<Bytes, burn_pack::Error> {
     let reader = Reader::from_bytes(bytes)?;
     let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
     let mut tensors = reader.into_tensors()?;
     for tensor in &mut tensors {
         tensor.name = name(&tensor.name);
-        tensor.param_id = tensor.param_id.map(local);
+        tensor.param_id = tensor.param_id.map(|id| renamed.get(&id).copied().unwrap_or(id));
     }
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut writer = Writer::new(tensors);
     for (key, value) in scalars {
         writer = writer.with_scalar(&name(&key), value);

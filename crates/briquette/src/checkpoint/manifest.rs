@@ -12,6 +12,9 @@ pub(super) struct Manifest {
     pub(super) world: usize,
     /// CRC-32 of each rank's file.
     pub(super) checksums: Vec<u32>,
+    /// CRC-32 of what is the same on every rank, by the rank that wrote it; absent in older files, where each rank's file has it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) common: BTreeMap<usize, u32>,
     /// What the training loop wants to know before it loads.
     pub(super) notes: BTreeMap<String, String>,
     /// CRC-32 of all of the above, as JSON without white space; absent in older files.

@@ -149,7 +149,8 @@ impl Synchronizer {
         while let Some(number) = numbers.next() {
             let prepared =
                 Checkpoint::open(series, number).and_then(|found| prepare(self, &found).map(|t| (number, found, t)));
-            match self.agree_on_candidate(&series.path(number), prepared)? {
+            let identity = prepared.as_ref().map_or(0, |(_, found, _)| found.identity());
+            match self.agree_on_candidate(&series.path(number), identity, prepared)? {
                 Ok(prepared) => {
                     // Every rank has read what it needs. A file that keeps its other name is found by it, too.
                     let _ = settle(&series.path(number), self.rank());
@@ -165,15 +166,25 @@ impl Synchronizer {
     }
 
     /// What was prepared, where all ranks have; else what is wrong with it, on all alike.
-    fn agree_on_candidate<T>(&mut self, path: &Path, prepared: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    fn agree_on_candidate<T>(
+        &mut self,
+        path: &Path,
+        identity: u32,
+        prepared: Result<T, Error>,
+    ) -> Result<Result<T, Error>, Error> {
         let mine = match &prepared {
-            Ok(_) => vec![USABLE],
+            Ok(_) => [&[USABLE], &identity.to_le_bytes()[..]].concat(),
             Err(error) => [&[severity(error)], error.to_string().as_bytes()].concat(),
         };
         let heard = self.gather_bytes("choice of a checkpoint", &mine)?;
         let worst = heard.iter().map(|bytes| bytes.first().copied().unwrap_or(REFUSED)).max().unwrap_or(USABLE);
         if worst == USABLE {
-            return Ok(prepared);
+            // Of two directories, one may have been saved to again, and the other not.
+            let other = heard.iter().position(|bytes| *bytes != heard[0]);
+            return Ok(match other {
+                Some(rank) => Err(fail(path, format!("rank {rank}'s directory has another save of it than rank 0's"))),
+                None => prepared,
+            });
         }
         // Its own words, or those of the first rank that has the same to say.
         let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();

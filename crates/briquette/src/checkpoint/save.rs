@@ -1,4 +1,4 @@
-//! Writing a checkpoint: every rank's file, at once or in a thread beside training, then rank 0's manifest.
+//! Writing a checkpoint: every rank's file and what is common to all, at once or in a thread beside training, then the manifest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::time::Instant;
 use briquette_core::state::State;
 use burn::module::Module;
 
-use super::directory::{MANIFEST, file_name, remove_old, settle};
+use super::common::Leaders;
+use super::directory::{MANIFEST, common_name, file_name, remove_old, settle};
 use super::file::{self, make_directory, put_in_place, write_partial};
 use super::manifest::Manifest;
 use super::timing::StepTiming;
@@ -23,7 +24,8 @@ use crate::synchronizer::Synchronizer;
 pub struct SaveReport {
     /// The step that was saved.
     pub step: u64,
-    /// Bytes of this rank's file; under background saving, memory held from `save` until the file is on the disk.
+    /// Bytes of this rank's file, and of what it writes for all that share its directory; under background saving, memory held from
+    /// `save` until they are on the disk.
     pub bytes: u64,
     /// Averaging what is each rank's own, reading from the device, and the file's bytes made of it: training waits.
     pub serialize_seconds: f64,
@@ -40,6 +42,7 @@ pub(crate) struct Pending {
     path: PathBuf,
     notes: BTreeMap<String, String>,
     report: SaveReport,
+    leaders: Leaders,
     writing: Writing,
 }
 
@@ -49,8 +52,15 @@ struct Writing(Option<JoinHandle<Outcome>>, Option<Outcome>);
 type Outcome = Result<Written, Error>;
 
 struct Written {
-    checksum: u32,
+    sums: Sums,
     seconds: [f64; 2],
+}
+
+/// Checksums of a rank's file, and of the one with what all have alike where this rank writes that.
+#[derive(Clone, Copy)]
+struct Sums {
+    own: u32,
+    common: Option<u32>,
 }
 
 impl Writing {
@@ -108,7 +118,7 @@ impl DistributedOptimizer {
         self.sync.comm.set_clock(clock);
         let clock = self.sync.comm.hold_clock();
         let path = Series::steps(directory).path(self.sync.step);
-        self.pending = Some(self.sync.begin_checkpoint((path, begin), blobs, notes, self.background));
+        self.pending = Some(self.sync.begin_checkpoint((path, begin), blobs, notes, self.background)?);
         if self.background {
             return self.sync.end_saving(clock);
         }
@@ -138,7 +148,7 @@ impl DistributedOptimizer {
         let Some(pending) = self.pending.take() else { return Ok(()) };
         let (clock, directory) = (self.sync.comm.hold_clock(), pending.path.parent().map(Path::to_owned));
         self.saved = self.sync.complete_checkpoint(pending)?;
-        if let Some(directory) = directory.filter(|_| self.sync.rank() == 0) {
+        if let Some(directory) = directory.filter(|_| self.sync.leads()) {
             remove_old(Series::steps(&directory), self.saved.step);
         }
         self.sync.end_saving(clock)
@@ -159,67 +169,91 @@ impl Synchronizer {
         blobs: Result<Blobs, String>,
         notes: &BTreeMap<String, String>,
     ) -> Result<(), Error> {
-        let pending = self.begin_checkpoint((path.to_owned(), Instant::now()), blobs, notes, false);
+        let pending = self.begin_checkpoint((path.to_owned(), Instant::now()), blobs, notes, false)?;
         self.complete_checkpoint(pending).map(drop)
     }
 
-    /// Begins to write this rank's file; `begin` is when its bytes began to be gathered.
+    /// Begins to write this rank's files; `begin` is when their bytes began to be gathered.
     fn begin_checkpoint(
-        &self,
+        &mut self,
         (path, begin): (PathBuf, Instant),
         blobs: Result<Blobs, String>,
         notes: &BTreeMap<String, String>,
         background: bool,
-    ) -> Pending {
-        let bytes = blobs.and_then(|blobs| self.to_bytes(&blobs));
+    ) -> Result<Pending, Error> {
+        let (clock, computing) = (self.comm.hold_clock(), self.comm.now() - self.last_end);
+        let leaders = self.leaders(path.parent().unwrap_or(Path::new(".")))?;
+        let rank = self.rank();
+        // A rank that has nothing to save takes part in what is agreed on.
+        let (blobs, problem) = blobs.map_or_else(|problem| (Blobs::new(), Some(problem)), |blobs| (blobs, None));
+        let (common, own) = self.divide(blobs)?;
+        // What was agreed on to save is no part of what is saved.
+        self.comm.set_clock(clock);
+        self.last_end = self.comm.now() - computing;
+        let own = problem.map_or_else(|| self.to_bytes(&own), Err);
+        let common = (leaders.of(rank) == rank && !common.is_empty())
+            .then(|| file::serialize(&common, &State::default(), HashMap::new()));
+        let size = |bytes: &Result<Vec<u8>, String>| bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let report = SaveReport {
             step: self.step,
-            bytes: bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            bytes: size(&own) + common.as_ref().map_or(0, size),
             serialize_seconds: begin.elapsed().as_secs_f64(),
             ..SaveReport::default()
         };
-        let (to, rank) = (path.clone(), self.rank());
-        let writing = Writing::begin(background, &path, move || write_file(&to, rank, bytes));
-        Pending { path, notes: notes.clone(), report, writing }
+        let to = path.clone();
+        let writing = Writing::begin(background, &path, move || write_files(&to, rank, own, common));
+        Ok(Pending { path, notes: notes.clone(), report, leaders, writing })
     }
 
-    /// Agrees on every rank's file, and writes the manifest where all are there.
+    /// Agrees on every rank's files, and writes the manifest where all are there.
     fn complete_checkpoint(&mut self, pending: Pending) -> Result<SaveReport, Error> {
-        let Pending { path, notes, mut report, writing } = pending;
+        let Pending { path, notes, mut report, leaders, writing } = pending;
         let begin = Instant::now();
         let written = writing.end(&path);
-        let checksums = self.agree_on_files(written.as_ref().map(|written| written.checksum).ok())?;
-        [report.write_seconds, report.sync_seconds] = written?.seconds;
-        let Some(checksums) = checksums.iter().copied().collect::<Option<Vec<u32>>>() else {
-            let rank = checksums.iter().position(Option::is_none).unwrap_or_default();
-            return Err(fail(
-                &path,
-                format!("rank {rank} could not write its file; the checkpoint before is untouched"),
-            ));
+        let sums = self.agree_on_files(written.as_ref().map(|written| written.sums).ok())?;
+        let Written { seconds, sums: mine } = written?;
+        [report.write_seconds, report.sync_seconds] = seconds;
+        let could_not = |rank: usize, what: &str| {
+            fail(&path, format!("rank {rank} could not write {what}; the checkpoint before is untouched"))
         };
-        // Rank 0 alone writes the manifest: the others must receive whether it could.
-        let (step, world) = (report.step, self.world());
-        let complete = match self.rank() {
-            0 => write_manifest(&path, &Manifest { step, world, checksums, notes, crc32: None }),
-            _ => Ok(()),
+        if let Some(rank) = sums.iter().position(Option::is_none) {
+            return Err(could_not(rank, "its file"));
+        }
+        // One in each directory: the others must receive whether it could be written.
+        let rank = self.rank();
+        let complete = match leaders.of(rank) == rank {
+            true => {
+                let sums = sums.iter().flatten();
+                let common = sums.clone().enumerate().filter_map(|(rank, sums)| Some((rank, sums.common?))).collect();
+                let checksums = sums.map(|sums| sums.own).collect();
+                let (step, world) = (report.step, self.world());
+                write_manifest(&path, &Manifest { step, world, checksums, common, notes, crc32: None })
+            }
+            false => Ok(()),
         };
-        let agreed = self.agree_on_files(complete.is_ok().then_some(0))?;
+        let agreed = self.agree_on_files(complete.is_ok().then_some(mine))?;
         complete?;
-        if agreed[0].is_some() {
-            // The manifest is of these files, by whichever of their names they are found: the checkpoint is complete in any case.
-            let file = path.join(file_name(self.rank()));
+        if let Some(rank) = agreed.iter().position(Option::is_none) {
+            return Err(could_not(rank, "manifest.json"));
+        }
+        // The manifest is of these files, by whichever of their names they are found: the checkpoint is complete in any case.
+        let common = mine.common.map(|_| common_name(rank));
+        for file in common.into_iter().chain([file_name(rank)]).map(|name| path.join(name)) {
             if let Err(error) = put_in_place(&file).or_else(|_| put_in_place(&file)) {
                 tracing::warn!("the checkpoint is complete, but a file keeps the name it was written under: {error}");
             }
         }
         report.complete_seconds = begin.elapsed().as_secs_f64();
-        match agreed[0] {
-            Some(_) => Ok(report),
-            None => Err(fail(&path, "rank 0 could not write manifest.json; the checkpoint before is untouched")),
-        }
+        Ok(report)
     }
 
-    /// Waits until rank 0's manifest is in place, and leaves the time since `clock` out of the run's.
+    /// Whether this rank does what is done once in a directory.
+    pub(crate) fn leads(&self) -> bool {
+        let rank = self.rank();
+        self.leaders.as_ref().map_or(rank == 0, |leaders| leaders.of(rank) == rank)
+    }
+
+    /// Waits until the manifest is in place, and leaves the time since `clock` out of the run's.
     pub(crate) fn end_saving(&mut self, clock: f64) -> Result<(), Error> {
         self.comm.scope().operation = "checkpoint save";
         self.comm.barrier()?;
@@ -227,11 +261,15 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// What each rank wrote, as a checksum, or `None` where writing failed.
-    fn agree_on_files(&mut self, mine: Option<u32>) -> Result<Vec<Option<u32>>, Error> {
-        let mine = mine.map(|sum| sum.to_le_bytes().to_vec()).unwrap_or_default();
-        let heard = self.gather_bytes("checkpoint save", &mine)?;
-        Ok(heard.iter().map(|bytes| bytes.first_chunk().map(|b| u32::from_le_bytes(*b))).collect())
+    /// What each rank wrote, or `None` where writing failed.
+    fn agree_on_files(&mut self, mine: Option<Sums>) -> Result<Vec<Option<Sums>>, Error> {
+        let sums = mine.into_iter().flat_map(|sums| [Some(sums.own), sums.common]).flatten();
+        let heard = self.gather_bytes("checkpoint save", &sums.flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
+        let read = |bytes: &Vec<u8>| {
+            let mut sums = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b));
+            Some(Sums { own: sums.next()?, common: sums.next() })
+        };
+        Ok(heard.iter().map(read).collect())
     }
 
     fn to_bytes(&self, records: &Blobs) -> Result<Vec<u8>, String> {
@@ -252,12 +290,24 @@ impl Synchronizer {
 }
 
 /// Beside what an earlier save of this step left, which counts until the manifest is replaced.
-fn write_file(path: &Path, rank: usize, bytes: Result<Vec<u8>, String>) -> Outcome {
+fn write_files(
+    path: &Path,
+    rank: usize,
+    own: Result<Vec<u8>, String>,
+    common: Option<Result<Vec<u8>, String>>,
+) -> Outcome {
     make_directory(path).map_err(|e| fail(path, e))?;
     settle(path, rank)?;
-    let bytes = bytes.map_err(|e| fail(path, e))?;
-    let seconds = write_partial(&path.join(file_name(rank)), &bytes)?;
-    Ok(Written { checksum: crc32fast::hash(&bytes), seconds })
+    let mut seconds = [0.0; 2];
+    let mut write = |name: String, bytes: Result<Vec<u8>, String>| {
+        let bytes = bytes.map_err(|e| fail(path, e))?;
+        let took = write_partial(&path.join(name), &bytes)?;
+        seconds.iter_mut().zip(took).for_each(|(sum, took)| *sum += took);
+        Ok::<u32, Error>(crc32fast::hash(&bytes))
+    };
+    let common = common.map(|bytes| write(common_name(rank), bytes)).transpose()?;
+    let sums = Sums { own: write(file_name(rank), own)?, common };
+    Ok(Written { sums, seconds })
 }
 
 fn write_manifest(path: &Path, manifest: &Manifest) -> Result<(), Error> {

@@ -72,7 +72,7 @@ impl<M: LearnerModel> Run<M> {
         let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0 };
         let mut feed = Feed::new(loader.iter())?;
         let stopped = loop {
-            let group = self.compute(&mut feed)?;
+            let group = self.compute(epoch, &mut feed)?;
             self.check()?;
             let signal = Signal {
                 batch: group.is_some(),
@@ -86,12 +86,14 @@ impl<M: LearnerModel> Run<M> {
             }
         };
         self.emit(LearnerEvent::EndSplit(epoch));
+        self.end_split()?;
         Ok(stopped)
     }
 
     /// Forward and backward, over several batches where gradients are accumulated.
     fn compute(
         &mut self,
+        epoch: usize,
         feed: &mut Feed<'_, <M as TrainStep>::Input>,
     ) -> Result<Option<Group<<M as TrainStep>::Output>>, Failure> {
         let mut accumulator = GradientsAccumulator::new();
@@ -105,11 +107,15 @@ impl<M: LearnerModel> Run<M> {
             let Some((batch, progress)) = feed.take()? else { break };
             batches += 1;
             samples += self.own.samples.as_ref().map_or(1, |samples| samples(&batch));
-            let output = if hides {
+            let model = if hides {
                 self.record_step(samples);
-                TrainStep::step(&self.own.sync.forward_model(&self.learner.model())?, batch)
+                self.own.sync.forward_model(&self.learner.model())?
             } else {
-                self.learner.train_step(batch)
+                self.learner.model()
+            };
+            let output = match &self.own.random {
+                Some(random) => random.batch(epoch, feed.iteration, || TrainStep::step(&model, batch)),
+                None => TrainStep::step(&model, batch),
             };
             if let Some(loss) = self.own.loss {
                 let loss = loss(&output.item).map_err(Error::device)?;

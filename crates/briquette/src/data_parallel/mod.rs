@@ -5,51 +5,47 @@
 //! shard and a session of its own) runs one.
 //!
 //! ```no_run
-//! use std::sync::Arc;
-//! use briquette::core::comm::Session;
-//! use briquette::DataParallel;
-//! use burn::data::dataloader::DataLoader;
+//! use briquette::data::ShardedDataLoaderBuilder;
+//! use briquette::{DataParallel, Session};
+//! # use std::sync::Arc;
+//! # use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 //! use burn::optim::SgdConfig;
 //! use burn::tensor::Device;
+//! use burn::train::Learner;
 //! use burn::train::metric::LossMetric;
-//! use burn::train::{Learner, SupervisedTraining, TrainingStrategy};
 //! # use burn::train::{LearnerModel, TrainStep, InferenceStep, metric::Adaptor, metric::LossInput};
-//! # type Batches<I> = Arc<dyn DataLoader<I>>;
 //!
-//! /// The same on every rank, each in a thread or a process of its own.
-//! fn train<M>(session: Session, device: Device, model: M, shard: Batches<<M as TrainStep>::Input>,
-//!             valid: Batches<<M as InferenceStep>::Input>) -> Result<M, Box<dyn std::error::Error>>
-//! # where M: LearnerModel, <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
+//! /// The same on every rank, each in a thread or a process of its own: the body of [`briquette::run`](crate::run).
+//! fn train<M, I: Clone + Send + Sync + 'static, D: Dataset<I> + 'static>(
+//!     session: Session, device: Device, model: M, batcher: impl Batcher<I, <M as TrainStep>::Input> + Clone + 'static, train: D, valid: D,
+//! ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+//! # where M: LearnerModel + 'static, M: InferenceStep<Input = <M as TrainStep>::Input>, <M as TrainStep>::Input: Send + 'static,
+//! #       <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
 //! {
-//!     let rank = session.rank();
+//!     let train = ShardedDataLoaderBuilder::new(batcher.clone(), &session).batch_size(16).shuffle(1).build(train);
+//!     let valid = ShardedDataLoaderBuilder::new(batcher, &session).batch_size(64).build(valid);
 //!     let optimizer = SgdConfig::new().init();
-//!     let strategy = DataParallel::auto(session, 42, device)  // as on every rank
-//!         .with_optimizer(&optimizer)                         // the learner keeps its own to itself
-//!         .with_checkpoints("runs/mnist/ranks");              // and resume with `.checkpoint(epoch)`
-//!     let metrics = strategy.metrics();
-//!     let mut training = SupervisedTraining::new(format!("runs/mnist/rank-{rank}"), shard, valid)
+//!     let strategy = DataParallel::auto(session, 42, device).with_optimizer(&optimizer); // the learner keeps its own to itself
+//!     let training = strategy.training("runs/mnist", train, valid)                       // in place of `SupervisedTraining::new`
 //!         .num_epochs(10)
-//!         .metric_train_numeric(LossMetric::new())
-//!         .metric_valid_numeric(LossMetric::new())
-//!         .metric_train_numeric(metrics.wire_factor())
-//!         .metric_train_numeric(metrics.gain())
-//!         .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)));
-//!     if rank == 0 {
-//!         training = training.with_default_checkpointers();  // Burn's files, for those who read them
-//!     } else {
-//!         training = training.with_application_logger(None); // one per process is enough
+//!         .metrics((LossMetric::new(),))
+//!         .metric_train_numeric(strategy.metrics().wire_factor())
+//!         .with_default_checkpointers()
+//!         .summary();
+//!     if let Some(result) = strategy.launch(training, Learner::new(model, optimizer, 0.1))? {
+//!         result.model.into_record().save("runs/mnist/model")?;                          // once: on rank 0
 //!     }
-//!     let result = training.launch(Learner::new(model, optimizer, 0.1));
-//!     match result.error {
-//!         Some(error) => Err(error.to_string().into()), // names rank and step
-//!         None => Ok(result.model),
-//!     }
+//!     Ok(())
 //! }
 //! ```
 //!
-//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as the configuration says; when an epoch ends; who
-//! interrupted. Early stopping and checkpointing are rank 0's decisions, from rank 0's metrics, and all ranks follow: set
-//! them there. Each rank validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
+//! [`training`](DataParallel::training) and [`launch`](DataParallel::launch) set by rank what a world has once: the dashboard, the files, the
+//! checkpointers, the result. Whoever sets these himself gives the strategy to Burn's `with_training_strategy` instead; then every rank has its
+//! own, and metrics are each rank's.
+//!
+//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as the configuration says; when an epoch ends; the metrics of a
+//! split; who interrupted. Early stopping and checkpointing are rank 0's decisions, from the world's metrics, and all ranks follow. Each rank
+//! validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
 //! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The session's
 //! deadline must be longer than the time by which one rank's validation takes longer than another's.
 //!
@@ -67,10 +63,13 @@
 //! after the last whole step.
 
 mod epoch;
+mod launch;
 mod metrics;
 mod records;
 mod run;
+mod screen;
 mod signal;
+mod world;
 
 use briquette_core::Session;
 use briquette_core::config::Config;
@@ -89,7 +88,11 @@ use burn::train::{
 pub use self::metrics::{ExchangeMetric, ExchangeMetrics};
 use self::records::Saving;
 use self::run::Run;
+use self::screen::Screen;
+use self::world::Ledger;
 use crate::checkpoint::WorldChange;
+use crate::error::Error;
+use crate::randomness::Randomness;
 use crate::strategy::BuildStrategy;
 use crate::synchronizer::Synchronizer;
 
@@ -99,6 +102,8 @@ pub struct DataParallel<M: LearnerModel> {
     metrics: ExchangeMetrics,
     /// Taken by the one run it is for.
     own: Mutex<Option<Own<M>>>,
+    /// What ended that run.
+    failure: Mutex<Option<Error>>,
 }
 
 type Loss<M> = fn(&<M as TrainStep>::Output) -> Result<f64, TensorReadError>;
@@ -112,6 +117,15 @@ struct Own<M: LearnerModel> {
     /// As the learner has it.
     optimizer: Option<ModuleOptimizer>,
     saving: Saving,
+    outlets: Option<Outlets>,
+    /// For what a forward pass draws.
+    random: Option<Randomness>,
+}
+
+/// Where metrics go, in a run that is [launched](DataParallel::launch).
+struct Outlets {
+    ledger: Ledger,
+    screen: Screen,
 }
 
 impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
@@ -150,9 +164,10 @@ impl<M: LearnerModel> DataParallel<M> {
         device: Device,
     ) -> Self {
         let (sync, saving) = (Synchronizer::new(comm, config, seed), Saving::default());
-        let own = Own { sync, loss: None, samples: None, optimizer: None, saving };
+        let own = Own { sync, loss: None, samples: None, optimizer: None, saving, outlets: None, random: None };
         let device = if device.is_autodiff() { device } else { device.autodiff() };
-        DataParallel { device, metrics: ExchangeMetrics::default(), own: Mutex::new(Some(own)) }
+        let (metrics, failure) = (ExchangeMetrics::default(), Mutex::new(None));
+        DataParallel { device, metrics, own: Mutex::new(Some(own)), failure }
     }
 
     /// Shows the optimizer that the learner is given, which Burn's learner keeps to itself: ranks then compare theirs when they join, and a
@@ -167,6 +182,17 @@ impl<M: LearnerModel> DataParallel<M> {
     #[must_use]
     pub fn with_samples(self, samples: impl Fn(&<M as TrainStep>::Input) -> usize + Send + 'static) -> Self {
         self.edit(|own| own.samples = Some(Box::new(samples)))
+    }
+
+    /// Gives the numbers that the model draws in training (dropout, noise) a place in the run's `seed`: others on each rank and at each batch, the
+    /// same when the run is repeated or resumed, on threads and on processes. The seed may be that of [`new`](Self::new).
+    ///
+    /// A process has one generator. So ranks that are threads take turns at forward and backward passes, which Burn's learner does in one: a
+    /// world of four threads is up to four times slower. Ranks that are processes wait for nobody. See [`Randomness`].
+    #[must_use]
+    pub fn with_randomness(self, seed: u64) -> Self {
+        let random = Randomness::new(seed, self.rank(), &self.device);
+        self.edit(|own| own.random = Some(random))
     }
 
     /// See [`Synchronizer::with_local_weight_decay`].
@@ -233,6 +259,14 @@ impl<M: LearnerModel> DataParallel<M> {
         self.metrics.clone()
     }
 
+    fn with_own<T>(&self, body: impl FnOnce(&mut Own<M>) -> T) -> Option<T> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(body)
+    }
+
+    fn rank(&self) -> usize {
+        self.with_own(|own| own.sync.rank()).unwrap_or_default()
+    }
+
     fn edit(mut self, change: impl FnOnce(&mut Own<M>)) -> Self {
         if let Some(own) = self.own.get_mut().unwrap_or_else(PoisonError::into_inner) {
             change(own);
@@ -258,7 +292,8 @@ impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
         learner.fork(&self.device);
         let (train, valid) = (train.to_device(&self.device), valid.to_device(&self.device.clone().inner()));
         let mut run = Run { own, learner, components, train, valid, metrics: self.metrics.clone() };
-        run.train_all(starting_epoch);
+        let failure = run.train_all(starting_epoch).err();
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         (run.learner.model(), run.components.event_processor)
     }
 }

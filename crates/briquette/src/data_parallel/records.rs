@@ -26,6 +26,8 @@ const EPOCH: &str = "epoch";
 /// Where and when to save.
 pub(super) struct Saving {
     pub(super) directory: Option<PathBuf>,
+    /// The directory where Burn's checkpointers are set and no other was given.
+    pub(super) beside: Option<PathBuf>,
     pub(super) strategy: Box<dyn CheckpointingStrategy>,
     pub(super) change: WorldChange,
 }
@@ -36,7 +38,7 @@ impl Default for Saving {
         let best =
             MetricCheckpointingStrategy::new(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
         let strategy = ComposedCheckpointingStrategy::builder().add(KeepLastNCheckpoints::new(2)).add(best).build();
-        Saving { directory: None, strategy: Box::new(strategy), change: WorldChange::Refuse }
+        Saving { directory: None, beside: None, strategy: Box::new(strategy), change: WorldChange::Refuse }
     }
 }
 

@@ -9,10 +9,10 @@ use burn::train::{
     TrainingComponents, TrainingError, TrainingItem, ValidLoader,
 };
 
-use super::Own;
 use super::metrics::ExchangeMetrics;
 use super::records::records;
 use super::signal::{Decision, compare};
+use super::{Outlets, Own};
 use crate::error::Error;
 
 /// One rank at work.
@@ -63,9 +63,9 @@ pub(super) fn training_error(rank: usize, message: impl ToString) -> TrainingErr
 }
 
 impl<M: LearnerModel> Run<M> {
-    /// Trains; a failure goes to the interrupter and stops the other ranks.
-    pub(super) fn train_all(&mut self, starting_epoch: usize) {
-        let Err(failure) = self.join(starting_epoch).and_then(|from| self.epochs(from)) else { return };
+    /// Trains; a failure goes to the interrupter, stops the other ranks and is returned.
+    pub(super) fn train_all(&mut self, starting_epoch: usize) -> Result<(), Error> {
+        let Err(failure) = self.join(starting_epoch).and_then(|from| self.epochs(from)) else { return Ok(()) };
         let reason = match &failure {
             Failure::Exchange(error) => error.to_string(),
             Failure::Loader(error) => format!("its loader failed: {error}"),
@@ -75,11 +75,19 @@ impl<M: LearnerModel> Run<M> {
             self.own.sync.session().abort(&reason);
         }
         let rank = self.own.sync.rank();
-        match failure {
-            Failure::Exchange(_) => self.components.interrupter.fail(training_error(rank, reason)),
-            Failure::Loader(error) => self.components.interrupter.fail(error),
-            Failure::Known(_) => {}
-        }
+        let interrupter = &self.components.interrupter;
+        Err(match failure {
+            Failure::Exchange(error) => {
+                interrupter.fail(training_error(rank, reason));
+                error
+            }
+            Failure::Loader(error) => {
+                interrupter.fail(error);
+                let source = interrupter.error().unwrap_or_else(|| Arc::new(training_error(rank, reason)));
+                Error::Training { rank, source }
+            }
+            Failure::Known(source) => Error::Training { rank, source },
+        })
     }
 
     /// A failed metric, for example: the other ranks must receive an error, not a stop request.
@@ -89,7 +97,7 @@ impl<M: LearnerModel> Run<M> {
 
     /// The first epoch: an earlier one than Burn's where the checkpoint that was asked for cannot be used.
     fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
-        let Run { own: Own { sync, saving, optimizer, .. }, learner, components, .. } = self;
+        let Run { own: Own { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
         let model = sync.join_with(learner.model(), optimizer.as_ref())?;
         learner.load_model(model.into_record());
         let settings = [
@@ -98,7 +106,13 @@ impl<M: LearnerModel> Run<M> {
             ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
             ("use of checkpoints", u64::from(saving.directory.is_some())),
         ];
-        compare(sync, &settings)?;
+        // Only rank 0 has Burn's own, where one call launches all.
+        if compare(sync, &settings, components.checkpointer.is_some())? && saving.directory.is_none() {
+            saving.directory = saving.beside.take();
+        }
+        if outlets.is_some() && sync.rank() != 0 {
+            components.checkpointer = None;
+        }
         match components.checkpoint {
             Some(epoch) => Ok(saving.resume(sync, learner, epoch)? + 1),
             None => Ok(starting_epoch),
@@ -165,10 +179,22 @@ impl<M: LearnerModel> Run<M> {
             }
         }
         self.emit_valid(LearnerEvent::EndSplit(epoch));
+        self.end_split()?;
         self.emit(LearnerEvent::EndEpoch(epoch));
+        Ok(())
+    }
+
+    /// Waits for this rank's metrics of a split, and makes them the world's.
+    pub(super) fn end_split(&mut self) -> Result<(), Failure> {
         let flushed = self.components.event_processor.flush();
         self.components.interrupter.fail_on_error(flushed);
-        Ok(())
+        self.check()?;
+        match &self.own.outlets {
+            Some(Outlets { ledger, screen }) => {
+                Ok(ledger.agree(&mut self.own.sync, &self.components.event_store, screen)?)
+            }
+            None => Ok(()),
+        }
     }
 
     fn decide(&mut self, epoch: usize) -> Result<Decision, Error> {
@@ -196,7 +222,7 @@ impl<M: LearnerModel> Run<M> {
         if let Some(blobs) = blobs {
             saving.save(sync, blobs, epoch)?;
         }
-        if sync.rank() == 0 {
+        if sync.leads() {
             decision.delete.iter().for_each(|old| saving.delete(*old));
         }
         Ok(())

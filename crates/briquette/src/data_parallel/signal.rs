@@ -93,9 +93,10 @@ impl Decision {
     }
 }
 
-/// Refuses a run in which ranks would do different things.
-pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)]) -> Result<(), Error> {
-    let mine: Vec<u8> = settings.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
+/// Refuses a run in which ranks would do different things. What rank 0 says beside is taken from it.
+pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)], leads: bool) -> Result<bool, Error> {
+    let mut mine: Vec<u8> = settings.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
+    mine.push(leads.into());
     let heard = sync.gather_bytes("comparison of settings", &mine)?;
     let this = sync.rank();
     for (rank, theirs) in heard.iter().enumerate() {
@@ -107,7 +108,7 @@ pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)])
             }
         }
     }
-    Ok(())
+    Ok(heard[0].last() == Some(&1))
 }
 
 #[cfg(test)]
@@ -151,8 +152,9 @@ mod tests {
 
     #[test]
     fn settings_that_differ_are_refused_by_name() {
-        let said =
-            on_two_ranks(|rank, sync| Ok(compare(sync, &[("epochs", 5 + rank as u64)]).unwrap_err().to_string()));
+        let said = on_two_ranks(|rank, sync| {
+            Ok(compare(sync, &[("epochs", 5 + rank as u64)], false).unwrap_err().to_string())
+        });
         assert_eq!(said[0], "rank 1 cannot join: its epochs is 6, rank 0's is 5");
     }
 }

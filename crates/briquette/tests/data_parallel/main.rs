@@ -3,6 +3,7 @@
 
 mod common;
 mod hidden;
+mod launched;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

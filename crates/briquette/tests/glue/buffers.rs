@@ -76,9 +76,9 @@ fn running_statistics_stay_with_their_rank_in_a_step_and_are_averaged_when_asked
     assert_eq!(seen[0].1, [2.5, variance]);
 }
 
-/// What a person finds who loads rank 0's file.
+/// What a person finds who loads what is common to all ranks.
 fn model_in(directory: &Path) -> Norm {
-    let file = Checkpoint::latest(directory).unwrap().path().join("rank-0.safetensors");
+    let file = Checkpoint::latest(directory).unwrap().path().join("common-0.safetensors");
     let bytes = std::fs::read(file).unwrap();
     let model = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor("model").unwrap().data().to_vec();
     Norm::new().load_record(ModuleRecord::from_bytes(Bytes::from_bytes_vec(model)).unwrap())

@@ -235,13 +235,18 @@ fn what_saves_left_that_were_killed_goes_with_the_next_and_what_is_in_use_stays(
     let at = directory.path();
     train_and_save(at, 2);
     let newest = at.join("step-00000002");
-    for name in [".partial-rank-0.safetensors", ".partial-rank-1.safetensors", ".partial-manifest.json"] {
+    for name in [
+        ".partial-common-0.safetensors",
+        ".partial-rank-0.safetensors",
+        ".partial-rank-1.safetensors",
+        ".partial-manifest.json",
+    ] {
         fs::write(newest.join(name), "half").unwrap();
     }
     train_and_save(at, 2);
     let mut names: Vec<_> = fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["manifest.json", "rank-0.safetensors", "rank-1.safetensors"]);
+    assert_eq!(names, ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"]);
     // A save that ended before it removed what is too old.
     let old = at.join("step-00000000");
     let third = || {

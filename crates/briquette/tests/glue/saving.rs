@@ -102,7 +102,8 @@ fn what_is_not_finished_is_not_complete_and_leaves_no_half_of_a_file() {
     let step = directory.path().join("step-00000000");
     let mut names: Vec<_> = fs::read_dir(step).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, [".partial-rank-0.safetensors", ".partial-rank-1.safetensors"], "whole files, no manifest");
+    let expected = [".partial-common-0.safetensors", ".partial-rank-0.safetensors", ".partial-rank-1.safetensors"];
+    assert_eq!(names, expected, "whole files, no manifest");
     assert_eq!(newest(directory.path()), None);
 }
 

@@ -1,0 +1,117 @@
+//! What is the same on every rank, written once in each directory that ranks share.
+//!
+//! Two questions are answered by looking, not by assuming. *What is the same* (the model's means are; the optimizer's state is where every
+//! rank steps with the same bits): each rank tells the others a fingerprint of each part. *Who shares a directory* (ranks of one machine, or
+//! all of them on shared storage): each leaves a file there of this save's own name, and looks for the others'.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use burn::tensor::Bytes;
+
+use super::file::make_directory;
+use super::{Blobs, ids};
+use crate::error::Error;
+use crate::synchronizer::Synchronizer;
+
+/// For every rank, the first that has the same directory: it writes for all of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaders {
+    directory: PathBuf,
+    of: Vec<usize>,
+}
+
+impl Leaders {
+    pub(super) fn of(&self, rank: usize) -> usize {
+        self.of.get(rank).copied().unwrap_or(rank)
+    }
+}
+
+/// What each rank sees of the others, as numbers of ranks, made into leaders: a rank follows the first it sees that leads itself.
+fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
+    let mut leaders = Vec::with_capacity(seen.len());
+    for (rank, seen) in seen.iter().enumerate() {
+        let leader = seen.iter().copied().filter(|other| *other < rank && leaders[*other] == *other).min();
+        leaders.push(leader.unwrap_or(rank));
+    }
+    leaders
+}
+
+impl Synchronizer {
+    /// Who shares `directory`; found out when it is first saved to.
+    pub(super) fn leaders(&mut self, directory: &Path) -> Result<Leaders, Error> {
+        if let Some(leaders) = self.leaders.as_ref().filter(|leaders| leaders.directory == directory) {
+            return Ok(leaders.clone());
+        }
+        let (rank, world) = (self.rank(), self.world());
+        let own = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let heard =
+            self.gather_bytes("checkpoint directory", &(own ^ u64::from(std::process::id()) << 32).to_le_bytes())?;
+        let number = heard[0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let token = |rank: usize| directory.join(format!(".here-{number:016x}-{rank}"));
+        // Where it cannot be written, this rank's file will not be either, which is said then.
+        let left = make_directory(directory).and_then(|()| fs::write(token(rank), []));
+        self.gather_bytes("checkpoint directory", &[])?;
+        let seen = (0..world).filter(|other| left.is_ok() && token(*other).is_file());
+        let heard = self
+            .gather_bytes("checkpoint directory", &seen.flat_map(|r| (r as u64).to_le_bytes()).collect::<Vec<_>>())?;
+        let _ = fs::remove_file(token(rank));
+        let ranks = |bytes: &Vec<u8>| bytes.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b) as usize).collect();
+        let leaders =
+            Leaders { directory: directory.to_owned(), of: lead(&heard.iter().map(ranks).collect::<Vec<_>>()) };
+        self.leaders = Some(leaders.clone());
+        Ok(leaders)
+    }
+
+    /// The parts that all ranks have alike, and this rank's own.
+    pub(super) fn divide(&mut self, blobs: Blobs) -> Result<(Blobs, Blobs), Error> {
+        let blobs = numbered(blobs);
+        let mine: BTreeMap<&str, u64> = blobs.iter().map(|(name, bytes)| (*name, fingerprint(bytes))).collect();
+        let heard = self.gather_bytes("checkpoint save", &serde_json::to_vec(&mine).unwrap_or_default())?;
+        let theirs = heard.iter().map(|text| serde_json::from_slice(text).unwrap_or_default());
+        let theirs: Vec<BTreeMap<String, u64>> = theirs.collect();
+        let alike = |name: &str| theirs.iter().all(|other| other.get(name) == mine.get(name));
+        Ok(blobs.into_iter().partition(|(name, _)| theirs.len() > 1 && alike(name)))
+    }
+}
+
+/// Burn's records with numbers for the parameters' ids, which each process draws: so records of equal values have equal bytes, and one
+/// rank's optimizer goes with another's model.
+fn numbered(blobs: Blobs) -> Blobs {
+    let blobs: Blobs = blobs.into_iter().map(|(name, bytes)| (name, bytes.shared())).collect();
+    let model = blobs.iter().find(|(name, _)| *name == "model");
+    let Some(numbers) = model.and_then(|(_, model)| ids::numbers(model.clone()).ok()) else { return blobs };
+    let renamed = |(name, bytes): (&'static str, Bytes)| {
+        let renamed = match name {
+            "model" => ids::rename_model(bytes.clone(), &numbers),
+            "optimizer" => ids::rename(bytes.clone(), &numbers),
+            _ => return (name, bytes),
+        };
+        (name, renamed.unwrap_or(bytes))
+    };
+    blobs.into_iter().map(renamed).collect()
+}
+
+fn fingerprint(bytes: &Bytes) -> u64 {
+    let mut hash = DefaultHasher::new();
+    hash.write(bytes);
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_is_seen_leads() {
+        let all = vec![0, 1, 2];
+        assert_eq!(lead(&[all.clone(), all.clone(), all]), [0, 0, 0]);
+        assert_eq!(lead(&[vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]]), [0, 0, 2, 2]);
+        assert_eq!(lead(&[vec![0], vec![1], vec![2]]), [0, 1, 2]);
+        // A directory that cannot be listed, or is slow to show: more is written, and nothing is missing.
+        assert_eq!(lead(&[vec![], vec![0, 1], vec![1, 2]]), [0, 0, 2]);
+    }
+}

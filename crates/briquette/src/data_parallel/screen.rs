@@ -1,0 +1,174 @@
+//! The one renderer of a world.
+
+use std::error::Error as StdError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
+use burn::train::metric::{MetricDefinition, NumericEntry};
+use burn::train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining, default_renderer,
+};
+use burn::train::{Interrupter, LearnerSummary};
+
+type Inner = Box<dyn MetricsRenderer>;
+
+/// Rank 0's: Burn's own, for a terminal or for lines, but that the last value of a split is [shown](Screen::show) when the world's is known.
+/// The other ranks' shows nothing.
+#[derive(Clone)]
+pub(super) struct Screen(Arc<Mutex<State>>);
+
+enum State {
+    /// Nothing is shown.
+    Dark,
+    /// Burn's is made when training starts: it is told the epoch to start from, and takes the terminal.
+    Waiting {
+        interrupter: Interrupter,
+        metrics: Vec<MetricDefinition>,
+    },
+    Lit(Inner),
+}
+
+impl Screen {
+    pub(super) fn new(rank: usize) -> Screen {
+        let waiting = State::Waiting { interrupter: Interrupter::new(), metrics: Vec::new() };
+        Screen(Arc::new(Mutex::new(if rank == 0 { waiting } else { State::Dark })))
+    }
+
+    /// Whom to tell that a person wants to stop.
+    pub(super) fn stops(&self, training: Interrupter) {
+        if let State::Waiting { interrupter, .. } = &mut *self.lock() {
+            *interrupter = training;
+        }
+    }
+
+    /// What the world's metrics are at the end of a split.
+    pub(super) fn show(&self, is_training: bool, state: MetricState) {
+        self.with(|inner| if is_training { inner.update_train(state) } else { inner.update_valid(state) });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with(&self, call: impl FnOnce(&mut Inner)) {
+        if let State::Lit(inner) = &mut *self.lock() {
+            call(inner);
+        }
+    }
+}
+
+/// This rank's own last value of a split, in place of which the world's is shown.
+fn is_last(state: &MetricState) -> bool {
+    matches!(state, MetricState::Numeric(_, Some(NumericEntry::Final(_))))
+}
+
+impl MetricsRendererTraining for Screen {
+    fn update_train(&mut self, state: MetricState) {
+        if !is_last(&state) {
+            self.show(true, state);
+        }
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        if !is_last(&state) {
+            self.show(false, state);
+        }
+    }
+
+    fn on_train_end(&mut self, summary: Option<LearnerSummary>) -> Result<(), Box<dyn StdError>> {
+        match &mut *self.lock() {
+            State::Lit(inner) => inner.on_train_end(summary),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl MetricsRendererEvaluation for Screen {
+    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
+        self.with(|inner| inner.update_test(name, state));
+    }
+
+    fn on_test_end(&mut self, summary: Option<LearnerSummary>) -> Result<(), Box<dyn StdError>> {
+        match &mut *self.lock() {
+            State::Lit(inner) => inner.on_test_end(summary),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TrainingProgressLogger for Screen {
+    fn start(&mut self, epochs: usize, first: usize, items: Option<usize>, label: Option<&str>) {
+        let mut state = self.lock();
+        if let State::Waiting { interrupter, metrics } = &mut *state {
+            let mut inner = default_renderer(interrupter.clone(), first.checked_sub(1).filter(|before| *before > 0));
+            metrics.drain(..).for_each(|metric| inner.register_metric(metric));
+            *state = State::Lit(inner);
+        }
+        drop(state);
+        self.with(|inner| TrainingProgressLogger::start(inner.as_mut(), epochs, first, items, label));
+    }
+
+    fn update_epoch(&mut self, epoch: usize) {
+        self.with(|inner| inner.update_epoch(epoch));
+    }
+
+    fn start_split(&mut self, split: &str, items: usize) {
+        self.with(|inner| inner.start_split(split, items));
+    }
+
+    fn update_split(&mut self, items: usize) {
+        self.with(|inner| inner.update_split(items));
+    }
+
+    fn end_split(&mut self) {
+        self.with(|inner| inner.end_split());
+    }
+
+    fn end(&mut self) {
+        self.with(|inner| TrainingProgressLogger::end(inner.as_mut()));
+    }
+
+    fn log_event_training(&mut self, event: String) {
+        self.with(|inner| inner.log_event_training(event));
+    }
+}
+
+impl EvaluationProgressLogger for Screen {
+    fn start_global_progress(&mut self, tests: usize) {
+        self.with(|inner| inner.start_global_progress(tests));
+    }
+
+    fn start_test(&mut self, name: &str, items: usize) {
+        self.with(|inner| inner.start_test(name, items));
+    }
+
+    fn update_test_progress(&mut self, items: usize) {
+        self.with(|inner| inner.update_test_progress(items));
+    }
+
+    fn end_test(&mut self) {
+        self.with(|inner| inner.end_test());
+    }
+
+    fn end_global_progress(&mut self) {
+        self.with(|inner| inner.end_global_progress());
+    }
+
+    fn log_event_evaluation(&mut self, event: String) {
+        self.with(|inner| inner.log_event_evaluation(event));
+    }
+}
+
+impl MetricsRenderer for Screen {
+    fn manual_close(&mut self) {
+        self.with(|inner| inner.manual_close());
+    }
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        match &mut *self.lock() {
+            State::Dark => {}
+            State::Waiting { metrics, .. } => metrics.push(definition),
+            State::Lit(inner) => inner.register_metric(definition),
+        }
+    }
+}

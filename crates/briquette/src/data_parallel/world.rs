@@ -1,0 +1,198 @@
+//! Metrics of the world, in place of one rank's.
+//!
+//! At the end of a split Burn's processor hands its loggers one last update, with the values over the split, and says that the epoch has
+//! ended. A [`Ledger`] keeps that update back; the training thread exchanges it with the other ranks and publishes their means, in Burn's
+//! files (where its summary reads them), on the screen and to whoever asks the event store: early stopping and checkpointers.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::train::logger::{FileMetricLogger, MetricLogger};
+use burn::train::metric::state::{FormatOptions, NumericMetricState};
+use burn::train::metric::store::{
+    Aggregate, EpochSummary, EventStoreClient, MetricsUpdate, NumericMetricUpdate, Split,
+};
+use burn::train::metric::{MetricAttributes, MetricDefinition, MetricId, NumericEntry, SerializedEntry};
+use burn::train::renderer::MetricState;
+
+use super::screen::Screen;
+use crate::error::Error;
+use crate::synchronizer::Synchronizer;
+
+/// One rank's loggers; a clone is the same ones.
+#[derive(Clone)]
+pub(super) struct Ledger(Arc<Mutex<State>>);
+
+struct State {
+    /// Burn's, on rank 0.
+    files: Option<FileMetricLogger>,
+    definitions: HashMap<MetricId, MetricDefinition>,
+    /// The latest update: the last of its split if the epoch ends now.
+    latest: Option<Update>,
+    /// The last of a split, until it is published.
+    last: Option<(Update, EpochSummary)>,
+    /// What the split's values count.
+    weights: HashMap<MetricId, u64>,
+    /// What was published.
+    values: HashMap<(String, usize, Split), f64>,
+}
+
+struct Update {
+    update: MetricsUpdate,
+    epoch: usize,
+    split: Split,
+}
+
+/// A metric's name, its value over this rank's share of a split (as bits) and what it weighs.
+type Share = (String, u64, u64);
+
+impl Ledger {
+    pub(super) fn new(rank: usize, directory: &Path) -> Ledger {
+        Ledger(Arc::new(Mutex::new(State {
+            files: (rank == 0).then(|| FileMetricLogger::new(directory)),
+            definitions: HashMap::new(),
+            latest: None,
+            last: None,
+            weights: HashMap::new(),
+            values: HashMap::new(),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a split, with Burn's processor flushed: replaces this rank's values by the world's. Each rank sends each other one
+    /// some 20 bytes and the name for each metric.
+    pub(super) fn agree(
+        &self,
+        sync: &mut Synchronizer,
+        store: &EventStoreClient,
+        screen: &Screen,
+    ) -> Result<(), Error> {
+        // An answer comes after everything that was sent to the store before.
+        let _ = store.find_metric("", 0, Aggregate::Mean, &Split::Train);
+        let shares = self.lock().shares();
+        let text = serde_json::to_vec(&shares).unwrap_or_default();
+        let heard = sync.gather_bytes("metrics", &text)?;
+        let mut sums = HashMap::<String, (f64, u64)>::new();
+        for (rank, text) in heard.iter().enumerate() {
+            let shares = serde_json::from_slice::<Vec<Share>>(text).map_err(|problem| Error::Mismatch {
+                this: sync.rank(),
+                rank,
+                field: "list of metrics".into(),
+                ours: format!("of {} metrics", shares.len()),
+                theirs: problem.to_string(),
+            })?;
+            for (name, value, weight) in shares.into_iter().filter(|(_, _, weight)| *weight > 0) {
+                let sum = sums.entry(name).or_default();
+                sum.0 += f64::from_bits(value) * weight as f64;
+                sum.1 = sum.1.saturating_add(weight);
+            }
+        }
+        let means = sums.into_iter().map(|(name, (sum, weight))| (name, sum / weight as f64)).collect();
+        self.lock().publish(&means, sync.world(), screen);
+        Ok(())
+    }
+}
+
+impl State {
+    fn name(&self, metric: &MetricId) -> String {
+        self.definitions.get(metric).map(|definition| definition.name.to_string()).unwrap_or_default()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        let Some((last, _)) = &self.last else { return Vec::new() };
+        let share = |metric: &NumericMetricUpdate| {
+            let id = &metric.entry.metric_id;
+            let weight = self.weights.get(id).copied().unwrap_or_default();
+            Some((self.name(id), metric.numeric_entry.as_ref()?.current().to_bits(), weight))
+        };
+        last.update.entries_numeric.iter().filter_map(share).collect()
+    }
+
+    fn publish(&mut self, means: &HashMap<String, f64>, world: usize, screen: &Screen) {
+        let Some((Update { mut update, epoch, split }, summary)) = self.last.take() else { return };
+        for metric in &mut update.entries_numeric {
+            let name = self.name(&metric.entry.metric_id);
+            if let Some(mean) = means.get(&name) {
+                let unit = self.definitions.get(&metric.entry.metric_id).and_then(unit);
+                metric.entry.serialized_entry = entry(&name, unit, *mean, world);
+                metric.numeric_entry = Some(NumericEntry::Final(*mean));
+                self.values.insert((name, epoch, split.clone()), *mean);
+            }
+            screen
+                .show(split == Split::Train, MetricState::Numeric(metric.entry.clone(), metric.numeric_entry.clone()));
+        }
+        if let Some(files) = &mut self.files {
+            files.log(update, epoch, &split);
+            files.log_epoch_summary(summary);
+        }
+        self.weights.clear();
+    }
+}
+
+fn unit(definition: &MetricDefinition) -> Option<&str> {
+    match &definition.attributes {
+        MetricAttributes::Numeric(attributes) => attributes.unit.as_deref(),
+        MetricAttributes::None => None,
+    }
+}
+
+/// As Burn writes the value of a split; and of whom it is.
+fn entry(name: &str, unit: Option<&str>, mean: f64, world: usize) -> SerializedEntry {
+    let format = FormatOptions::new(Arc::new(name.to_owned())).precision(2);
+    let mut state = NumericMetricState::new();
+    state.update(mean, 1);
+    let SerializedEntry { formatted, serialized } =
+        state.compute_final(unit.into_iter().fold(format, |format, unit| format.unit(unit)));
+    let value = formatted.split(" - ").next().unwrap_or_default();
+    let ranks = if world == 1 { "1 rank".into() } else { format!("all {world} ranks") };
+    SerializedEntry::new(format!("{value} - {ranks}"), serialized)
+}
+
+impl MetricLogger for Ledger {
+    fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
+        let mut state = self.lock();
+        for metric in &update.entries_numeric {
+            // A running value knows what it is the mean of; where there is none, batches count the same.
+            let weight = state.weights.entry(metric.entry.metric_id.clone()).or_default();
+            match &metric.running_entry {
+                Some(NumericEntry::Aggregated { count, .. }) => *weight = *count as u64,
+                Some(_) => *weight += 1,
+                None => {}
+            }
+        }
+        if let Some(Update { update, epoch, split }) =
+            state.latest.replace(Update { update, epoch, split: split.clone() })
+            && let Some(files) = &mut state.files
+        {
+            files.log(update, epoch, &split);
+        }
+    }
+
+    fn read_numeric(&mut self, name: &str, epoch: usize, split: &Split) -> Result<Vec<NumericEntry>, String> {
+        let mut state = self.lock();
+        let value = state.values.get(&(name.to_owned(), epoch, split.clone())).copied();
+        match (value, &mut state.files) {
+            (Some(value), _) => Ok(vec![NumericEntry::Final(value)]),
+            // An epoch of before this run was resumed.
+            (None, Some(files)) if !name.is_empty() => files.read_numeric(name, epoch, split),
+            (None, _) => Ok(Vec::new()),
+        }
+    }
+
+    fn log_metric_definition(&mut self, definition: MetricDefinition) {
+        let mut state = self.lock();
+        if let Some(files) = &mut state.files {
+            files.log_metric_definition(definition.clone());
+        }
+        state.definitions.insert(definition.metric_id.clone(), definition);
+    }
+
+    fn log_epoch_summary(&mut self, summary: EpochSummary) {
+        let mut state = self.lock();
+        state.last = state.latest.take().map(|update| (update, summary));
+    }
+}

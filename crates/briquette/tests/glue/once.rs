@@ -1,0 +1,206 @@
+//! What is the same on every rank is in a checkpoint once, in each directory that ranks share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use briquette::core::comm::Session;
+use briquette::core::config::Config;
+use briquette::{DistributedOptimizer, Error, WorldChange};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use crate::common::*;
+
+fn optimizer(comm: Session, config: &Config) -> DistributedOptimizer {
+    DistributedOptimizer::new(adam(), comm, config.clone(), 1)
+}
+
+type Bits = Vec<(String, Vec<u32>)>;
+
+/// Steps from `from` (a checkpoint, unless it is 0) to `to`, and a save; `place` is each rank's directory.
+fn run(
+    world: usize,
+    config: &Config,
+    place: impl Fn(usize) -> std::path::PathBuf + Sync,
+    (from, to): (u64, u64),
+) -> Vec<Bits> {
+    ranks(world, |comm| {
+        let (rank, directory) = (comm.rank(), place(comm.rank()));
+        let mut optim = optimizer(comm, config);
+        let mut model = optim.join(Net::new(5))?;
+        if from > 0 {
+            (model, _, ()) = optim.resume(model, &directory, WorldChange::Refuse, |_| Ok(()))?;
+        }
+        for step in from..to {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        optim.save(&model, &directory, &BTreeMap::new())?;
+        Ok(bits(&model))
+    })
+}
+
+/// Names and sizes of the files of a step.
+fn files(directory: &Path, step: u64) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(directory.join(format!("step-{step:08}"))).unwrap().map(Result::unwrap);
+    let mut all: Vec<_> =
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())).collect();
+    all.sort();
+    all
+}
+
+fn names(directory: &Path, step: u64) -> Vec<String> {
+    files(directory, step).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The parts in a file.
+fn parts(file: &Path) -> Vec<String> {
+    let bytes = fs::read(file).unwrap();
+    let names = SafeTensors::deserialize(&bytes).unwrap().names().into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let mut parts: Vec<_> = names.into_iter().filter(|name| !name.starts_with("state/")).collect();
+    parts.sort();
+    parts
+}
+
+#[test]
+fn a_directory_of_all_ranks_has_the_model_and_the_optimizer_once() {
+    let directory = tempfile::tempdir().unwrap();
+    run(4, &Config::dense(), |_| directory.path().to_owned(), (0, 2));
+    let found = files(directory.path(), 2);
+    let size = |name: &str| found.iter().find(|(found, _)| found.starts_with(name)).unwrap().1;
+    let ranks: Vec<_> = (0..4).map(|rank| size(&format!("rank-{rank}"))).collect();
+    println!("common {} bytes, each rank's {ranks:?}", size("common-0"));
+    assert_eq!(found.len(), 6, "{found:?}");
+    let step = directory.path().join("step-00000002");
+    assert_eq!(parts(&step.join("common-0.safetensors")), ["model", "optimizer"]);
+    // Running statistics are each rank's own.
+    assert_eq!(parts(&step.join("rank-3.safetensors")), ["buffers"]);
+    let mut left = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.all(|name| name == "step-00000002"), "nothing else is left");
+}
+
+#[test]
+fn machines_with_a_directory_each_have_it_once_each_and_go_on_with_the_same_bits() {
+    for config in [Config::dense(), top_k()] {
+        let (one, two) = (tempfile::tempdir().unwrap(), [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]);
+        let machine = |rank: usize| two[rank / 2].path().to_owned();
+        let whole = run(4, &config, |_| one.path().to_owned(), (0, 5));
+        run(4, &config, machine, (0, 3));
+        let both = [[0, 1], [2, 3]].map(|[a, b]| {
+            [
+                format!("common-{a}.safetensors"),
+                "manifest.json".into(),
+                format!("rank-{a}.safetensors"),
+                format!("rank-{b}.safetensors"),
+            ]
+        });
+        assert_eq!([0, 1].map(|at| names(two[at].path(), 3)), both);
+        assert!(run(4, &config, machine, (3, 5)) == whole, "{config:?}");
+        // Machines may be named anew: all of it in one place is read as well.
+        for name in [&both[1][0], &both[1][2], &both[1][3]] {
+            let [from, to] = [1, 0].map(|at| two[at].path().join("step-00000005").join(name));
+            fs::copy(from, to).unwrap();
+        }
+        run(4, &config, |_| two[0].path().to_owned(), (5, 6));
+        assert_eq!(names(two[0].path(), 6)[0], "common-0.safetensors");
+    }
+}
+
+#[test]
+fn optimizers_that_step_alone_are_each_ranks_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let local = config(r#"{"strategy": "periodic", "every": 4}"#);
+    let whole = run(2, &local, |_| directory.path().to_owned(), (0, 6));
+    let step = directory.path().join("step-00000006");
+    assert_eq!(parts(&step.join("common-0.safetensors")), ["model"], "its parameters are means");
+    assert_eq!(parts(&step.join("rank-1.safetensors")), ["buffers", "optimizer", "parameters"]);
+    let broken = tempfile::tempdir().unwrap();
+    run(2, &local, |_| broken.path().to_owned(), (0, 3));
+    assert!(run(2, &local, |_| broken.path().to_owned(), (3, 6)) == whole);
+}
+
+/// As versions wrote it that had everything in each rank's file.
+fn as_older(step: &Path) {
+    let common = fs::read(step.join("common-0.safetensors")).unwrap();
+    let common = SafeTensors::deserialize(&common).unwrap();
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(step.join("manifest.json")).unwrap()).unwrap();
+    for rank in 0..2 {
+        let path = step.join(format!("rank-{rank}.safetensors"));
+        let bytes = fs::read(&path).unwrap();
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+        let own = SafeTensors::deserialize(&bytes).unwrap();
+        let all = own.tensors().into_iter().chain(common.tensors()).collect::<HashMap<String, TensorView<'_>>>();
+        let whole = safetensors::serialize(all, metadata.metadata().clone()).unwrap();
+        manifest["checksums"][rank] = crc32fast::hash(&whole).into();
+        fs::write(&path, whole).unwrap();
+    }
+    let object = manifest.as_object_mut().unwrap();
+    assert!(object.remove("common").is_some() && object.remove("crc32").is_some());
+    fs::write(step.join("manifest.json"), manifest.to_string()).unwrap();
+    fs::remove_file(step.join("common-0.safetensors")).unwrap();
+}
+
+#[test]
+fn older_checkpoints_with_all_in_each_ranks_file_are_read() {
+    let (straight, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let whole = run(2, &top_k(), |_| straight.path().to_owned(), (0, 4));
+    run(2, &top_k(), |_| older.path().to_owned(), (0, 2));
+    as_older(&older.path().join("step-00000002"));
+    assert!(run(2, &top_k(), |_| older.path().to_owned(), (2, 4)) == whole);
+}
+
+#[test]
+fn what_is_common_and_damaged_gives_way_to_the_checkpoint_before() {
+    let directory = tempfile::tempdir().unwrap();
+    run(2, &top_k(), |_| directory.path().to_owned(), (0, 1));
+    let whole = run(2, &top_k(), |_| directory.path().to_owned(), (1, 3));
+    let path = directory.path().join("step-00000003/common-0.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&path, bytes).unwrap();
+    let resumed = |from| run(2, &top_k(), |_| directory.path().to_owned(), (from, 3));
+    assert!(resumed(1) == whole, "from step 1");
+    // Where no other is whole, it is named.
+    fs::remove_dir_all(directory.path().join("step-00000001")).unwrap();
+    fs::remove_file(&path).unwrap();
+    let results = outcomes(2, |comm| {
+        let mut optim = optimizer(comm, &top_k());
+        let model = optim.join(Net::new(5))?;
+        optim.resume(model, directory.path(), WorldChange::Refuse, |_| Ok(())).map(drop)
+    });
+    for error in results.into_iter().map(Result::unwrap_err) {
+        assert!(matches!(error, Error::Checkpoint { .. }), "{error}");
+        assert!(error.to_string().contains("common-0.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn directories_with_different_saves_of_a_step_do_not_mix() {
+    let two = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let machine = |rank: usize| two[rank].path().to_owned();
+    run(2, &top_k(), machine, (0, 1));
+    run(2, &top_k(), machine, (1, 2));
+    // Machine 1 lost what it saved last, and has a step 2 of another run of the same seed.
+    let other = tempfile::tempdir().unwrap();
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = optimizer(comm, &top_k());
+        let mut model = optim.join(Net::new(5))?;
+        for step in 0..2 {
+            (model, _) = train(&mut optim, model, step + 7, rank)?;
+        }
+        optim.save(&model, &other.path().join(rank.to_string()), &BTreeMap::new())
+    });
+    let [step, lost] = [other.path().join("1/step-00000002"), two[1].path().join("step-00000002")];
+    fs::remove_dir_all(&lost).unwrap();
+    fs::rename(step, &lost).unwrap();
+    let found = ranks(2, |comm| {
+        let directory = machine(comm.rank());
+        let mut optim = optimizer(comm, &top_k());
+        let model = optim.join(Net::new(5))?;
+        Ok(optim.resume(model, &directory, WorldChange::Refuse, |_| Ok(()))?.1.step())
+    });
+    assert_eq!(found, [1, 1]);
+}
