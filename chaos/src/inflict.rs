@@ -83,6 +83,7 @@ pub fn damage(run: &Path, damage: Damage) -> Result<Option<Damaged>> {
         Victim::Metrics => run.join("metrics.jsonl"),
         _ if checkpoints(run).len() < 2 => return Ok(None),
         Victim::Manifest => newest().context("there are two")?.1.join("manifest.json"),
+        Victim::Common => newest().context("there are two")?.1.join("common-0.safetensors"),
         Victim::Rank(rank) => newest().context("there are two")?.1.join(format!("rank-{rank}.safetensors")),
     };
     let before = match fs::read(&path) {

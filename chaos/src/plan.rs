@@ -126,6 +126,8 @@ pub struct Damage {
 pub enum Victim {
     /// A rank's, of the newest checkpoint.
     Rank(usize),
+    /// What all ranks have alike in the newest checkpoint.
+    Common,
     /// The newest checkpoint's manifest.
     Manifest,
     /// The record of the steps.
@@ -287,7 +289,8 @@ impl Fault {
 
 impl Damage {
     fn draw(rng: &mut Xoshiro256PlusPlus, rank: usize) -> Damage {
-        let file = *[Victim::Rank(rank), Victim::Manifest, Victim::Metrics].choose(rng).expect("not empty");
+        let file =
+            *[Victim::Rank(rank), Victim::Common, Victim::Manifest, Victim::Metrics].choose(rng).expect("not empty");
         let harm = match rng.random_range(0..4) {
             0 => Harm::Truncate,
             1 if rng.random_bool(0.5) => Harm::Remove,

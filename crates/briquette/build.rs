@@ -27,8 +27,7 @@ fn main() {
         modules += &format!("#[doc = include_str!({page:?})]\npub mod {} {{}}\n", module(name));
     }
     let index = fs::read_to_string("guide/index.md").expect("it is text");
-    let index = rustdoc(&index, &pages, &repository).replace("(super::", "(self::");
-    fs::write(out.join("index.md"), index).expect("Cargo's own directory");
+    fs::write(out.join("index.md"), rustdoc(&index, &pages, &repository)).expect("Cargo's own directory");
     fs::write(out.join("guide.rs"), modules).expect("Cargo's own directory");
 }
 
@@ -47,7 +46,7 @@ fn rustdoc(text: &str, pages: &[String], repository: &str) -> String {
             target.split_once('#').map_or((target, String::new()), |(path, at)| (path, format!("#{at}")));
         let target = match path.strip_suffix(".md") {
             _ if path.is_empty() || path.contains("://") => target.to_owned(),
-            Some(page) if pages.iter().any(|other| other == page) => format!("super::{}{anchor}", module(page)),
+            Some(page) if pages.iter().any(|other| other == page) => format!("crate::guide::{}{anchor}", module(page)),
             _ => match path.strip_prefix("../") {
                 Some(above) => format!("{repository}/blob/main/{above}{anchor}"),
                 None => format!("{repository}/blob/main/docs/{path}{anchor}"),

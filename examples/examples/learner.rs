@@ -33,6 +33,8 @@ type Batch = (Tensor<2>, Tensor<1, Int>);
 
 fn spirals(count: usize) -> InMemDataset<([f32; 2], i64)> {
     let point = |index: usize| {
+        // So that a batch has points of everywhere.
+        let index = index * 617 % count;
         let (side, at) = (index % 2, (index / 2) as f32 / count as f32 * 2.0);
         // An irrational step in place of noise.
         let (radius, angle) = (at + 0.02 * (index as f32 * 1.618).sin(), 7.0 * at + side as f32 * std::f32::consts::PI);

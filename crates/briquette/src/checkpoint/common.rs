@@ -17,6 +17,9 @@ use super::{Blobs, ids};
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
+/// Begins the name of a file by which ranks find each other; a number of the save follows, and the rank.
+const TOKEN: &str = ".here-";
+
 /// For every rank, the first that has the same directory: it writes for all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaders {
@@ -51,7 +54,7 @@ impl Synchronizer {
         let heard =
             self.gather_bytes("checkpoint directory", &(own ^ u64::from(std::process::id()) << 32).to_le_bytes())?;
         let number = heard[0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let token = |rank: usize| directory.join(format!(".here-{number:016x}-{rank}"));
+        let token = |rank: usize| directory.join(format!("{TOKEN}{number:016x}-{rank}"));
         // Where it cannot be written, this rank's file will not be either, which is said then.
         let left = make_directory(directory).and_then(|()| fs::write(token(rank), []));
         self.gather_bytes("checkpoint directory", &[])?;
@@ -59,6 +62,7 @@ impl Synchronizer {
         let heard = self
             .gather_bytes("checkpoint directory", &seen.flat_map(|r| (r as u64).to_le_bytes()).collect::<Vec<_>>())?;
         let _ = fs::remove_file(token(rank));
+        remove_tokens(directory, number);
         let ranks = |bytes: &Vec<u8>| bytes.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b) as usize).collect();
         let leaders =
             Leaders { directory: directory.to_owned(), of: lead(&heard.iter().map(ranks).collect::<Vec<_>>()) };
@@ -75,6 +79,21 @@ impl Synchronizer {
         let theirs: Vec<BTreeMap<String, u64>> = theirs.collect();
         let alike = |name: &str| theirs.iter().all(|other| other.get(name) == mine.get(name));
         Ok(blobs.into_iter().partition(|(name, _)| theirs.len() > 1 && alike(name)))
+    }
+}
+
+/// What ranks left here that were killed between leaving a token and removing it.
+fn remove_tokens(directory: &Path, current: u64) {
+    let is_old = |name: &str| {
+        let parts = name.strip_prefix(TOKEN).and_then(|rest| rest.split_once('-'));
+        let parts =
+            parts.and_then(|(number, rank)| Some((u64::from_str_radix(number, 16).ok()?, rank.parse::<usize>().ok()?)));
+        parts.is_some_and(|(number, _)| number != current)
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_old) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

@@ -90,7 +90,8 @@ impl Drop for Writing {
 }
 
 impl DistributedOptimizer {
-    /// Saves a checkpoint under `directory`; every rank must call it at the same step. What is saved as the model holds means
+    /// Saves a checkpoint under `directory`; every rank must call it at the same step. Where ranks share the directory, what they have alike is
+    /// written once; where each machine has one of its own, the first rank there writes it. What is saved as the model holds means
     /// over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; what this rank has in their place is saved
     /// beside them. `module` does not change, so that saving does not change training. `notes` (rank 0's count) come back from
     /// [`Checkpoint::note`](crate::Checkpoint::note). Older checkpoints but one are removed once the new one is complete.

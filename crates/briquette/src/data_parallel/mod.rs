@@ -227,7 +227,8 @@ impl<M: LearnerModel> DataParallel<M> {
     }
 
     /// Saves everything that each rank must remember (model, optimizer, schedule, residuals, controller) in
-    /// `directory/epoch-…`, one file per rank. The directory must be the same on every rank and reachable from all.
+    /// `directory/epoch-…`: what all ranks have alike once, and a file of each rank. Ranks on several machines may have a directory each, as
+    /// long as each finds its files again.
     ///
     /// It is saved when Burn's checkpointers save by default, and kept as long: the last two epochs and the one of the
     /// lowest validation loss on rank 0. Give [`with_checkpointing_strategy`](Self::with_checkpointing_strategy) what

@@ -148,7 +148,7 @@ fn a_run_that_was_launched_goes_on_with_the_same_bits() {
     let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
     assert_eq!(names, ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"]);
     let burns = files(&broken.path().join("checkpoint"));
-    assert!(burns.len() % 3 == 0 && burns.iter().all(|path| path.extension().unwrap() == "bpk"), "{burns:?}");
+    assert!(burns.len().is_multiple_of(3) && burns.iter().all(|path| path.extension().unwrap() == "bpk"), "{burns:?}");
 }
 
 #[test]

@@ -21,10 +21,9 @@ pub(crate) fn draw(curves: &[Curve], unit: &str, columns: usize, rows: usize) ->
     let row = |y: f64| ((high - y) / (high - low).max(f64::MIN_POSITIVE) * (rows - 1) as f64).round() as usize;
     let mut cells = vec![vec![' '; columns]; rows];
     for (curve, mark) in curves.iter().zip(MARKS) {
-        for column in 0..columns {
-            if let Some(y) = at(&curve.points, end * column as f64 / (columns - 1) as f64) {
-                cells[row(y)][column] = mark;
-            }
+        let value = |column| at(&curve.points, end * column as f64 / (columns - 1) as f64);
+        for (column, y) in (0..columns).filter_map(|column| Some((column, value(column)?))) {
+            cells[row(y)][column] = mark;
         }
     }
     let mut text = String::new();
