@@ -12,7 +12,7 @@ mkdir -p "$copy"
 cd "$root"
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
     [ -e "$file" ] && printf '%s\0' "$file"
-done | xargs -0 cp --parents -pt "$copy"
+done | xargs -0 cp --parents -P -pt "$copy"
 cd "$copy"
 git init -q
 commit() { git -c user.name=count -c user.email=count@localhost commit -q "$@"; }

@@ -27,12 +27,31 @@ fn main() {
         modules += &format!("#[doc = include_str!({page:?})]\npub mod {} {{}}\n", module(name));
     }
     let index = fs::read_to_string("guide/index.md").expect("it is text");
-    fs::write(out.join("index.md"), rustdoc(&index, &pages, &repository)).expect("Cargo's own directory");
+    let manifest = fs::read_to_string("Cargo.toml").expect("Cargo has read it");
+    let index =
+        format!("{}\n# Features of this crate\n\n{}", rustdoc(&index, &pages, &repository), features(&manifest));
+    fs::write(out.join("index.md"), index).expect("Cargo's own directory");
     fs::write(out.join("guide.rs"), modules).expect("Cargo's own directory");
 }
 
 fn module(page: &str) -> String {
     page.replace('-', "_")
+}
+
+/// A line for each feature that has a comment.
+fn features(manifest: &str) -> String {
+    let lines =
+        manifest.lines().skip_while(|line| *line != "[features]").skip(1).take_while(|line| !line.starts_with('['));
+    let (mut list, mut said) = (String::new(), Vec::new());
+    for line in lines {
+        if let Some(text) = line.strip_prefix("## ") {
+            said.push(text);
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|_| !said.is_empty()) {
+            list += &format!("- `{name}`: {}\n", said.join(" "));
+            said.clear();
+        }
+    }
+    list
 }
 
 /// A page as rustdoc shows it.
