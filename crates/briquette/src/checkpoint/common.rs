@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use burn::tensor::Bytes;
 
 use super::file::make_directory;
-use super::{Blobs, ids};
+use super::{Blobs, fail, ids};
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
@@ -33,12 +33,14 @@ impl Leaders {
     }
 }
 
-/// What each rank sees of the others, as numbers of ranks, made into leaders: a rank follows the first it sees that leads itself.
+/// The first of those that share a directory, for every rank: one that either of two has seen is enough, as a file that another machine left
+/// on shared storage may be slow to show.
 fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
-    let mut leaders = Vec::with_capacity(seen.len());
-    for (rank, seen) in seen.iter().enumerate() {
-        let leader = seen.iter().copied().filter(|other| *other < rank && leaders[*other] == *other).min();
-        leaders.push(leader.unwrap_or(rank));
+    let mut leaders: Vec<usize> = (0..seen.len()).collect();
+    for (rank, other) in seen.iter().enumerate().flat_map(|(rank, seen)| seen.iter().map(move |other| (rank, *other))) {
+        let Some(theirs) = leaders.get(other).copied() else { continue };
+        let (first, second) = (theirs.min(leaders[rank]), theirs.max(leaders[rank]));
+        leaders.iter_mut().filter(|leader| **leader == second).for_each(|leader| *leader = first);
     }
     leaders
 }
@@ -55,14 +57,17 @@ impl Synchronizer {
             self.gather_bytes("checkpoint directory", &(own ^ u64::from(std::process::id()) << 32).to_le_bytes())?;
         let number = heard[0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let token = |rank: usize| directory.join(format!("{TOKEN}{number:016x}-{rank}"));
-        // Where it cannot be written, this rank's file will not be either, which is said then.
         let left = make_directory(directory).and_then(|()| fs::write(token(rank), []));
-        self.gather_bytes("checkpoint directory", &[])?;
-        let seen = (0..world).filter(|other| left.is_ok() && token(*other).is_file());
-        let heard = self
-            .gather_bytes("checkpoint directory", &seen.flat_map(|r| (r as u64).to_le_bytes()).collect::<Vec<_>>())?;
+        let all = self.gather_bytes("checkpoint directory", if left.is_ok() { &[1] } else { &[] })?;
+        let seen: Vec<u8> =
+            (0..world).filter(|other| token(*other).is_file()).flat_map(|r| (r as u64).to_le_bytes()).collect();
+        let heard = self.gather_bytes("checkpoint directory", &seen)?;
         let _ = fs::remove_file(token(rank));
         remove_tokens(directory, number);
+        left.map_err(|e| fail(directory, e))?;
+        if let Some(rank) = all.iter().position(Vec::is_empty) {
+            return Err(fail(directory, format!("rank {rank} cannot write here; the checkpoint before is untouched")));
+        }
         let ranks = |bytes: &Vec<u8>| bytes.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b) as usize).collect();
         let leaders =
             Leaders { directory: directory.to_owned(), of: lead(&heard.iter().map(ranks).collect::<Vec<_>>()) };
@@ -130,7 +135,8 @@ mod tests {
         assert_eq!(lead(&[all.clone(), all.clone(), all]), [0, 0, 0]);
         assert_eq!(lead(&[vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]]), [0, 0, 2, 2]);
         assert_eq!(lead(&[vec![0], vec![1], vec![2]]), [0, 1, 2]);
-        // A directory that cannot be listed, or is slow to show: more is written, and nothing is missing.
-        assert_eq!(lead(&[vec![], vec![0, 1], vec![1, 2]]), [0, 0, 2]);
+        // Slow to show: one of two has seen the other's, or neither, but a third both.
+        assert_eq!(lead(&[vec![], vec![0, 1], vec![1, 2]]), [0, 0, 0]);
+        assert_eq!(lead(&[vec![0], vec![1], vec![0, 1, 2], vec![3, 9]]), [0, 0, 0, 3]);
     }
 }

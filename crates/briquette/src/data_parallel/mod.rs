@@ -5,8 +5,9 @@
 //! shard and a session of its own) runs one.
 //!
 //! ```no_run
+//! use briquette::core::Session;
 //! use briquette::data::ShardedDataLoaderBuilder;
-//! use briquette::{DataParallel, Session};
+//! use briquette::DataParallel;
 //! # use std::sync::Arc;
 //! # use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 //! use burn::optim::SgdConfig;
@@ -22,8 +23,8 @@
 //! # where M: LearnerModel + 'static, M: InferenceStep<Input = <M as TrainStep>::Input>, <M as TrainStep>::Input: Send + 'static,
 //! #       <M as TrainStep>::Output: Adaptor<LossInput>, <M as InferenceStep>::Output: Adaptor<LossInput>
 //! {
-//!     let train = ShardedDataLoaderBuilder::new(batcher.clone(), &session).batch_size(16).shuffle(1).build(train);
-//!     let valid = ShardedDataLoaderBuilder::new(batcher, &session).batch_size(64).build(valid);
+//!     let train = ShardedDataLoaderBuilder::new(batcher.clone(), &session).batch_size(16).shuffle(1).build(train)?;
+//!     let valid = ShardedDataLoaderBuilder::new(batcher, &session).batch_size(64).build(valid)?;
 //!     let optimizer = SgdConfig::new().init();
 //!     let strategy = DataParallel::auto(session, 42, device).with_optimizer(&optimizer); // the learner keeps its own to itself
 //!     let training = strategy.training("runs/mnist", train, valid)                       // in place of `SupervisedTraining::new`

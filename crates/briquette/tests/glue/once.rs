@@ -182,6 +182,30 @@ fn what_is_common_and_damaged_gives_way_to_the_checkpoint_before() {
 }
 
 #[test]
+fn where_one_rank_cannot_write_none_has_saved_and_the_next_save_may() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, good) = (directory.path().join("file"), directory.path().join("good"));
+    fs::write(&file, []).unwrap();
+    let results = outcomes(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = optimizer(comm, &top_k());
+        let model = optim.join(Net::new(5))?;
+        let place = if rank == 1 { &file } else { &good };
+        let problem = optim.save(&model, place, &BTreeMap::new()).unwrap_err().to_string();
+        let (model, _) = train(&mut optim, model, 0, rank)?;
+        optim.save(&model, &good, &BTreeMap::new())?;
+        Ok(problem)
+    });
+    let [first, second] = [0, 1].map(|rank| results[rank].as_ref().unwrap());
+    assert!(first.ends_with("rank 1 cannot write here; the checkpoint before is untouched"), "{first}");
+    assert!(second.contains("file"), "{second}");
+    // Whatever was not seen at the first: there is one leader, and nothing of the failed save is left.
+    let step = ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"];
+    assert_eq!(names(&good, 1), step);
+    assert_eq!(fs::read_dir(&good).unwrap().count(), 1);
+}
+
+#[test]
 fn directories_with_different_saves_of_a_step_do_not_mix() {
     let two = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let machine = |rank: usize| two[rank].path().to_owned();

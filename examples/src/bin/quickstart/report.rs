@@ -18,6 +18,10 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
         let chart = Chart { title, x, curves, is_stepped, notes: &[], label };
         legend(curves) + &chart.svg()
     };
+    let is_silent = dense.summary.bytes_sent == 0;
+    let exchanged = |section: &dyn Fn() -> String| {
+        if is_silent { dim("Nothing was sent: there is one rank.") } else { section() }
+    };
     let sections = [
         ("Result", table("numbers", &COLUMNS, &rows)),
         (
@@ -27,11 +31,13 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
         ),
         (
             "Bytes a step",
-            chart("bytes over steps", "step", &sent, true, |y| bytes(y as u64).replace(".0 ", " "))
-                + &dim("What rank 0 sends, headers included."),
+            exchanged(&|| {
+                chart("bytes over steps", "step", &sent, true, |y| bytes(y as u64).replace(".0 ", " "))
+                    + &dim("What rank 0 sends, headers included.")
+            }),
         ),
-        ("The ratio that auto chose", ratio(comparison)),
-        ("What compression costs each layer", layers(comparison)),
+        ("The ratio that auto chose", exchanged(&|| ratio(comparison))),
+        ("What compression costs each layer", exchanged(&|| layers(comparison))),
         ("Made by", table("", &["", ""], &made_by)),
     ];
     let section = |(title, body)| format!("<h2>{title}</h2>\n{body}");
@@ -51,9 +57,6 @@ fn ratio(comparison: &Comparison) -> String {
     let note = |record: &StepRecord| Some((record.step as f64, record.factor?, record.reason.clone()?));
     let notes: Vec<_> = records.iter().filter_map(note).collect();
     let curves = [comparison.auto.ratios()];
-    if curves[0].points.is_empty() {
-        return dim("Nothing was sent, so there was nothing to choose.");
-    }
     let label = |y| format!("{}x", number(y));
     let chart = Chart { title: "ratio over steps", x: "step", curves: &curves, is_stepped: true, notes: &notes, label };
     let said = |record: &StepRecord| {
