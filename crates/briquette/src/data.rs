@@ -37,11 +37,13 @@
 //! what is left ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). Where every rank has a loader of its own making, [`check_steps`] says before training
 //! that their lengths differ, and not in the middle of an epoch.
 
+#[cfg(feature = "train")]
 mod loader;
 mod uneven;
 
 use briquette_core::Session;
 
+#[cfg(feature = "train")]
 pub use self::loader::{ShardedDataLoader, ShardedDataLoaderBuilder};
 pub use self::uneven::{Turn, check_steps, next_batch};
 

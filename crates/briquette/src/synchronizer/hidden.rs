@@ -14,7 +14,9 @@ use tracing::trace_span;
 
 use super::Synchronizer;
 use super::recorded::WeightedMean;
-use crate::during_backward::{self, Armed, Done, End, Exchanged, Job, Message, Source};
+#[cfg(feature = "overlap-backward")]
+use crate::during_backward;
+use crate::during_backward::{Armed, Done, End, Exchanged, Job, Message, Source};
 use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
