@@ -46,9 +46,25 @@ fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
 }
 
 impl Synchronizer {
+    /// Rank 0's notes, for every directory's manifest. Where any rank saves to another directory than before, all look for those who
+    /// share theirs once more.
+    pub(super) fn agree_on_save(
+        &mut self,
+        directory: &Path,
+        notes: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let is_known = self.leaders.as_ref().is_some_and(|leaders| leaders.directory == directory);
+        let notes = if self.rank() == 0 { serde_json::to_vec(notes).unwrap_or_default() } else { Vec::new() };
+        let heard = self.gather_bytes("checkpoint save", &[&[u8::from(is_known)], &notes[..]].concat())?;
+        if heard.iter().any(|bytes| bytes.first() != Some(&1)) {
+            self.leaders = None;
+        }
+        Ok(heard[0].get(1..).and_then(|notes| serde_json::from_slice(notes).ok()).unwrap_or_default())
+    }
+
     /// Who shares `directory`; found out when it is first saved to.
     pub(super) fn leaders(&mut self, directory: &Path) -> Result<Leaders, Error> {
-        if let Some(leaders) = self.leaders.as_ref().filter(|leaders| leaders.directory == directory) {
+        if let Some(leaders) = &self.leaders {
             return Ok(leaders.clone());
         }
         let (rank, world) = (self.rank(), self.world());
@@ -108,15 +124,20 @@ fn numbered(blobs: Blobs) -> Blobs {
     let blobs: Blobs = blobs.into_iter().map(|(name, bytes)| (name, bytes.shared())).collect();
     let model = blobs.iter().find(|(name, _)| *name == "model");
     let Some(numbers) = model.and_then(|(_, model)| ids::numbers(model.clone()).ok()) else { return blobs };
-    let renamed = |(name, bytes): (&'static str, Bytes)| {
-        let renamed = match name {
-            "model" => ids::rename_model(bytes.clone(), &numbers),
-            "optimizer" => ids::rename(bytes.clone(), &numbers),
-            _ => return (name, bytes),
-        };
-        (name, renamed.unwrap_or(bytes))
+    let renamed = |(name, bytes): &(&'static str, Bytes)| {
+        let bytes = bytes.clone();
+        Ok((
+            *name,
+            match *name {
+                "model" => ids::rename_model(bytes, &numbers)?,
+                "optimizer" => ids::rename(bytes, &numbers)?,
+                _ => bytes,
+            },
+        ))
     };
-    blobs.into_iter().map(renamed).collect()
+    // Both or none: one's ids are the other's.
+    let renamed: Result<Blobs, burn_pack::Error> = blobs.iter().map(renamed).collect();
+    renamed.unwrap_or(blobs)
 }
 
 fn fingerprint(bytes: &Bytes) -> u64 {

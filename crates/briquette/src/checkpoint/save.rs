@@ -183,7 +183,9 @@ impl Synchronizer {
         background: bool,
     ) -> Result<Pending, Error> {
         let (clock, computing) = (self.comm.hold_clock(), self.comm.now() - self.last_end);
-        let leaders = self.leaders(path.parent().unwrap_or(Path::new(".")))?;
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let notes = self.agree_on_save(directory, notes)?;
+        let leaders = self.leaders(directory)?;
         let rank = self.rank();
         // A rank that has nothing to save takes part in what is agreed on.
         let (blobs, problem) = blobs.map_or_else(|problem| (Blobs::new(), Some(problem)), |blobs| (blobs, None));
@@ -203,7 +205,7 @@ impl Synchronizer {
         };
         let to = path.clone();
         let writing = Writing::begin(background, &path, move || write_files(&to, rank, own, common));
-        Ok(Pending { path, notes: notes.clone(), report, leaders, writing })
+        Ok(Pending { path, notes, report, leaders, writing })
     }
 
     /// Agrees on every rank's files, and writes the manifest where all are there.

@@ -105,6 +105,9 @@ impl<M: LearnerModel> Run<M> {
             ("number of epochs", components.num_epochs as u64),
             ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
             ("use of checkpoints", u64::from(saving.directory.is_some())),
+            ("launching by one call", u64::from(outlets.is_some())),
+            ("place for checkpoints", u64::from(saving.beside.is_some())),
+            ("checkpoint to resume from", components.checkpoint.map_or(0, |epoch| epoch as u64 + 1)),
         ];
         // Only rank 0 has Burn's own, where one call launches all.
         if compare(sync, &settings, components.checkpointer.is_some())? && saving.directory.is_none() {
@@ -139,6 +142,9 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
         }
+        // Joins the threads that write Burn's files, before another rank reads its directory; what they could not write is known then.
+        self.components.checkpointer = None;
+        self.check()?;
         self.average()?;
         if self.own.sync.rank() == 0 {
             tracing::info!("{}", self.own.sync.summary());

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use briquette::core::comm::Session;
 use briquette::core::config::Config;
-use briquette::{DistributedOptimizer, Error, WorldChange};
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
@@ -203,6 +203,33 @@ fn where_one_rank_cannot_write_none_has_saved_and_the_next_save_may() {
     let step = ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"];
     assert_eq!(names(&good, 1), step);
     assert_eq!(fs::read_dir(&good).unwrap().count(), 1);
+}
+
+/// A loop may leave what is its own rank's in the notes, and save to another directory on one rank alone.
+#[test]
+fn notes_are_rank_0s_in_every_directory_and_one_rank_alone_may_change_its_own() {
+    let two = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let other = tempfile::tempdir().unwrap();
+    let notes = |rank: usize| BTreeMap::from([("host".to_owned(), format!("machine {rank}"))]);
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = optimizer(comm, &top_k());
+        let model = optim.join(Net::new(5))?;
+        optim.save(&model, two[rank].path(), &notes(rank))?;
+        let (model, _) = train(&mut optim, model, 0, rank)?;
+        // Rank 1's disk is another one now.
+        let place = if rank == 1 { other.path() } else { two[0].path() };
+        optim.save(&model, place, &notes(rank))
+    });
+    let found = ranks(2, |comm| {
+        let place = if comm.rank() == 1 { other.path() } else { two[0].path() };
+        let mut optim = optimizer(comm, &top_k());
+        let model = optim.join(Net::new(5))?;
+        let read = |checkpoint: &Checkpoint| Ok(checkpoint.note("host").unwrap_or_default().to_owned());
+        let (_, checkpoint, host) = optim.resume(model, place, WorldChange::Refuse, read)?;
+        Ok((checkpoint.step(), host))
+    });
+    assert_eq!(found, [(1, "machine 0".to_owned()), (1, "machine 0".to_owned())]);
 }
 
 #[test]
