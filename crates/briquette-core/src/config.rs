@@ -78,7 +78,10 @@ impl Config {
 
     /// Local SGD: parameters after every `period` steps.
     pub fn local_sgd(period: u64) -> Self {
-        Config { strategy: LocalSgdConfig { period }.into(), exchange: Exchange::default() }
+        Config {
+            strategy: LocalSgdConfig { period, ..LocalSgdConfig::default() }.into(),
+            exchange: Exchange::default(),
+        }
     }
 
     /// The exact mean at every step.

@@ -144,6 +144,16 @@ pub enum ReduceError {
         /// The optimizer step.
         step: u64,
     },
+    /// A strategy that compares the ranks' losses needs this rank's.
+    #[error(
+        "step {step}: rank {rank} has recorded no loss, by which ranks choose a leader: call `record_loss` before the step"
+    )]
+    NoLoss {
+        /// The optimizer step.
+        step: u64,
+        /// The rank.
+        rank: usize,
+    },
     /// A memory cannot be kept in such a learning rate.
     #[error("step {step}: the learning rate is {rate}, and error feedback inside it needs 0 or one from 1e-30 to 1e30")]
     LearningRate {

@@ -17,7 +17,7 @@ mod claims;
 mod common;
 mod directory;
 mod file;
-mod ids;
+pub(crate) mod ids;
 mod manifest;
 mod resume;
 mod save;

@@ -124,6 +124,14 @@ pub enum Error {
     /// Saved state does not fit this configuration.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The inner optimizer's momenta cannot be averaged.
+    #[error("rank {rank}: the inner optimizer's momenta cannot be averaged: {problem}; use `momenta=keep` or `reset`")]
+    Momenta {
+        /// This rank.
+        rank: usize,
+        /// What is wrong with its record.
+        problem: String,
+    },
     /// Burn's training was stopped by an error of its own: a loader's, a metric's, a checkpointer's.
     #[cfg(feature = "train")]
     #[error("rank {rank}: {source}")]

@@ -52,7 +52,7 @@
 //! | Adam, or any other optimizer, and a slow network | [`DistributedConfig::top_k_q8`]: error feedback |
 //! | no idea which compression ratio, and top-k in any case | [`DistributedConfig::gravac`], [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
-//! | hardly any network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | hardly any network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, or `diloco` in hundreds, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
 //! | exchanges that take a while, and cores to spare | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets go while the backward pass computes the next ones |
@@ -80,6 +80,7 @@ mod flat;
 #[cfg(feature = "guide")]
 pub mod guide;
 mod handshake;
+mod momenta;
 mod optimizer;
 #[cfg(feature = "rayon")]
 mod pool;

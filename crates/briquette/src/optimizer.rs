@@ -2,11 +2,10 @@
 
 use briquette_core::Session;
 use briquette_core::config::Config;
-use briquette_core::sync::Momenta;
 use briquette_core::trace::TARGET;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use tracing::trace_span;
 
 use crate::checkpoint::{Pending, SaveReport, by_the_default_device};
@@ -220,19 +219,20 @@ impl DistributedOptimizer {
 
     fn finish<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
         let module = self.sync.sync_parameters(module).map_err(keeping)?;
-        match self.sync.momenta() {
-            Momenta::Keep => Ok(module),
-            Momenta::Reset => {
-                match by_the_default_device(|| self.inner.clone().load_record(OptimizerRecord::default())) {
-                    Ok(fresh) => {
-                        self.inner = fresh;
-                        Ok(module)
-                    }
-                    Err(error) => {
-                        self.sync.comm.abort(&error.to_string());
-                        Err(keeping((module, error)))
-                    }
-                }
+        let inner = &self.inner;
+        let record = match self.sync.next_momenta(&module, || inner.into_bytes().map_err(|e| e.to_string())) {
+            Ok(None) => return Ok(module),
+            Ok(Some(record)) => record,
+            Err(error) => return Err(keeping((module, error))),
+        };
+        match by_the_default_device(|| self.inner.clone().load_record(record)) {
+            Ok(next) => {
+                self.inner = next;
+                Ok(module)
+            }
+            Err(error) => {
+                self.sync.comm.abort(&error.to_string());
+                Err(keeping((module, error)))
             }
         }
     }

@@ -144,8 +144,12 @@ fn settings_that_do_not_go_together_say_why() {
     }
     refused_flags("--controller gravac --compressor sign", &["controller", "sign has none", "qsgd", "topk"]);
     refused_flags("--controller schedule --compressor qsgd:4", &["--controller", "--compressor topk"]);
-    refused_flags("--local-steps 2 --controller gravac", &["local-sgd", "controller would be ignored"]);
-    refused_flags("--local-steps 2 --momentum-correction on", &["local-sgd", "feedback would be ignored"]);
+    refused_flags("--local-steps 2 --controller gravac", &["controller", "reducer dense has none"]);
+    refused_flags(
+        "--local-steps 2 --momentum-correction on",
+        &["local-sgd", "momentum included", "use feedback error"],
+    );
+    refused_flags("--strategy sgp --momentum-correction on", &["sgp", "feedback would be ignored"]);
     refused_flags("--overlap on", &["overlap", "without bucket values"]);
 }
 
@@ -171,7 +175,7 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         ("--threads 2", "threads"),
         ("--set overlap=true", "overlap"),
     ] {
-        refused_flags(&format!("--local-steps 2 {flags}"), &["local-sgd", &format!("{key} would be ignored")]);
+        refused_flags(&format!("--strategy sgp {flags}"), &["strategy sgp", &format!("{key} would be ignored")]);
     }
     refused(AG_NEWS, "--dataset generated --augment flip", &["--augment is for images"]);
 }

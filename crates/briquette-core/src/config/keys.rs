@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn a_strategy_refuses_the_keys_that_it_would_ignore() {
-        let config: Config = toml::from_str("strategy = 'local-sgd:4'\nreducer = 'power-sgd:2'").unwrap();
+        let config: Config = toml::from_str("strategy = 'sgp'\nreducer = 'power-sgd:2'").unwrap();
         let error = config.build(&crate::Layout::flat(10), 2).map(drop).unwrap_err().to_string();
-        assert!(error.contains("local-sgd") && error.contains("reducer would be ignored"), "{error}");
+        assert!(error.contains("sgp") && error.contains("reducer would be ignored"), "{error}");
     }
 }

@@ -14,8 +14,13 @@ family! {
         EveryStep = EveryStepConfig,
         LocalSgd(LocalSgdConfig),
         Slowmo(SlowMoConfig),
+        Bmuf(BmufConfig),
+        Diloco(DiLoCoConfig),
+        Easgd(EasgdConfig),
+        Lsgd(LsgdConfig),
         Sgp(SgpConfig),
         OverlapLocalSgd(OverlapConfig),
+        Cocod(CoCoDConfig),
         Delayed = DelayedConfig,
     }
 }

@@ -142,6 +142,11 @@ pub trait FeedbackSettings: fmt::Debug {
     /// What it asks of what it is around.
     fn asks(&self) -> Asks;
 
+    /// Whether what it sends is a velocity: it is then for gradients alone.
+    fn has_momentum(&self) -> bool {
+        false
+    }
+
     /// The settings with which the laws try it under a controller, where these cannot be.
     fn under_controller(&self) -> Option<Feedback> {
         None

@@ -39,8 +39,12 @@ pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
         for i in 0..setup.layout.len() {
             let sum = |side: usize| all.iter().map(|c| f64::from(c[side][i])).sum::<f64>();
             let size = all.iter().map(|c| f64::from(c[0][i].abs() + c[1][i].abs())).sum::<f64>();
-            // Vectors that are mixed may be longer than what they come to.
-            let mixed = runs.iter().map(|run| f64::from(run[step].average[i].abs())).sum::<f64>();
+            // Vectors that are mixed may be longer than what they come to: parameters, and what the strategy has kept from the step before.
+            let kept = |run: &Vec<Outcome>| {
+                let before = step.checked_sub(1).map_or_else(Vec::new, |before| vectors(&run[before]));
+                before.iter().map(|v| f64::from(v.get(i).copied().unwrap_or_default().abs())).sum::<f64>()
+            };
+            let mixed = runs.iter().map(|run| f64::from(run[step].average[i].abs()) + kept(run)).sum::<f64>();
             let bound = (4.0 * setup.world as f64 + 4.0) * f64::from(f32::EPSILON) * (size + mixed) + 1e-12;
             let off = (sum(1) - sum(0)).abs();
             assert!(off <= bound, "law 1 broken: {setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");
@@ -53,6 +57,16 @@ pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
         })
     };
     assert!(runs.iter().all(holds), "law 1 broken: {setup}: replicas differ, and nothing is conserved");
+}
+
+/// What is saved after a step, but for what are no vectors.
+fn vectors(outcome: &Outcome) -> Vec<&[f32]> {
+    let values = outcome.state.iter().map(|(_, value)| value);
+    let vectors = values.filter_map(|value| match value {
+        Value::F32s(vector) => Some(&vector[..]),
+        _ => None,
+    });
+    vectors.collect()
 }
 
 /// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions.

@@ -11,11 +11,17 @@
 //! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
 
 mod away;
+pub mod bmuf;
+pub mod cocod;
 pub mod delayed;
+pub mod diloco;
+pub mod easgd;
 pub mod every_step;
 pub mod graph;
 pub mod header;
 mod in_background;
+pub mod lsgd;
+pub mod outer;
 pub mod overlap_local_sgd;
 pub mod periodic;
 pub mod sgp;
@@ -24,10 +30,16 @@ pub mod slow_mo;
 mod testkit;
 
 pub use away::Away;
+pub use bmuf::BmufConfig;
+pub use cocod::{CoCoD, CoCoDConfig};
 pub use delayed::{Delayed, DelayedConfig};
+pub use diloco::DiLoCoConfig;
+pub use easgd::{Easgd, EasgdConfig};
 pub use every_step::{EveryStep, EveryStepConfig};
 pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
+pub use lsgd::{Lsgd, LsgdConfig};
+pub use outer::{Outer, OuterRule};
 pub use overlap_local_sgd::{OverlapConfig, OverlapLocalSgd};
 pub use periodic::{LocalSgdConfig, Periodic};
 pub use sgp::{Sgp, SgpConfig};
@@ -106,12 +118,16 @@ pub struct Context<'a> {
 }
 
 /// What becomes of the inner optimizer's momenta after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Momenta {
     /// They stay as they are.
+    #[default]
     Keep,
     /// They begin anew, as at step 0.
     Reset,
+    /// They become their mean over ranks.
+    Average,
 }
 
 /// What ranks do together at each step.

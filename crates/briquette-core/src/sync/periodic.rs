@@ -1,16 +1,32 @@
 //! Local SGD: every rank trains alone, and parameters are averaged every `H` steps.
 //!
 //! **Why, and when not.** Bytes fall by `H` and every optimizer works unchanged; ranks drift apart in between, the more
-//! the larger the learning rate and the less alike their data.
+//! the larger the learning rate and the less alike their data: at rate `γ` the bias is of the order of `H²γ²`.
 //!
-//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) parameters become their mean over ranks. The inner optimizer's
-//! own state (momentum) stays with its rank. `H = 1` with plain SGD is synchronous SGD: exactly on dyadic inputs with a
-//! power-of-two world, otherwise to rounding.
+//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) parameters become their mean over ranks. With a reducer that compresses, what
+//! travels is how far each rank has come since, `D = mean of x₀ − x_i`, and all ranks go on from `x₀ − ρ·D` (Qsparse-local SGD, under
+//! error feedback). With `ρ ≠ 1` the steps between averages and the one that they make have rates of their own: `ρ = η_out/η_in` in the
+//! analysis of minibatch and local SGD. The inner optimizer's momenta stay each rank's own, begin anew, or become their mean, as PRSGD
+//! with momentum has it.
 //!
-//! **On the wire.** A dense all-reduce of the parameters every `H` steps.
+//! | setting | is then |
+//! |---|---|
+//! | `H = 1`, plain SGD | synchronous SGD: exactly on dyadic inputs with a power-of-two world, otherwise to rounding |
+//! | `H = 1`, momentum SGD, `momenta` kept or averaged | synchronous momentum SGD: velocities are linear in gradients |
 //!
-//! **Reference.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767),
-//! algorithm 1.
+//! **On the wire.** Every `H` steps, what the reducer sends of `d` values; dense, an all-reduce of the parameters. Averaging momenta adds
+//! a dense all-reduce of what the inner optimizer keeps: `d` values for momentum SGD, `2d` for Adam.
+//!
+//! **Properties.** Replicas are equal after an average. Ranks may step with rates of their own.
+//!
+//! **State.** `x₀`, the same on every rank, where differences travel; else none.
+//!
+//! **Knobs.** `period` `H`, steps, default 8; `momenta`: `keep` (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
+//!
+//! **References.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), algorithm 1. H. Yu,
+//! S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), algorithm 1. D. Basu,
+//! D. Data, C. Karakus, S. Diggavi, *Qsparse-local-SGD*, NeurIPS 2019 (arXiv 1906.02367), algorithm 1. B. Woodworth, K. K. Patel, N. Srebro,
+//! *Minibatch vs Local SGD for Heterogeneous Distributed Learning*, NeurIPS 2020 (arXiv 2006.04735), section 4, for the two rates.
 //!
 //! ```
 //! use briquette_core::sync::{Periodic, Plan, SyncStrategy};
@@ -21,6 +37,7 @@
 //! ```
 
 use super::every_step::InPlace;
+use super::outer::{self, Around, Outer, OuterRule};
 use super::{Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{ConfigError, SyncError};
@@ -34,6 +51,7 @@ use crate::{Layout, Session};
 #[derive(Debug)]
 pub struct Periodic {
     every: u64,
+    momenta: Momenta,
     exchange: InPlace<Metered<Dense>>,
 }
 
@@ -46,7 +64,13 @@ impl Periodic {
         if every == 0 {
             return Err(ConfigError::range("steps between averages", "at least 1", every));
         }
-        Ok(Periodic { every, exchange: InPlace::new(Metered::seconds_only(Dense)) })
+        Ok(Periodic { every, momenta: Momenta::Keep, exchange: InPlace::new(Metered::seconds_only(Dense)) })
+    }
+
+    /// What becomes of the inner optimizer's momenta after an average; without this, nothing.
+    #[must_use]
+    pub fn with_momenta(self, momenta: Momenta) -> Self {
+        Periodic { momenta, ..self }
     }
 }
 
@@ -65,7 +89,7 @@ impl SyncStrategy for Periodic {
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         self.exchange.reduce(parameters, cx, comm)?;
-        Ok(Momenta::Keep)
+        Ok(self.momenta)
     }
 
     fn report(&self, report: &mut Report) {
@@ -73,46 +97,77 @@ impl SyncStrategy for Periodic {
     }
 }
 
-/// Settings of [`Periodic`].
+/// Settings of Local SGD.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalSgdConfig {
     /// Steps between averages, at least 1.
     pub period: u64,
+    /// What becomes of the inner optimizer's momenta after an average.
+    pub momenta: Momenta,
+    /// How much of the mean difference is taken: above 0, and 1 for the mean itself.
+    pub rate: f32,
 }
 
 impl Default for LocalSgdConfig {
     fn default() -> Self {
-        LocalSgdConfig { period: 8 }
+        LocalSgdConfig { period: 8, momenta: Momenta::Keep, rate: 1.0 }
     }
 }
 
 impl Described for LocalSgdConfig {
     const NAME: &'static str = "local-sgd";
-    const SETTINGS: &'static str = "PERIOD";
-    const HELP: &'static str = "parameters, averaged exactly after every PERIOD steps (8)";
+    const SETTINGS: &'static str = "PERIOD[,momenta=keep|reset|average,rate=1]";
+    const HELP: &'static str =
+        "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences";
     const OLD_NAME: &'static str = "periodic";
 
     fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.rate.is_finite() && self.rate > 0.0, "rate of local-sgd", "above 0", self.rate)?;
         Periodic::new(self.period).map(drop)
     }
 
     fn representatives() -> Vec<Self> {
-        [1, 5].map(|period| LocalSgdConfig { period }).to_vec()
+        let plain = [1, 5].map(|period| LocalSgdConfig { period, ..Self::default() });
+        let outer = LocalSgdConfig { period: 2, momenta: Momenta::Average, rate: 0.5 };
+        plain.into_iter().chain([outer]).collect()
     }
 }
 
 impl StrategySettings for LocalSgdConfig {
-    fn build(&self, exchange: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        exchange.refuse_all_but(&[], "strategy local-sgd averages parameters exactly")?;
-        Ok(Box::new(Periodic::new(self.period)?))
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        // The mean of the parameters themselves needs no anchor.
+        if self.rate == 1.0 && *exchange == Exchange::default() {
+            return Ok(Box::new(Periodic::new(self.period)?.with_momenta(self.momenta)));
+        }
+        Ok(Box::new(Outer::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?, None)?))
     }
 
-    fn fewest_ranks(&self, _: &Exchange) -> usize {
-        1
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
     }
 
     fn exchanges(&self) -> Vec<Exchange> {
-        vec![Exchange::default()]
+        outer::exchanges()
     }
 }
+
+impl OuterRule for LocalSgdConfig {
+    const HAS_MOMENTUM: bool = false;
+
+    fn period(&self) -> u64 {
+        self.period
+    }
+
+    fn momenta(&self) -> Momenta {
+        self.momenta
+    }
+
+    fn advance(&self, anchor: f32, difference: f32, _: f32, _: &Around) -> (f32, f32) {
+        // A rate of 1 gives the mean itself.
+        ((anchor - difference) + (1.0 - self.rate) * difference, 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

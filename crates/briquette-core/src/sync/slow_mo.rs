@@ -55,13 +55,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Agrees, Context, Momenta, Plan, SgpConfig, SyncStrategy};
-use crate::config::{Described, Exchange, Feedback, ReducerConfig, StrategyConfig, StrategySettings};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
-use crate::reduce::{Reducer, Round, check_average};
-use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
-use crate::{Layout, Session};
+use super::outer::{self, Around, Outer, OuterRule};
+use super::{Momenta, SgpConfig, SyncStrategy};
+use crate::Layout;
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::error::ConfigError;
 
 /// Settings of [`SlowMo`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -91,16 +89,10 @@ impl Described for SlowMoConfig {
     const HELP: &'static str = "Local SGD, or another base, with momentum on what each PERIOD steps have come to (12)";
 
     fn check(&self) -> Result<(), ConfigError> {
-        match *self {
-            Self { period: 0, .. } => Err(ConfigError::range("period of slowmo", "at least 1", 0)),
-            Self { beta, .. } if !(0.0..1.0).contains(&beta) => {
-                Err(ConfigError::range("beta of slowmo", "in [0, 1)", beta))
-            }
-            Self { alpha, .. } if !(alpha.is_finite() && alpha > 0.0) => {
-                Err(ConfigError::range("alpha of slowmo", "above 0", alpha))
-            }
-            _ => Ok(()),
-        }
+        let Self { period, beta, alpha, .. } = *self;
+        ConfigError::unless(period > 0, "period of slowmo", "at least 1", period)?;
+        ConfigError::unless((0.0..1.0).contains(&beta), "beta of slowmo", "in [0, 1)", beta)?;
+        ConfigError::unless(alpha.is_finite() && alpha > 0.0, "alpha of slowmo", "above 0", alpha)
     }
 
     fn representatives() -> Vec<Self> {
@@ -125,7 +117,7 @@ impl StrategySettings for SlowMoConfig {
                 "exchanges gradients, or in the background: use sgp, or local-sgd with a shorter period, or no base";
             return Err(ConfigError::Conflict(format!("base {config} of slowmo {why}")));
         }
-        Ok(Box::new(SlowMo::new(self.clone(), exchange.build_reducer(layout, world)?, base)?))
+        Ok(Box::new(SlowMo::new(self.clone(), outer::build_reducer::<Self>(exchange, layout, world)?, base)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
@@ -133,207 +125,31 @@ impl StrategySettings for SlowMoConfig {
         base.max(exchange.fewest_ranks())
     }
 
-    /// Dense, and compressed with a memory.
     fn exchanges(&self) -> Vec<Exchange> {
-        let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+        outer::exchanges()
     }
 }
 
 /// Slow momentum over a base; see the [module](self).
-pub struct SlowMo<R> {
-    settings: SlowMoConfig,
-    reducer: R,
-    base: Option<Box<dyn SyncStrategy>>,
-    /// `x₀`.
-    anchor: Staged<Vec<f32>>,
-    /// `u`.
-    momentum: Staged<Vec<f32>>,
-    /// `x₀ − x_i`, while it is sent.
-    difference: Vec<f32>,
-    report: Report,
-    ends: bool,
-}
+pub type SlowMo<R> = Outer<SlowMoConfig, R>;
 
-impl<R: std::fmt::Debug> std::fmt::Debug for SlowMo<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SlowMo")
-            .field("settings", &self.settings)
-            .field("reducer", &self.reducer)
-            .finish_non_exhaustive()
-    }
-}
+impl OuterRule for SlowMoConfig {
+    const READS_RATE: bool = true;
 
-impl<R: Reducer> SlowMo<R> {
-    /// Differences travel through `reducer`; between periods ranks do what `base` does, or step alone.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for a setting that is out of range.
-    pub fn new(settings: SlowMoConfig, reducer: R, base: Option<Box<dyn SyncStrategy>>) -> Result<Self, ConfigError> {
-        settings.check()?;
-        let (anchor, momentum, difference, report) = Default::default();
-        Ok(SlowMo { settings, reducer, base, anchor, momentum, difference, report, ends: false })
+    fn period(&self) -> u64 {
+        self.period
     }
 
-    /// The slow momentum `u`, the same on every rank; empty before the first period has ended.
-    pub fn momentum(&self) -> &[f32] {
-        self.momentum.now()
+    fn momenta(&self) -> Momenta {
+        if self.reset { Momenta::Reset } else { Momenta::Keep }
     }
 
-    fn ends_period(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.settings.period)
-    }
-
-    fn base_plan(&self, step: u64) -> Plan {
-        self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
-    }
-
-    /// `difference` holds `x_i`. The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
-    fn end_period(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (step, len) = (cx.agreed_step.step, self.difference.len());
-        let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
-        self.momentum.fit(len)?;
-        let (anchor, mean) = self.anchor.both();
-        self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
-        mean.resize(len, 0.0);
-        let key = cx.key.step(step).purpose("slowmo");
-        let round = Round {
-            key,
-            slots: cx.slots,
-            agreed_step: cx.agreed_step,
-            input: &self.difference,
-            average: mean,
-            sent: None,
-        };
-        self.reducer.reduce(round, comm)?;
-        self.reducer.report(&mut self.report);
-        let (alpha, beta) = (self.settings.alpha, self.settings.beta);
-        let (momentum, next) = self.momentum.both();
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32) {
+        let (Self { alpha, beta, .. }, rate) = (self, at.rate);
         let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        for (((x, anchor), u), next) in mean.iter_mut().zip(anchor).zip(momentum).zip(next.iter_mut()) {
-            *next = beta * u + *x * per_rate;
-            // x₀ − α·γ·u, so that α = 1 and β = 0 give the mean itself.
-            *x = (anchor - *x) + (1.0 - alpha) * *x - alpha * rate * beta * u;
-        }
-        check_average(mean, cx.slots)?;
-        check_average(next, cx.slots)
-    }
-}
-
-impl<R: Reducer> Stateful for SlowMo<R> {
-    fn save(&self, state: &mut State) {
-        state.put("anchor", self.anchor.now().clone());
-        state.put("momentum", self.momentum.now().clone());
-        state.put_part("reducer", &self.reducer);
-        if let Some(base) = &self.base {
-            state.put_part("base", base);
-        }
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let anchor = state.memory("anchor", self.anchor.now())?;
-        let momentum = state.memory("momentum", self.momentum.now())?;
-        state.load_part("reducer", &mut self.reducer)?;
-        if let Some(base) = &mut self.base {
-            state.load_part("base", base)?;
-        }
-        self.anchor.set(anchor);
-        self.momentum.set(momentum);
-        self.ends = false;
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.reducer.commit();
-        self.momentum.commit();
-        self.anchor.commit();
-        if let Some(base) = &mut self.base {
-            base.commit();
-            if self.ends {
-                base.begin(self.anchor.now());
-            }
-        }
-        self.ends = false;
-    }
-
-    fn discard(&mut self) {
-        self.reducer.discard();
-        self.momentum.discard();
-        self.anchor.discard();
-        self.base.iter_mut().for_each(Stateful::discard);
-        self.ends = false;
-    }
-}
-
-impl<R: Reducer> SyncStrategy for SlowMo<R> {
-    fn plan(&self, step: u64) -> Plan {
-        let base = self.base_plan(step);
-        if !self.ends_period(step) {
-            return base;
-        }
-        Plan { agrees: Agrees::World, parameters: true, replicas_equal: true, same_rate: true, ..base }
-    }
-
-    fn begin(&mut self, parameters: &[f32]) {
-        self.anchor.set(parameters.to_vec());
-        self.momentum.set(Vec::new());
-        self.base.iter_mut().for_each(|base| base.begin(parameters));
-    }
-
-    fn after_backward(
-        &mut self,
-        gradient: &mut Vec<f32>,
-        cx: &Context<'_>,
-        comm: &mut Session,
-    ) -> Result<(), SyncError> {
-        self.base.as_mut().map_or(Ok(()), |base| base.after_backward(gradient, cx, comm))
-    }
-
-    fn after_step(
-        &mut self,
-        parameters: &mut Vec<f32>,
-        cx: &Context<'_>,
-        comm: &mut Session,
-    ) -> Result<Momenta, SyncError> {
-        let step = cx.agreed_step.step;
-        self.report = Report::default();
-        if !self.ends_period(step) {
-            let Some(base) = &mut self.base else { return Ok(Momenta::Keep) };
-            let momenta = base.after_step(parameters, cx, comm)?;
-            base.report(&mut self.report);
-            return Ok(momenta);
-        }
-        let before = comm.traffic();
-        let mut momenta = if self.settings.reset { Momenta::Reset } else { Momenta::Keep };
-        self.difference.clear();
-        self.difference.extend_from_slice(parameters);
-        let mixes = self.base_plan(step).parameters;
-        if let Some(base) = &mut self.base {
-            if mixes && base.after_step(&mut self.difference, cx, comm)? == Momenta::Reset {
-                momenta = Momenta::Reset;
-            }
-            base.view(&mut self.difference);
-        }
-        self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
-        self.report.traffic = Some(comm.traffic() - before);
-        self.anchor.stage();
-        parameters.copy_from_slice(self.anchor.latest());
-        self.momentum.stage();
-        self.ends = true;
-        Ok(momenta)
-    }
-
-    fn view(&self, parameters: &mut [f32]) {
-        self.base.iter().for_each(|base| base.view(parameters));
-    }
-
-    /// Momentum moves the mean.
-    fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
-        None
-    }
-
-    fn report(&self, report: &mut Report) {
-        report.clone_from(&self.report);
+        // x₀ − α·γ·u, so that α = 1 and β = 0 give the mean itself.
+        let next = (anchor - difference) + (1.0 - alpha) * difference - alpha * rate * beta * momentum;
+        (next, beta * momentum + difference * per_rate)
     }
 }
 

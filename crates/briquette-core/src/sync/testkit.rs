@@ -40,6 +40,17 @@ pub(super) fn train<S: SyncStrategy>(
     run(Local::world(world), strategy, start, task).into_iter().map(|(x, _)| x).collect()
 }
 
+/// The same from starts and with losses of each rank's own.
+pub(super) fn train_with_losses<S: SyncStrategy>(
+    world: usize,
+    strategy: impl Fn() -> S + Sync,
+    start: &(dyn Fn(usize) -> Vec<f32> + Sync),
+    task: (Sgd, Gradient<'_>),
+    loss: &(dyn Fn(usize, u64) -> f64 + Sync),
+) -> Vec<Vec<f32>> {
+    run_from(Local::world(world), strategy, start, task, loss).into_iter().map(|(x, _)| x).collect()
+}
+
 /// The simulated seconds of the slowest rank.
 pub(super) fn simulate<S: SyncStrategy>(
     Simulation { world, network, compute }: Simulation,
@@ -56,15 +67,26 @@ fn run<S: SyncStrategy>(
     world: Vec<Session>,
     strategy: impl Fn() -> S + Sync,
     start: &[f32],
+    task: (Sgd, Gradient<'_>),
+) -> Vec<(Vec<f32>, f64)> {
+    run_from(world, strategy, &|_| start.to_vec(), task, &|_, _| 0.0)
+}
+
+fn run_from<S: SyncStrategy>(
+    world: Vec<Session>,
+    strategy: impl Fn() -> S + Sync,
+    start: &(dyn Fn(usize) -> Vec<f32> + Sync),
     (sgd, gradient): (Sgd, Gradient<'_>),
+    loss: &(dyn Fn(usize, u64) -> f64 + Sync),
 ) -> Vec<(Vec<f32>, f64)> {
     let each = |mut comm: Session| {
-        let (mut strategy, layout) = (strategy(), Layout::flat(start.len()));
-        let (mut x, mut velocity) = (start.to_vec(), vec![0.0; start.len()]);
+        let (mut strategy, mut x) = (strategy(), start(comm.rank()));
+        let (layout, mut velocity) = (Layout::flat(x.len()), vec![0.0; x.len()]);
         strategy.begin(&x);
         for step in 0..sgd.steps {
             comm.begin_step(step);
-            let agreed_step = AgreedStep { step, learning_rate: Some(f64::from(sgd.rate)), ..AgreedStep::default() };
+            let (learning_rate, loss) = (Some(f64::from(sgd.rate)), Some(loss(comm.rank(), step)));
+            let agreed_step = AgreedStep { step, learning_rate, loss, ..AgreedStep::default() };
             let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             let (plan, mut g) = (strategy.plan(step), gradient(comm.rank(), step, &x));
             if plan.gradients {
@@ -78,8 +100,14 @@ fn run<S: SyncStrategy>(
                 true => strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails"),
                 false => Momenta::Keep,
             };
-            if momenta == Momenta::Reset {
-                velocity.fill(0.0);
+            match momenta {
+                Momenta::Keep => {}
+                Momenta::Reset => velocity.fill(0.0),
+                Momenta::Average => {
+                    comm.all_reduce_sum(&mut velocity).expect("no rank fails");
+                    let world = comm.world() as f32;
+                    velocity.iter_mut().for_each(|v| *v /= world);
+                }
             }
             strategy.commit();
             strategy.after_commit(&cx, &mut comm);

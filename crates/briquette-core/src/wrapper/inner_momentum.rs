@@ -184,6 +184,10 @@ impl FeedbackSettings for InnerMomentumConfig {
         Ok(Box::new(InnerMomentum::new(inner, *self)?))
     }
 
+    fn has_momentum(&self) -> bool {
+        true
+    }
+
     fn asks(&self) -> Asks {
         Asks::Bounded
     }

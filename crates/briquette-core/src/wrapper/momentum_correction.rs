@@ -291,6 +291,10 @@ impl FeedbackSettings for Momentum {
         Ok(Box::new(MomentumCorrection::new(inner, *self)?))
     }
 
+    fn has_momentum(&self) -> bool {
+        true
+    }
+
     fn asks(&self) -> Asks {
         Asks::Bounded
     }

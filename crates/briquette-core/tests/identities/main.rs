@@ -23,7 +23,12 @@
 //! | Overlap-Local-SGD, `α` = 0; `α` = 1 of one rank | ranks by themselves; plain SGD | `overlap_local_sgd::tests::without_a_pull_…`, `…a_full_pull_…` |
 //! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
 //! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
-//! | DiLoCo, Parle, backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
+//! | DiLoCo, `ρ` = 1, `μ` = 0; a period of 1 | Local SGD; minibatch SGD | `diloco::tests::of_rate_1_…` |
+//! | BMUF, `η` = 0; a constant rate | Local SGD; SlowMo, `α` = 1 | `bmuf::tests::without_momentum_…`, `…at_a_constant_rate_…` |
+//! | Local SGD, `H` = 1, momentum SGD, momenta kept or averaged | minibatch momentum SGD | `periodic::tests::of_one_step_…` |
+//! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
+//! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_…` |
+//! | Parle, backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};

@@ -11,7 +11,7 @@ use burn::tensor::{Bytes, Tensor};
 use burn_pack::{Reader, Writer};
 
 /// Ids of the float tensors, in traversal order.
-pub(super) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
+pub(crate) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
     struct Ids(Vec<ParamId>);
     impl ModuleVisitor for Ids {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -2,15 +2,16 @@
 
 use briquette_core::Traffic;
 use briquette_core::comm::all_reduce_traffic;
-use briquette_core::sync::{Momenta, Plan};
+use briquette_core::sync::Plan;
 use briquette_core::trace::TARGET;
 use burn::data::dataloader::{DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
-use burn::optim::{GradientsAccumulator, GradientsParams, OptimizerRecord};
+use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::train::{LearnerEvent, LearnerModel, TrainStep, TrainingItem};
 use tracing::trace_span;
 
 use super::metrics::Reading;
+use super::records::optimizer;
 use super::run::{Failure, Run};
 use super::signal::{Next, Signal};
 use crate::checkpoint::by_the_default_device;
@@ -73,12 +74,10 @@ impl<M: LearnerModel> Run<M> {
         let mut feed = Feed::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(epoch, &mut feed)?;
+            // An error is set before the request to stop: asked in this order, none is taken for a mere request.
+            let stop = self.components.interrupter.should_stop();
             self.check()?;
-            let signal = Signal {
-                batch: group.is_some(),
-                more: feed.next.is_some(),
-                stop: self.components.interrupter.should_stop(),
-            };
+            let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop };
             match self.step(group, signal, &mut ledger)? {
                 Next::Step => {}
                 Next::EndOfEpoch => break None,
@@ -190,8 +189,10 @@ impl<M: LearnerModel> Run<M> {
         if replaced {
             self.learner.load_model(model.into_record());
         }
-        if self.own.sync.momenta() == Momenta::Reset {
-            by_the_default_device(|| self.learner.load_optim(OptimizerRecord::default()))?;
+        let (learner, store) = (&self.learner, &self.components.event_store);
+        let momenta = self.own.sync.next_momenta(&learner.model(), || optimizer(learner, store))?;
+        if let Some(record) = momenta {
+            by_the_default_device(|| self.learner.load_optim(record))?;
         }
         Ok(())
     }

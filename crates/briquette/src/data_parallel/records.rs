@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::lr_scheduler::LrSchedulerRecord;
+use burn::optim::OptimizerRecord;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
 use burn::train::checkpoint::{
     AsyncCheckpointer, Checkpoint as Record, Checkpointer, CheckpointerError, CheckpointingAction,
     CheckpointingStrategy, ComposedCheckpointingStrategy, KeepLastNCheckpoints, MetricCheckpointingStrategy,
@@ -120,6 +123,21 @@ pub(super) fn records<M: LearnerModel>(
     own: Own,
     store: &EventStoreClient,
 ) -> Result<Blobs, String> {
+    let (model, optimizer, schedule) = kept(learner, store);
+    let records = [("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)];
+    Ok(records.into_iter().chain(own_blobs(own)).collect())
+}
+
+/// The state of the learner's optimizer, in Burn's bytes.
+pub(super) fn optimizer<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> Result<Bytes, String> {
+    kept(learner, store).1.bytes()
+}
+
+/// Model, optimizer and schedule, as the learner hands them to be saved.
+fn kept<M: LearnerModel>(
+    learner: &Learner<M>,
+    store: &EventStoreClient,
+) -> (Kept<ModuleRecord>, Kept<OptimizerRecord>, Kept<LrSchedulerRecord>) {
     let (model, optimizer, schedule) = (Kept::new(), Kept::new(), Kept::new());
     let mut checkpointer = LearningCheckpointer::new(
         AsyncCheckpointer::new(model.clone()),
@@ -130,8 +148,7 @@ pub(super) fn records<M: LearnerModel>(
     checkpointer.checkpoint(learner, 0, store);
     // Joins the threads that hand the records over.
     drop(checkpointer);
-    let records = [("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)];
-    Ok(records.into_iter().chain(own_blobs(own)).collect())
+    (model, optimizer, schedule)
 }
 
 struct Always;
@@ -156,7 +173,7 @@ impl<R: Record> Kept<R> {
         Kept(Arc::new(Mutex::new(None)))
     }
 
-    fn bytes(self) -> Result<burn::tensor::Bytes, String> {
+    fn bytes(self) -> Result<Bytes, String> {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let record = record.ok_or("Burn gave no record")?;
         record.checkpoint_into_bytes().map_err(|e| e.to_string())

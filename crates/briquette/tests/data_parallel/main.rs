@@ -129,6 +129,23 @@ fn loaders_of_different_lengths_end_together() {
     }
 }
 
+/// The learner's optimizer has momentum. Averaged at every step, it is that of averaged gradients.
+#[test]
+fn a_learners_momenta_are_averaged_or_begin_anew() {
+    let run = |strategy: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let config = DistributedConfig { strategy: strategy.parse().unwrap(), ..DistributedConfig::dense() };
+        let outcomes = train(directory.path(), &config, &[Shard::new(0, 4), Shard::new(1, 4)], |_, rank| rank);
+        assert_agree(&outcomes);
+        parameters(&outcomes[0].model)
+    };
+    let off = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let minibatch = run("every-step");
+    let averaged = off(&run("local-sgd:1,momenta=average"), &minibatch);
+    let anew = off(&run("local-sgd:1,momenta=reset"), &minibatch);
+    assert!(averaged < 1e-5 && anew > 1e-3, "averaged: off by {averaged}; begun anew: by {anew}");
+}
+
 #[test]
 fn an_interrupt_on_one_rank_stops_all() {
     for config in [DistributedConfig::dense(), local_sgd()] {

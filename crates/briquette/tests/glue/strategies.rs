@@ -56,6 +56,36 @@ fn momenta_begin_anew_at_the_end_of_a_period() {
     assert!(distance(&kept[0], &plain[0]) > 1e-4);
 }
 
+/// After an average, ranks that compute with the same data make the same step: so their optimizers' states are equal, too.
+#[test]
+fn averaged_momenta_are_the_same_on_every_rank() {
+    for (momenta, equal) in [("average", true), ("reset", true), ("keep", false)] {
+        for inner in [sgd_with_momentum as fn() -> ModuleOptimizer, adam] {
+            let text = format!("local-sgd:3,momenta={momenta}");
+            let models = ranks(2, |comm: Session| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(inner(), comm, strategy(&text), 1);
+                let mut model = optim.join(Mlp::new(5))?;
+                for step in 0..3 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok(train(&mut optim, model, 3, 0)?.0)
+            });
+            assert_eq!(bits(&models[0]) == bits(&models[1]), equal, "{momenta}");
+        }
+    }
+}
+
+/// Velocities are linear in gradients: averaged at every step, they are those of averaged gradients.
+#[test]
+fn momenta_averaged_at_every_step_are_those_of_averaged_gradients() {
+    let averaged = run("local-sgd:1,momenta=average", sgd_with_momentum, 3, 6);
+    let minibatch = run("every-step", sgd_with_momentum, 3, 6);
+    assert!(distance(&averaged[0], &minibatch[0]) < 1e-6);
+    let anew = run("local-sgd:1,momenta=reset", sgd_with_momentum, 3, 6);
+    assert!(distance(&anew[0], &minibatch[0]) > 1e-4);
+}
+
 #[test]
 fn what_is_evaluated_is_the_mean_of_the_replicas_whose_mean_gossip_conserves() {
     // Ranks send to different numbers of ranks: the plain mean of their parameters would be another.

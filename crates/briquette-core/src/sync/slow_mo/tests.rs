@@ -1,8 +1,9 @@
 use super::super::testkit::{Sgd, loss, mean, noisy, train};
-use super::super::{Graph, Periodic, Sgp};
+use super::super::{Context, Graph, Periodic, Sgp};
 use super::*;
 use crate::Key;
 use crate::reduce::Dense;
+use crate::state::Stateful;
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 

@@ -1,0 +1,156 @@
+//! BMUF: blockwise model-update filtering, a momentum on the mean of each block of local steps.
+//!
+//! **Why, and when not.** Where many ranks average rarely, the mean of their models moves by less than one rank alone would: the more ranks,
+//! the less each one's block counts. A momentum of `1 − 1/W` makes up for it. Unlike [`SlowMo`](super::SlowMo) it does not read the
+//! learning rate, so ranks may step with rates of their own. With a handful of ranks, Local SGD is as good.
+//!
+//! **Method.** All ranks begin a block of `τ` steps at `W_g`. With the mean `W̄` over ranks at its end:
+//!
+//! ```text
+//! Δ ← η·Δ + ζ·(W̄ − W_g)        W ← W + Δ        W_g ← W, or W + η·Δ with Nesterov's momentum
+//! ```
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `η = 0`, `ζ = 1` | Local SGD |
+//! | constant learning rate `γ`, `ζ = 1` | SlowMo with `α = 1`, `β = η`: `Δ = −γ·u` |
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `τ` steps.
+//!
+//! **Properties.** Replicas are equal at the end of a block.
+//!
+//! **State.** `W_g` and `Δ`, the same on every rank.
+//!
+//! **Knobs.** `period` `τ`, steps, default 12; `eta` in [0, 1), by default `1 − 1/W`, as the paper; `zeta` above 0, default 1;
+//! `nesterov`, default off.
+//!
+//! **Deviations.** With Nesterov's momentum the model to evaluate is `W_g`, where training goes on, not `W`. The paper's blocks are
+//! of data, with a sweep each; here they are of steps.
+//!
+//! **Reference.** K. Chen, Q. Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block Parallel
+//! Optimization and Blockwise Model-Update Filtering*, ICASSP 2016, section 3 (read from later descriptions of it).
+//!
+//! ```
+//! use briquette_core::sync::{BmufConfig, outer::{Around, OuterRule}};
+//! let bmuf = BmufConfig { eta: Some(0.5), ..BmufConfig::default() };
+//! let at = Around { rate: 0.0, world: 4 };
+//! // A block in which ranks came from 1 to 0.5 on average, after one of the same length.
+//! assert_eq!(bmuf.advance(1.0, 0.5, -0.5, &at), (0.25, -0.75));
+//! let bmuf = BmufConfig { nesterov: true, ..bmuf };
+//! assert_eq!(bmuf.advance(1.0, 0.5, -0.5, &at), (0.125, -0.75)); // W was 1.25, is 0.5, and looks ahead by −0.375
+//! ```
+
+use super::SyncStrategy;
+use super::outer::{self, Around, Outer, OuterRule};
+use crate::Layout;
+use crate::config::{Described, Exchange, StrategySettings};
+use crate::error::ConfigError;
+
+/// Settings of BMUF; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BmufConfig {
+    /// Steps of a block.
+    pub period: u64,
+    /// The block momentum, in [0, 1); absent, `1 − 1/W`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<f32>,
+    /// The block learning rate, above 0.
+    pub zeta: f32,
+    /// Whether a block begins where the momentum leads.
+    pub nesterov: bool,
+}
+
+impl Default for BmufConfig {
+    fn default() -> Self {
+        BmufConfig { period: 12, eta: None, zeta: 1.0, nesterov: false }
+    }
+}
+
+impl Described for BmufConfig {
+    const NAME: &'static str = "bmuf";
+    const SETTINGS: &'static str = "PERIOD[,eta=E,zeta=1,nesterov=false]";
+    const HELP: &'static str = "Local SGD with a momentum of 1 - 1/ranks on what each PERIOD steps have come to (12)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let eta = self.eta.unwrap_or_default();
+        ConfigError::unless(self.period > 0, "period of bmuf", "at least 1", self.period)?;
+        ConfigError::unless((0.0..1.0).contains(&eta), "eta of bmuf", "in [0, 1)", eta)?;
+        ConfigError::unless(self.zeta.is_finite() && self.zeta > 0.0, "zeta of bmuf", "above 0", self.zeta)
+    }
+
+    fn representatives() -> Vec<Self> {
+        let classical = BmufConfig { period: 3, ..Self::default() };
+        vec![classical, BmufConfig { period: 1, eta: Some(0.5), zeta: 0.5, nesterov: true }]
+    }
+}
+
+impl StrategySettings for BmufConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(Outer::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?, None)?))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        outer::exchanges()
+    }
+}
+
+impl OuterRule for BmufConfig {
+    fn period(&self) -> u64 {
+        self.period
+    }
+
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32) {
+        let eta = self.eta.unwrap_or(1.0 - 1.0 / at.world as f32);
+        let next = eta * momentum - self.zeta * difference;
+        let ahead = if self.nesterov { eta * (next - momentum) } else { 0.0 };
+        (anchor + next + ahead, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Sgd, loss, mean, noisy, train};
+    use super::super::{LocalSgdConfig, SlowMoConfig};
+    use super::*;
+    use crate::reduce::Dense;
+
+    const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
+
+    fn run<S: OuterRule + Clone + Sync>(rule: &S, world: usize, sgd: Sgd) -> Vec<Vec<f32>> {
+        train(world, || Outer::new(rule.clone(), Dense, None).unwrap(), &[3.0; 10], (sgd, &noisy))
+    }
+
+    fn assert_close(a: &[Vec<f32>], b: &[Vec<f32>]) {
+        assert!(a.iter().flatten().zip(b.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-5), "{a:?} {b:?}");
+    }
+
+    #[test]
+    fn without_momentum_it_is_local_sgd() {
+        let bmuf = BmufConfig { period: 4, eta: Some(0.0), ..BmufConfig::default() };
+        let local = LocalSgdConfig { period: 4, ..LocalSgdConfig::default() };
+        assert_close(&run(&bmuf, 3, SGD), &run(&local, 3, SGD));
+        // And of one rank, whose own momentum is 1 − 1/1.
+        assert_close(&run(&BmufConfig::default(), 1, SGD), &run(&local, 1, SGD));
+    }
+
+    #[test]
+    fn at_a_constant_rate_it_is_slowmo() {
+        let bmuf = BmufConfig { period: 4, eta: Some(0.6), ..BmufConfig::default() };
+        let slow_mo = SlowMoConfig { period: 4, reset: false, ..SlowMoConfig::default() };
+        assert_close(&run(&bmuf, 3, SGD), &run(&slow_mo, 3, SGD));
+    }
+
+    /// Claim: with many ranks and rare averages, the momentum of `1 − 1/W` reaches a lower loss in the same steps.
+    #[test]
+    fn it_makes_up_for_averaging() {
+        let sgd = Sgd { steps: 240, ..SGD };
+        let end = |eta| loss(&mean(&run(&BmufConfig { eta, ..BmufConfig::default() }, 4, sgd)));
+        let (local, bmuf) = (end(Some(0.0)), end(None));
+        assert!(bmuf < 0.5 * local, "{bmuf} against {local}");
+    }
+}

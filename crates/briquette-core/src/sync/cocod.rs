@@ -1,0 +1,253 @@
+//! CoCoD-SGD: ranks compute while an average is under way, and add what they have done meanwhile to it.
+//!
+//! **Why, and when not.** Local SGD waits for its average once a period. Here the average of a snapshot travels behind the next
+//! period's steps, and no step is thrown away or pulled back: each rank goes on from the average with its own progress on top. As long
+//! as an exchange takes less than a period it costs no time. Each rank's newest period is its own until the next event, so
+//! replicas are a period further apart than under Local SGD; where ranks' data differ much, [`OverlapLocalSgd`](super::OverlapLocalSgd)
+//! pulls them together.
+//!
+//! **Method.** All ranks hold the anchor `z`, at first the initial model. At the end of a period of `τ` steps a rank, at `x`, has
+//! progressed by `Δ` since the end of the one before, and
+//!
+//! ```text
+//! z ← z + mean over ranks of Δ'      Δ' is the period before, whose exchange ends now
+//! x ← z + Δ                          and the exchange of Δ starts
+//! ```
+//!
+//! `z + Δ'` is the snapshot whose mean the paper takes. A progress is sent once and then forgotten, so compressors are to be used with error
+//! feedback.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | one rank | its inner optimizer alone |
+//! | no noise, equal data | the same |
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
+//!
+//! **Properties.** Replicas differ; the anchor is the same on every rank. With a dense reducer the mean of the parameters moves by local
+//! steps alone.
+//!
+//! **State.** `z`, the same on every rank; `Δ`, which is under way: a run that is resumed sends it again, and gets the same bits.
+//!
+//! **Knobs.** `period` `τ`, steps, default 8.
+//!
+//! **Deviations.** None in the method.
+//!
+//! **Reference.** S. Shen, L. Xu, J. Liu, X. Liang, Y. Cheng, *Faster Distributed Deep Net Training: Computation and Communication
+//! Decoupled Stochastic Gradient Descent*, IJCAI 2019 (arXiv 1906.12043), algorithm 1.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{CoCoD, CoCoDConfig, Context, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::flat(1);
+//! let mut cocod = CoCoD::new(CoCoDConfig { period: 1 }, Dense)?;
+//! let mut x = vec![0.0];
+//! cocod.begin(&x);
+//! let mut anchors = vec![];
+//! for step in 0..3 {
+//!     x[0] += 8.0;
+//!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     cocod.after_step(&mut x, &cx, &mut comm)?;
+//!     cocod.commit();
+//!     cocod.after_commit(&cx, &mut comm);
+//!     anchors.push(cocod.anchor()[0]);
+//! }
+//! assert_eq!((x[0], anchors), (24.0, vec![0.0, 8.0, 16.0])); // the average is a period late, the rank is not
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::in_background::{CHANNEL, InBackground};
+use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own, outer};
+use crate::comm::Session;
+use crate::config::{Described, Exchange, StrategySettings};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{AgreedStep, Reducer, check_average};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Key, Layout};
+
+/// Settings of [`CoCoD`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoCoDConfig {
+    /// Steps of a period.
+    pub period: u64,
+}
+
+impl Default for CoCoDConfig {
+    fn default() -> Self {
+        CoCoDConfig { period: 8 }
+    }
+}
+
+impl Described for CoCoDConfig {
+    const NAME: &'static str = "cocod";
+    const SETTINGS: &'static str = "PERIOD";
+    const HELP: &'static str = "Local SGD whose averages, every PERIOD steps (8), travel while ranks go on";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.period > 0, "period of cocod", "at least 1", self.period)
+    }
+
+    fn representatives() -> Vec<Self> {
+        [1, 3].map(|period| CoCoDConfig { period }).to_vec()
+    }
+}
+
+impl StrategySettings for CoCoDConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let used =
+            ["reducer", "aggregator", "feedback", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        exchange.refuse_all_but(&used, "strategy cocod exchanges in the background")?;
+        let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
+        Ok(Box::new(CoCoD { is_exact, ..CoCoD::new(*self, exchange.build_reducer(layout, world)?)? }))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn channels(&self) -> usize {
+        CHANNEL
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        outer::exchanges()
+    }
+}
+
+/// Averages of progress, a period late; see the [module](self).
+pub struct CoCoD<R> {
+    settings: CoCoDConfig,
+    /// Whether the reducer sends everything.
+    is_exact: bool,
+    anchor: Staged<Vec<f32>>,
+    /// Its input is `Δ`.
+    exchange: InBackground<R>,
+}
+
+impl<R> std::fmt::Debug for CoCoD<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CoCoD").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer + 'static> CoCoD<R> {
+    /// Progress travels through `reducer`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(settings: CoCoDConfig, reducer: R) -> Result<Self, ConfigError> {
+        settings.check()?;
+        Ok(CoCoD { settings, is_exact: true, anchor: Staged::default(), exchange: InBackground::new(reducer) })
+    }
+
+    /// The anchor `z`, the same on every rank; empty before a run begins.
+    pub fn anchor(&self) -> &[f32] {
+        self.anchor.now()
+    }
+
+    fn ends_period(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.settings.period)
+    }
+
+    /// What the exchange at the end of step `step` is told. Ranks have not agreed on anything else.
+    fn round(step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
+        (cx.key.step(step).purpose("cocod"), AgreedStep { step, ..AgreedStep::default() })
+    }
+
+    /// The next anchor, and the progress of the rank that is at `x`.
+    fn advance(&mut self, x: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.period), cx);
+        self.exchange.receive(key, agreed_step, cx, comm)?;
+        let (anchor, next) = self.anchor.both();
+        let (before, progress) = self.exchange.input.both();
+        progress.clear();
+        progress.extend(x.iter().zip(anchor).map(|(x, anchor)| x - anchor));
+        progress.iter_mut().zip(before).for_each(|(progress, before)| *progress -= before);
+        next.clone_from(anchor);
+        if let Some(mean) = self.exchange.mean() {
+            next.iter_mut().zip(mean).for_each(|(next, mean)| *next += mean);
+        }
+        check_average(next, cx.slots)
+    }
+}
+
+impl<R: Reducer + 'static> Stateful for CoCoD<R> {
+    fn save(&self, state: &mut State) {
+        state.put("anchor", self.anchor.now().clone());
+        self.exchange.save(state);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let anchor = state.memory("anchor", self.anchor.now())?;
+        self.exchange.load_like(state, &anchor)?;
+        self.anchor.set(anchor);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.exchange.commit();
+        self.anchor.commit();
+    }
+
+    fn discard(&mut self) {
+        self.anchor.discard();
+        self.exchange.discard();
+    }
+}
+
+impl<R: Reducer + 'static> SyncStrategy for CoCoD<R> {
+    fn plan(&self, step: u64) -> Plan {
+        let periods = HEADER_STEPS.div_ceil(self.settings.period);
+        let agrees = (step + 1).is_multiple_of(periods.saturating_mul(self.settings.period));
+        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
+        Plan { agrees, parameters: self.ends_period(step), ..Plan::ALONE }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.anchor.set(parameters.to_vec());
+        self.exchange.begin();
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.agreed_step.step;
+        self.advance(parameters, cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+        check_own(self.exchange.input.next_mut(), cx, comm)?;
+        self.anchor.stage();
+        self.exchange.input.stage();
+        // `z + Δ`, which rounds less so. What it rounds is in the next progress.
+        let both = self.exchange.mean().into_iter().flatten().zip(self.exchange.input.now());
+        parameters.iter_mut().zip(both).for_each(|(x, (mean, before))| *x += mean - before);
+        Ok(Momenta::Keep)
+    }
+
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        if self.ends_period(cx.agreed_step.step) {
+            let (key, agreed_step) = Self::round(cx.agreed_step.step, cx);
+            self.exchange.start(key, agreed_step, cx, comm);
+        }
+    }
+
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        self.exchange.settle(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
+    }
+
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        self.is_exact.then(|| parameters.to_vec())
+    }
+
+    fn report(&self, report: &mut Report) {
+        self.exchange.report(report);
+    }
+}
+
+#[cfg(test)]
+mod tests;

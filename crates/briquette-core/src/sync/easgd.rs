@@ -1,0 +1,297 @@
+//! EASGD: elastic averaging, ranks on springs to a centre.
+//!
+//! **Why, and when not.** Local SGD makes ranks equal at every average, so they look at one place. Here each keeps parameters of its own and
+//! is only pulled towards a centre, which follows their mean: ranks explore, and what is evaluated is calm. Where all that counts is to
+//! take the same way as one process with a large batch, exchange gradients.
+//!
+//! **Method.** All ranks hold the centre `x̃`, at first the initial model. After every `τ` local steps, with `m` the mean over ranks of
+//! `x_i − x̃`:
+//!
+//! ```text
+//! x_i ← x_i − α·(x_i − x̃)        x̃ ← x̃ + β·m        both of the x̃ of before
+//! ```
+//!
+//! `α = β/W` makes the springs symmetric: what ranks lose the centre gains, and `Σ x_i + x̃` moves by local steps alone. Pulling harder
+//! than that ties ranks to the centre.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `α = β = 1` | ranks swap places with the centre: from then on the centre is Local SGD's mean, one period late |
+//! | `β = 0`, as `α` | ranks alone |
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `τ` steps; no rank is a server. What a compressor does not send stays in the next
+//! difference, so error feedback would count it twice and is refused.
+//!
+//! **Properties.** Replicas differ; the centre is the same on every rank, and is the model to evaluate. With a dense reducer
+//! the mean over ranks of `β·x_i + α·x̃` is conserved.
+//!
+//! **State.** `x̃`, the same on every rank.
+//!
+//! **Knobs.** `period` `τ`, steps, default 10; `beta` in (0, 1], default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline of the LSGD
+//! authors' code.
+//!
+//! **Deviations.** The paper's server is told of one rank at a time; this is its synchronous form, in which all ranks move at once.
+//!
+//! **Reference.** S. Zhang, A. Choromanska, Y. LeCun, *Deep Learning with Elastic Averaging SGD*, NeurIPS 2015 (arXiv 1412.6651), equations 5
+//! and 6.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{Context, Easgd, EasgdConfig, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::flat(1);
+//! let mut easgd = Easgd::new(EasgdConfig { period: 1, beta: 0.5, alpha: Some(0.25) }, Dense)?;
+//! let mut x = vec![0.0];
+//! easgd.begin(&x);
+//! x[0] = 8.0;
+//! let agreed_step = AgreedStep::default();
+//! easgd.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
+//! easgd.commit();
+//! assert_eq!((x[0], easgd.centre()), (6.0, &[4.0][..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
+use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// Settings of [`Easgd`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EasgdConfig {
+    /// Steps from one pull to the next.
+    pub period: u64,
+    /// How far the centre goes to the mean of the ranks, in (0, 1].
+    pub beta: f32,
+    /// How far a rank goes to the centre, in (0, 1]; absent, `β/W`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f32>,
+}
+
+impl Default for EasgdConfig {
+    fn default() -> Self {
+        EasgdConfig { period: 10, beta: 0.43, alpha: None }
+    }
+}
+
+impl Described for EasgdConfig {
+    const NAME: &'static str = "easgd";
+    const SETTINGS: &'static str = "PERIOD[,beta=0.43,alpha=A]";
+    const HELP: &'static str = "ranks of their own, pulled towards a common centre after every PERIOD steps (10)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let is_share = |share: f32| share > 0.0 && share <= 1.0;
+        ConfigError::unless(self.period > 0, "period of easgd", "at least 1", self.period)?;
+        ConfigError::unless(is_share(self.beta), "beta of easgd", "in (0, 1]", self.beta)?;
+        let alpha = self.alpha.unwrap_or(self.beta);
+        ConfigError::unless(is_share(alpha), "alpha of easgd", "in (0, 1]", alpha)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![EasgdConfig { period: 3, ..Self::default() }, EasgdConfig { period: 1, beta: 0.5, alpha: Some(0.125) }]
+    }
+}
+
+impl StrategySettings for EasgdConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let used =
+            ["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
+        exchange.refuse_all_but(&used, "strategy easgd exchanges differences that keep what was not sent")?;
+        let easgd = Easgd::new(*self, exchange.build_reducer(layout, world)?)?;
+        let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
+        Ok(Box::new(Easgd { conserving: is_exact.then_some(world), ..easgd }))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
+        vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
+    }
+}
+
+/// Elastic averaging; see the [module](self).
+pub struct Easgd<R> {
+    settings: EasgdConfig,
+    reducer: R,
+    centre: Staged<Vec<f32>>,
+    /// `x_i − x̃`, while it is sent.
+    difference: Vec<f32>,
+    report: Report,
+    /// The number of ranks, where the reducer sends everything.
+    conserving: Option<usize>,
+}
+
+impl<R: std::fmt::Debug> std::fmt::Debug for Easgd<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Easgd")
+            .field("settings", &self.settings)
+            .field("reducer", &self.reducer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer> Easgd<R> {
+    /// Differences to the centre travel through `reducer`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(settings: EasgdConfig, reducer: R) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let (centre, difference, report) = Default::default();
+        Ok(Easgd { settings, reducer, centre, difference, report, conserving: None })
+    }
+
+    /// The centre, the same on every rank; empty before a run begins.
+    pub fn centre(&self) -> &[f32] {
+        self.centre.now()
+    }
+
+    fn alpha(&self, world: usize) -> f32 {
+        self.settings.alpha.unwrap_or(self.settings.beta / world as f32)
+    }
+
+    /// The next centre, from the mean of `difference`.
+    fn exchange(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (centre, mean) = self.centre.both();
+        mean.resize(centre.len(), 0.0);
+        let round = Round {
+            key: cx.key.step(cx.agreed_step.step).purpose("easgd"),
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: &self.difference,
+            average: mean,
+            sent: None,
+        };
+        self.reducer.reduce(round, comm)?;
+        mean.iter_mut().zip(centre).for_each(|(mean, centre)| *mean = centre + self.settings.beta * *mean);
+        check_average(mean, cx.slots)
+    }
+}
+
+impl<R: Reducer> Stateful for Easgd<R> {
+    fn save(&self, state: &mut State) {
+        state.put("centre", self.centre.now().clone());
+        state.put_part("reducer", &self.reducer);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let centre = state.memory("centre", self.centre.now())?;
+        state.load_part("reducer", &mut self.reducer)?;
+        self.centre.set(centre);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.reducer.commit();
+        self.centre.commit();
+    }
+
+    fn discard(&mut self) {
+        self.reducer.discard();
+        self.centre.discard();
+    }
+}
+
+impl<R: Reducer> SyncStrategy for Easgd<R> {
+    fn plan(&self, step: u64) -> Plan {
+        let pulls = (step + 1).is_multiple_of(self.settings.period);
+        if pulls { Plan { agrees: Agrees::World, parameters: true, ..Plan::ALONE } } else { Plan::ALONE }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.centre.set(parameters.to_vec());
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let (step, before, alpha) = (cx.agreed_step.step, comm.traffic(), self.alpha(comm.world()));
+        self.difference.clear();
+        self.difference.extend(parameters.iter().zip(self.centre.now()).map(|(x, centre)| x - centre));
+        check_own(&self.difference, cx, comm)?;
+        self.exchange(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+        self.report = Report::default();
+        self.reducer.report(&mut self.report);
+        self.report.traffic = Some(comm.traffic() - before);
+        parameters.iter_mut().zip(&self.difference).for_each(|(x, difference)| *x -= alpha * difference);
+        self.centre.stage();
+        Ok(Momenta::Keep)
+    }
+
+    /// The centre.
+    fn view(&self, parameters: &mut [f32]) {
+        parameters.copy_from_slice(self.centre.latest());
+    }
+
+    fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        let (alpha, beta) = (self.alpha(self.conserving?), self.settings.beta);
+        Some(parameters.iter().zip(self.centre.now()).map(|(x, centre)| beta * x + alpha * centre).collect())
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Sgd, mean, noisy, train};
+    use super::*;
+    use crate::reduce::Dense;
+
+    const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
+
+    /// Equations 5 and 6, in one thread.
+    #[test]
+    fn it_is_the_papers_recursion() {
+        let settings = EasgdConfig { period: 3, ..EasgdConfig::default() };
+        let ours = train(3, || Easgd::new(settings, Dense).unwrap(), &[3.0; 10], (SGD, &noisy));
+        let (mut x, mut centre) = (vec![vec![3.0_f32; 10]; 3], vec![3.0_f64; 10]);
+        let alpha = 0.43 / 3.0;
+        for step in 0..SGD.steps {
+            for (rank, x) in x.iter_mut().enumerate() {
+                let gradient = noisy(rank, step, x);
+                x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= SGD.rate * g);
+            }
+            if (step + 1) % 3 == 0 {
+                let (before, mean) = (centre.clone(), mean(&x));
+                let pull = |x: &mut f32, c: &f64| *x -= (alpha * (f64::from(*x) - c)) as f32;
+                x.iter_mut().for_each(|x| x.iter_mut().zip(&before).for_each(|(x, c)| pull(x, c)));
+                centre.iter_mut().zip(mean).for_each(|(c, mean)| *c += 0.43 * (mean - *c));
+            }
+        }
+        // What is evaluated is the centre, on every rank.
+        assert!(ours.iter().all(|view| view.iter().zip(&centre).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5)));
+    }
+
+    #[test]
+    fn where_nothing_moves_the_centre_comes_to_the_mean() {
+        let gradient = |rank: usize, _: u64, x: &[f32]| vec![x[0] - rank as f32];
+        let settings = EasgdConfig { period: 1, beta: 0.9, alpha: Some(0.1) };
+        let x = train(3, || Easgd::new(settings, Dense).unwrap(), &[10.0], (Sgd { steps: 400, ..SGD }, &gradient));
+        assert!((x[0][0] - 1.0).abs() < 1e-4, "{x:?}");
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        let good = EasgdConfig::default();
+        for (settings, words) in [
+            (EasgdConfig { period: 0, ..good }, "period of easgd must be at least 1"),
+            (EasgdConfig { beta: 0.0, ..good }, "beta of easgd must be in (0, 1]"),
+            (EasgdConfig { alpha: Some(f32::NAN), ..good }, "alpha of easgd"),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Its settings.
+
+use super::Lsgd;
+use crate::Layout;
+use crate::config::{Described, Exchange, StrategySettings};
+use crate::error::ConfigError;
+use crate::sync::SyncStrategy;
+
+/// Settings of [`Lsgd`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LsgdConfig {
+    /// Steps from one leader of the world to the next.
+    pub period: u64,
+    /// Steps from one leader of a group to the next; divides `period`.
+    pub local: u64,
+    /// How far a rank goes to its group's leader when it is chosen, and once more over the steps to the next; in [0, 1].
+    pub pull: f32,
+    /// The same for the world's.
+    pub global_pull: f32,
+    /// Ranks of a group; absent, those of one machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<usize>,
+}
+
+impl Default for LsgdConfig {
+    fn default() -> Self {
+        LsgdConfig { period: 16, local: 4, pull: 0.1, global_pull: 0.1, group: None }
+    }
+}
+
+impl LsgdConfig {
+    /// That the settings can be those of a world of this size.
+    pub(super) fn check_in(&self, world: usize) -> Result<(), ConfigError> {
+        self.check()?;
+        match self.group {
+            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
+                "groups of {size} ranks of lsgd do not tile a world of {world}: use a divisor of {world}, or leave group out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Described for LsgdConfig {
+    const NAME: &'static str = "lsgd";
+    const SETTINGS: &'static str = "PERIOD[,local=4,pull=0.1,global-pull=0.1,group=RANKS]";
+    const HELP: &'static str =
+        "ranks pulled to the one with the lowest loss, of their group and, each PERIOD steps (16), of the world";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { period, local, pull, global_pull, group } = *self;
+        ConfigError::unless(period > 0, "period of lsgd", "at least 1", period)?;
+        let divides = local > 0 && period.is_multiple_of(local);
+        ConfigError::unless(divides, "local of lsgd", "a divisor of its period", local)?;
+        ConfigError::unless((0.0..=1.0).contains(&pull), "pull of lsgd", "in [0, 1]", pull)?;
+        ConfigError::unless((0.0..=1.0).contains(&global_pull), "global-pull of lsgd", "in [0, 1]", global_pull)?;
+        ConfigError::unless(group != Some(0), "group of lsgd", "at least 1", 0)
+    }
+
+    fn representatives() -> Vec<Self> {
+        let alone = LsgdConfig { period: 2, local: 1, group: Some(1), ..Self::default() };
+        vec![LsgdConfig { period: 4, local: 2, ..Self::default() }, alone]
+    }
+}
+
+impl StrategySettings for LsgdConfig {
+    fn build(&self, exchange: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        exchange.refuse_all_but(&[], "strategy lsgd sends a leader's parameters as they are")?;
+        Ok(Box::new(Lsgd::new(*self, world)?))
+    }
+
+    fn fewest_ranks(&self, _: &Exchange) -> usize {
+        1
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        vec![Exchange::default()]
+    }
+}

@@ -1,0 +1,130 @@
+use super::super::testkit::{Gradient, Sgd, train_with_losses};
+use super::super::{Easgd, EasgdConfig};
+use super::*;
+use crate::Layout;
+use crate::config::Described;
+use crate::reduce::Dense;
+
+const STILL: Sgd = Sgd { rate: 0.0, momentum: 0.0, steps: 0 };
+
+fn lsgd(settings: LsgdConfig, world: usize) -> impl Fn() -> Lsgd + Sync {
+    move || Lsgd::new(settings, world).unwrap()
+}
+
+/// No gradient.
+fn rest(_: usize, _: u64, _: &[f32]) -> Vec<f32> {
+    vec![0.0]
+}
+
+/// Pulls at choices alone.
+fn every_step(group: usize) -> LsgdConfig {
+    LsgdConfig { period: 1, local: 1, group: Some(group), ..LsgdConfig::default() }
+}
+
+#[test]
+fn the_best_rank_attracts_by_the_rest_of_the_pull_at_each_choice() {
+    // Rank 1 is best and starts at 8, the others at 0. Nothing else moves.
+    let settings = LsgdConfig { pull: 0.0, global_pull: 0.25, ..every_step(3) };
+    let start = |rank: usize| vec![if rank == 1 { 8.0 } else { 0.0 }];
+    let loss = |rank: usize, _: u64| if rank == 1 { 0.1 } else { 0.2 };
+    let x = train_with_losses(3, lsgd(settings, 3), &start, (Sgd { steps: 3, ..STILL }, &rest), &loss);
+    // (1 − ¼)³ of the way are left.
+    let there = 8.0 - 8.0 * 0.75_f32.powi(3);
+    assert_eq!(x, [[there], [8.0], [there]]);
+}
+
+#[test]
+fn groups_follow_leaders_of_their_own_and_the_world_one() {
+    let start = |rank: usize| vec![16.0 * rank as f32];
+    let loss = |rank: usize, _: u64| [4.0, 3.0, 1.0, 2.0][rank];
+    let once = (Sgd { steps: 1, ..STILL }, &rest as Gradient<'_>);
+    let settings = LsgdConfig { pull: 0.5, global_pull: 0.0, ..every_step(2) };
+    let x = train_with_losses(4, lsgd(settings, 4), &start, once, &loss);
+    assert_eq!(x.concat(), [8.0, 16.0, 32.0, 40.0], "to ranks 1 and 2");
+    let settings = LsgdConfig { pull: 0.0, global_pull: 0.5, ..every_step(2) };
+    let x = train_with_losses(4, lsgd(settings, 4), &start, once, &loss);
+    assert_eq!(x.concat(), [16.0, 24.0, 32.0, 40.0], "to rank 2");
+}
+
+#[test]
+fn between_choices_the_pull_is_divided_among_the_steps() {
+    // Chosen after two steps: half of the way, and then a quarter at each of the next two; the third of those is a choice.
+    let settings = LsgdConfig { period: 2, local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
+    let start = |rank: usize| vec![64.0 * rank as f32];
+    let loss = |rank: usize, _: u64| 1.0 - rank as f64;
+    let after = |steps| {
+        let task = (Sgd { steps, ..STILL }, &rest as Gradient<'_>);
+        train_with_losses(2, lsgd(settings, 2), &start, task, &loss)[0][0]
+    };
+    assert_eq!([1, 2, 3, 4].map(after), [0.0, 32.0, 40.0, 52.0]);
+}
+
+#[test]
+fn losses_are_means_since_the_last_choice() {
+    // Rank 0 is better at one of two steps, rank 1 on average.
+    let settings = LsgdConfig { period: 2, local: 2, pull: 1.0, global_pull: 0.0, group: Some(2) };
+    let start = |rank: usize| vec![rank as f32];
+    let loss = |rank: usize, step: u64| [[9.0, 0.0], [4.0, 4.0]][rank][step as usize];
+    let task = (Sgd { steps: 2, ..STILL }, &rest as Gradient<'_>);
+    assert_eq!(train_with_losses(2, lsgd(settings, 2), &start, task, &loss), [[1.0], [1.0]]);
+}
+
+#[test]
+fn ties_are_the_lowest_ranks_and_what_is_not_finite_never_leads() {
+    assert_eq!(leader(&[1.0, 1.0]), Some(0));
+    assert_eq!(leader(&[f64::NAN, -1.0, f64::NEG_INFINITY]), Some(1));
+    assert_eq!(leader(&[f64::INFINITY, f64::NAN]), None);
+    assert_eq!(leader(&[]), None);
+    // Where no rank leads, all stay where they are.
+    let start = |rank: usize| vec![rank as f32];
+    let task = (Sgd { steps: 2, ..STILL }, &rest as Gradient<'_>);
+    assert_eq!(train_with_losses(2, lsgd(every_step(2), 2), &start, task, &|_, _| f64::NAN), [[0.0], [1.0]]);
+}
+
+/// The paper's section 3: a stationary point of the loss is one of leader gradient descent, and not of elastic averaging with ranks in
+/// different valleys.
+#[test]
+fn stationary_points_stay_ones_which_they_do_not_under_elastic_averaging() {
+    // (x² − 1)²/4 has minima at ±1: the first step puts one rank in each.
+    let gradient = |rank: usize, step: u64, x: &[f32]| match (step, rank) {
+        (0, 0) => vec![10.0],
+        (0, _) => vec![-10.0],
+        _ => vec![x[0].powi(3) - x[0]],
+    };
+    let start = |_: usize| vec![0.0];
+    let sgd = Sgd { rate: 0.1, momentum: 0.0, steps: 400 };
+    let loss = |rank: usize, _: u64| rank as f64;
+    // Rank 0 leads: it stays, and so does a minimum that all ranks share.
+    let led = train_with_losses(2, lsgd(every_step(2), 2), &start, (sgd, &gradient), &loss);
+    assert!((led[0][0] + 1.0).abs() < 1e-6, "{led:?}");
+    // Elastic averaging holds both away from their minima: the centre is evaluated, and is between them.
+    let settings = EasgdConfig { period: 1, beta: 0.2, alpha: Some(0.01) };
+    let elastic = train_with_losses(2, || Easgd::new(settings, Dense).unwrap(), &start, (sgd, &gradient), &loss);
+    assert!(elastic[0][0].abs() < 0.5, "the centre is no minimum: {elastic:?}");
+}
+
+#[test]
+fn one_rank_alone_is_not_pulled() {
+    let gradient = |_: usize, _: u64, x: &[f32]| vec![x[0]];
+    let sgd = Sgd { rate: 0.25, momentum: 0.0, steps: 5 };
+    let settings = LsgdConfig { period: 1, local: 1, ..LsgdConfig::default() };
+    let x = train_with_losses(1, lsgd(settings, 1), &|_| vec![1.0], (sgd, &gradient), &|_, _| 1.0);
+    assert_eq!(x[0][0], 0.75_f32.powi(5));
+}
+
+#[test]
+fn a_loss_that_is_not_recorded_and_groups_that_do_not_tile_are_said() {
+    let (mut comm, layout, agreed_step) = (crate::comm::Local::world(1).remove(0), Layout::flat(1), Default::default());
+    let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+    let mut lsgd = Lsgd::new(LsgdConfig::default(), 1).unwrap();
+    let error = lsgd.after_step(&mut vec![1.0], &cx, &mut comm).unwrap_err().to_string();
+    assert!(error.contains("rank 0") && error.contains("record_loss"), "{error}");
+    let error = |settings: LsgdConfig, world| Lsgd::new(settings, world).map(drop).unwrap_err().to_string();
+    let good = LsgdConfig::default();
+    assert!(error(LsgdConfig { group: Some(4), ..good }, 6).contains("do not tile a world of 6"));
+    assert!(error(LsgdConfig { group: Some(0), ..good }, 6).contains("group of lsgd must be at least 1"));
+    assert!(error(LsgdConfig { local: 3, ..good }, 6).contains("local of lsgd must be a divisor of its period"));
+    assert!(error(LsgdConfig { period: 0, ..good }, 6).contains("period of lsgd must be at least 1"));
+    assert!(error(LsgdConfig { global_pull: 1.5, ..good }, 6).contains("global-pull of lsgd"));
+    assert_eq!(LsgdConfig::representatives().len(), 2);
+}

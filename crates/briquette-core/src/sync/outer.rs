@@ -1,0 +1,301 @@
+//! What strategies of local steps have in common: ranks step alone for a period, and an outer step is made of how far they have come.
+//!
+//! ```text
+//! every rank:  x₀ ──► x₀ − γ·g ──► … ──► x_i          period local steps, no exchange (or those of a base)
+//! all ranks:   D = mean over ranks of x₀ − x_i        by any reducer
+//!              x₀, u ← advance(x₀, D, u)              the same on every rank
+//! ```
+//!
+//! An algorithm is an [`OuterRule`]: its settings, and what becomes of one value. Its module says what that is good for.
+//!
+//! ```
+//! use briquette_core::config::Described;
+//! use briquette_core::sync::{Outer, OuterRule, SyncStrategy, outer::Around};
+//!
+//! /// Half of the way to the mean, every fourth step.
+//! #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+//! struct Half;
+//!
+//! impl Described for Half {
+//!     const NAME: &'static str = "half";
+//!     const HELP: &'static str = "half of the way to the mean";
+//! }
+//!
+//! impl OuterRule for Half {
+//!     const HAS_MOMENTUM: bool = false;
+//!     fn period(&self) -> u64 {
+//!         4
+//!     }
+//!     fn advance(&self, anchor: f32, difference: f32, _: f32, _: &Around) -> (f32, f32) {
+//!         (anchor - 0.5 * difference, 0.0)
+//!     }
+//! }
+//!
+//! let half = Outer::new(Half, briquette_core::reduce::Dense, None)?;
+//! assert_eq!((0..9).filter(|step| half.plan(*step).parameters).collect::<Vec<_>>(), [3, 7]);
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
+use crate::config::{Described, Exchange, Feedback, ReducerConfig};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// How an outer step moves a value.
+pub trait OuterRule: Described + std::fmt::Debug + Send {
+    /// Whether it keeps a slow momentum `u`.
+    const HAS_MOMENTUM: bool = true;
+    /// Whether it reads the learning rate of the step that ends a period: all ranks must then step with the same.
+    const READS_RATE: bool = false;
+
+    /// Local steps from one outer step to the next, at least 1.
+    fn period(&self) -> u64;
+
+    /// What becomes of the inner optimizer's momenta after an outer step.
+    fn momenta(&self) -> Momenta {
+        Momenta::Keep
+    }
+
+    /// One value: its anchor `x₀`, the mean over ranks of `x₀ − x_i`, and the slow momentum, 0 where there is none. Returns the next
+    /// anchor and the next momentum.
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32);
+}
+
+/// What an outer step knows beside a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Around {
+    /// The learning rate of the step that ends the period; 0 where it is not read.
+    pub rate: f32,
+    /// How many ranks there are.
+    pub world: usize,
+}
+
+/// The reducer of differences, which have the inner optimizer's momentum in them.
+pub(super) fn build_reducer<S: Described>(
+    exchange: &Exchange,
+    layout: &Layout,
+    world: usize,
+) -> Result<Box<dyn Reducer>, ConfigError> {
+    if exchange.feedback.get().has_momentum() {
+        return Err(ConfigError::Conflict(format!(
+            "strategy {} exchanges how far parameters have come, momentum included, and feedback {} would add it once more: use \
+             feedback error",
+            S::NAME,
+            exchange.feedback
+        )));
+    }
+    exchange.build_reducer(layout, world)
+}
+
+/// What travels where the laws try a strategy that exchanges differences: dense, and compressed with a memory.
+pub(super) fn exchanges() -> Vec<Exchange> {
+    let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
+    vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+}
+
+/// A rule, with the reducer that differences travel through; see the [module](self).
+pub struct Outer<S, R> {
+    rule: S,
+    reducer: R,
+    base: Option<Box<dyn SyncStrategy>>,
+    /// `x₀`.
+    anchor: Staged<Vec<f32>>,
+    /// `u`.
+    momentum: Staged<Vec<f32>>,
+    /// `x₀ − x_i`, while it is sent.
+    difference: Vec<f32>,
+    report: Report,
+    ends: bool,
+}
+
+impl<S: std::fmt::Debug, R: std::fmt::Debug> std::fmt::Debug for Outer<S, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outer").field("rule", &self.rule).field("reducer", &self.reducer).finish_non_exhaustive()
+    }
+}
+
+impl<S: OuterRule, R: Reducer> Outer<S, R> {
+    /// Differences travel through `reducer`; between outer steps ranks do what `base` does, or step alone.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(rule: S, reducer: R, base: Option<Box<dyn SyncStrategy>>) -> Result<Self, ConfigError> {
+        rule.check()?;
+        let (anchor, momentum, difference, report) = Default::default();
+        Ok(Outer { rule, reducer, base, anchor, momentum, difference, report, ends: false })
+    }
+
+    /// The slow momentum `u`, the same on every rank; empty before the first outer step, and where there is none.
+    pub fn momentum(&self) -> &[f32] {
+        self.momentum.now()
+    }
+
+    fn ends_period(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.rule.period())
+    }
+
+    fn base_plan(&self, step: u64) -> Plan {
+        self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
+    }
+
+    /// `difference` holds `x_i`. The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
+    fn end_period(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (step, len) = (cx.agreed_step.step, self.difference.len());
+        let rate = match cx.agreed_step.learning_rate {
+            _ if !S::READS_RATE => 0.0,
+            Some(rate) => rate as f32,
+            None => return Err(ReduceError::NoLearningRate { step }),
+        };
+        let around = Around { rate, world: comm.world() };
+        self.momentum.fit(if S::HAS_MOMENTUM { len } else { 0 })?;
+        let (anchor, mean) = self.anchor.both();
+        self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
+        mean.resize(len, 0.0);
+        let round = Round {
+            key: cx.key.step(step).purpose(S::NAME),
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: &self.difference,
+            average: mean,
+            sent: None,
+        };
+        self.reducer.reduce(round, comm)?;
+        self.reducer.report(&mut self.report);
+        let (momentum, next) = self.momentum.both();
+        if S::HAS_MOMENTUM {
+            for (((x, anchor), u), next) in mean.iter_mut().zip(anchor).zip(momentum).zip(next.iter_mut()) {
+                (*x, *next) = self.rule.advance(*anchor, *x, *u, &around);
+            }
+        } else {
+            mean.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = self.rule.advance(*anchor, *x, 0.0, &around).0);
+        }
+        check_average(mean, cx.slots)?;
+        check_average(next, cx.slots)
+    }
+}
+
+impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> {
+    fn save(&self, state: &mut State) {
+        state.put("anchor", self.anchor.now().clone());
+        state.put("momentum", self.momentum.now().clone());
+        state.put_part("reducer", &self.reducer);
+        if let Some(base) = &self.base {
+            state.put_part("base", base);
+        }
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let anchor = state.memory("anchor", self.anchor.now())?;
+        let momentum = state.memory("momentum", self.momentum.now())?;
+        state.load_part("reducer", &mut self.reducer)?;
+        if let Some(base) = &mut self.base {
+            state.load_part("base", base)?;
+        }
+        self.anchor.set(anchor);
+        self.momentum.set(momentum);
+        self.ends = false;
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.reducer.commit();
+        self.momentum.commit();
+        self.anchor.commit();
+        if let Some(base) = &mut self.base {
+            base.commit();
+            if self.ends {
+                base.begin(self.anchor.now());
+            }
+        }
+        self.ends = false;
+    }
+
+    fn discard(&mut self) {
+        self.reducer.discard();
+        self.momentum.discard();
+        self.anchor.discard();
+        self.base.iter_mut().for_each(Stateful::discard);
+        self.ends = false;
+    }
+}
+
+impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
+    fn plan(&self, step: u64) -> Plan {
+        let base = self.base_plan(step);
+        if !self.ends_period(step) {
+            return base;
+        }
+        Plan {
+            agrees: Agrees::World,
+            parameters: true,
+            replicas_equal: true,
+            same_rate: S::READS_RATE || base.same_rate,
+            ..base
+        }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.anchor.set(parameters.to_vec());
+        self.momentum.set(Vec::new());
+        self.base.iter_mut().for_each(|base| base.begin(parameters));
+    }
+
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        self.base.as_mut().map_or(Ok(()), |base| base.after_backward(gradient, cx, comm))
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.agreed_step.step;
+        self.report = Report::default();
+        if !self.ends_period(step) {
+            let Some(base) = &mut self.base else { return Ok(Momenta::Keep) };
+            let momenta = base.after_step(parameters, cx, comm)?;
+            base.report(&mut self.report);
+            return Ok(momenta);
+        }
+        let before = comm.traffic();
+        let mut momenta = self.rule.momenta();
+        self.difference.clear();
+        self.difference.extend_from_slice(parameters);
+        let mixes = self.base_plan(step).parameters;
+        if let Some(base) = &mut self.base {
+            if mixes && base.after_step(&mut self.difference, cx, comm)? == Momenta::Reset {
+                momenta = Momenta::Reset;
+            }
+            base.view(&mut self.difference);
+        }
+        self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+        self.report.traffic = Some(comm.traffic() - before);
+        self.anchor.stage();
+        parameters.copy_from_slice(self.anchor.latest());
+        self.momentum.stage();
+        self.ends = true;
+        Ok(momenta)
+    }
+
+    fn view(&self, parameters: &mut [f32]) {
+        self.base.iter().for_each(|base| base.view(parameters));
+    }
+
+    /// An outer step moves the mean.
+    fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}

@@ -1,0 +1,79 @@
+//! What becomes of the inner optimizer's momenta when parameters have been exchanged.
+
+use std::collections::BTreeMap;
+
+use briquette_core::sync::Momenta;
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::tensor::{Bytes, DType};
+use burn_pack::{Reader, Tensor, Writer};
+
+use crate::checkpoint::ids;
+use crate::error::Error;
+use crate::synchronizer::Synchronizer;
+
+impl Synchronizer {
+    /// The record that the inner optimizer is to load at the end of a step, if any; `saved` gives its present one, as bytes.
+    pub(crate) fn next_momenta<M: Module>(
+        &mut self,
+        module: &M,
+        saved: impl FnOnce() -> Result<Bytes, String>,
+    ) -> Result<Option<OptimizerRecord>, Error> {
+        match self.momenta() {
+            Momenta::Keep => Ok(None),
+            Momenta::Reset => Ok(Some(OptimizerRecord::default())),
+            Momenta::Average if self.world() == 1 => Ok(None),
+            Momenta::Average => {
+                let averaged = self.average_momenta(module, saved);
+                averaged.map(Some).inspect_err(|error| self.comm.abort(&error.to_string()))
+            }
+        }
+    }
+
+    /// The mean over ranks of every f32 tensor of the record; what is not one (counters of steps) stays this rank's.
+    fn average_momenta<M: Module>(
+        &mut self,
+        module: &M,
+        saved: impl FnOnce() -> Result<Bytes, String>,
+    ) -> Result<OptimizerRecord, Error> {
+        let unusable = |problem: String| Error::Momenta { rank: self.comm.rank(), problem };
+        let reader =
+            saved().and_then(|bytes| Reader::from_bytes(bytes).map_err(|e| e.to_string())).map_err(unusable)?;
+        let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
+        let mut tensors = reader.into_tensors().map_err(|e| unusable(e.to_string()))?;
+        // Names begin with ids, which each process draws: their order is that of the module.
+        let order: BTreeMap<u64, usize> = ids::ids(module).iter().map(|id| id.val()).zip(0..).collect();
+        tensors.sort_by_key(|tensor| place(&order, &tensor.name));
+        let mut values = Vec::new();
+        for tensor in tensors.iter().filter(|tensor| tensor.dtype == DType::F32) {
+            let bytes = tensor.to_bytes().map_err(|e| unusable(e.to_string()))?;
+            values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        }
+        self.comm.scope().operation = "average of momenta";
+        self.comm.all_reduce_sum(&mut values)?;
+        self.comm.scope().operation = "";
+        let unusable = |problem: String| Error::Momenta { rank: self.comm.rank(), problem };
+        let (world, mut rest) = (self.comm.world() as f32, &values[..]);
+        let mut averaged = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let (name, dtype, shape, id, mut bytes) = tensor.into_parts().map_err(|e| unusable(e.to_string()))?;
+            if dtype == DType::F32 {
+                let (own, others) = rest.split_at(bytes.len() / 4);
+                bytes = Bytes::from_bytes_vec(own.iter().flat_map(|sum| (sum / world).to_le_bytes()).collect());
+                rest = others;
+            }
+            averaged.push(Tensor::new(name, dtype, shape, id, bytes));
+        }
+        let writer = scalars.into_iter().fold(Writer::new(averaged), |w, (key, value)| w.with_scalar(&key, value));
+        let writer = metadata.iter().fold(writer, |w, (key, value)| w.with_metadata(key, value));
+        let bytes = writer.into_bytes().map_err(|e| unusable(e.to_string()))?;
+        OptimizerRecord::from_bytes(bytes).map_err(|e| unusable(e.to_string()))
+    }
+}
+
+/// Where a tensor stands among all: by its parameter, then by what it is of it.
+fn place(order: &BTreeMap<u64, usize>, name: &str) -> (usize, String) {
+    let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
+    let index = id.parse().ok().and_then(|id| order.get(&id).copied());
+    (index.unwrap_or(usize::MAX), rest.to_owned())
+}
