@@ -132,10 +132,12 @@ flags! {
     schedule: LrSchedule = LrSchedule::Constant,
     /// Seed of weights, data order, augmentation and compressors
     seed: u64 = 1,
-    /// The link that is simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms
+    /// The links that are simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms; other paths behind it,
+    /// as in 10gbit,20us;0-3/4-7=100mbit,30ms
     network: String = "unlimited".into(),
     /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
-    /// (fixed:500ms,50ms where rank 0 is slower than the others)
+    /// (fixed:500ms,50ms where rank 0 is slower than the others; fixed:50ms;lognormal=0.3;slow=0.03x10 with stragglers;
+    /// trace:FILE with the seconds of each rank, a line for each step)
     clock: ClockSpec = ClockSpec::Wall,
     /// Seconds of encoding and decoding under --clock fixed, a CSV with reducer (as in config.toml), ratio, values, seconds
     #[arg(value_name = "FILE")]

@@ -1,10 +1,12 @@
 //! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`, `*.bias=dense`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::CompressionFactor;
+use briquette::core::comm::Paces;
 use briquette::core::config::{ControllerConfig, ReducerConfig, Rule};
 use briquette::core::control::ScheduleConfig;
 use serde::{Deserialize, Serialize};
@@ -38,44 +40,57 @@ pub enum OverlapSpec {
     Backward,
 }
 
-/// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
-const LONGEST_STEP: f64 = 1e6;
-
 /// What counts as computing time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ClockSpec {
     /// What it took.
     Wall,
-    /// These seconds a step, in rank order; ranks beyond the last take the last.
-    Fixed(Vec<f64>),
+    /// Given seconds for each rank and step.
+    Fixed(Paces),
+    /// Those of a file: a line for each step, and in it the seconds of each rank, with commas between.
+    Trace(PathBuf),
+}
+
+impl ClockSpec {
+    /// The compute times, where they are not measured.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has something else than seconds in it: named, with the line.
+    pub fn paces(&self) -> Result<Option<Paces>> {
+        let path = match self {
+            ClockSpec::Wall => return Ok(None),
+            ClockSpec::Fixed(paces) => return Ok(Some(paces.clone())),
+            ClockSpec::Trace(path) => path,
+        };
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("--clock trace: cannot read {}", path.display()))?;
+        let line = |(number, line): (usize, &str)| {
+            let seconds = line.split(',').map(|seconds| seconds.trim().parse::<f64>());
+            let wrong =
+                || format!("--clock trace: line {} of {} is not seconds of ranks: {line}", number + 1, path.display());
+            seconds.collect::<Result<Vec<_>, _>>().with_context(wrong)
+        };
+        let rows = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(line);
+        let paces = rows.collect::<Result<_>>().and_then(|rows| Ok(Paces::trace(rows)?));
+        paces.map(Some).with_context(|| format!("--clock trace:{}", path.display()))
+    }
 }
 
 impl FromStr for ClockSpec {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Self> {
-        if text == "wall" {
-            return Ok(ClockSpec::Wall);
-        }
-        let wrong = || {
-            format!(
-                "unknown clock `{text}`; valid are: wall, fixed:50ms, fixed:0.2s, fixed:500ms,50ms (rank 0 slower than the others)"
-            )
-        };
-        let times = text.strip_prefix("fixed:").with_context(wrong)?;
-        let seconds = times.split(',').map(|time| {
-            let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
-                (Some(number), _) => (number, 1e-3),
-                (None, Some(number)) => (number, 1.0),
-                (None, None) => bail!(wrong()),
-            };
-            let seconds = number.parse::<f64>().with_context(wrong)? * unit;
-            if !(0.0..=LONGEST_STEP).contains(&seconds) {
-                bail!("clock `{text}`: a step takes from 0 s to {LONGEST_STEP} s");
+        const FORMS: &str = "wall, fixed:50ms, fixed:0.2s, fixed:500ms,50ms (rank 0 slower than the others), \
+                             fixed:50ms;lognormal=0.3;slow=0.03x10, trace:FILE (seconds of each rank, a line for each step)";
+        match text.split_once(':') {
+            None if text == "wall" => Ok(ClockSpec::Wall),
+            Some(("fixed", paces)) => {
+                let paces = paces.parse().with_context(|| format!("clock `{text}`; valid are: {FORMS}"))?;
+                Ok(ClockSpec::Fixed(paces))
             }
-            Ok(seconds)
-        });
-        seconds.collect::<Result<_>>().map(ClockSpec::Fixed)
+            Some(("trace", path)) if !path.is_empty() => Ok(ClockSpec::Trace(path.into())),
+            _ => bail!("unknown clock `{text}`; valid are: {FORMS}"),
+        }
     }
 }
 
@@ -83,15 +98,8 @@ impl fmt::Display for ClockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClockSpec::Wall => f.write_str("wall"),
-            ClockSpec::Fixed(each) => each.iter().enumerate().try_for_each(|(rank, seconds)| {
-                f.write_str(if rank == 0 { "fixed:" } else { "," })?;
-                // A text that is read as the same bits: a resumed run has the clock of the run that it continues.
-                let times = [seconds * 1e3, (seconds * 1e3).round()];
-                match times.into_iter().find(|time| time * 1e-3 == *seconds) {
-                    Some(time) => write!(f, "{time}ms"),
-                    None => write!(f, "{seconds}s"),
-                }
-            }),
+            ClockSpec::Fixed(paces) => write!(f, "fixed:{paces}"),
+            ClockSpec::Trace(path) => write!(f, "trace:{}", path.display()),
         }
     }
 }

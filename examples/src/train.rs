@@ -130,10 +130,7 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
     let clock = Arc::new(WallClock::start());
     let ranks = settings.ranks;
     Ok(if settings.simulated() {
-        let compute = match &settings.clock {
-            ClockSpec::Fixed(each) => Compute::PerRank(each.iter().copied().map(Duration::from_secs_f64).collect()),
-            ClockSpec::Wall => Compute::Measured(clock),
-        };
+        let compute = settings.clock.paces()?.map_or(Compute::Measured(clock), Compute::Paced);
         Simulated::world(ranks, settings.network()?, compute)
     } else {
         Local::builder(ranks).clock(clock).build()
@@ -145,12 +142,9 @@ fn process(settings: &Settings, place: &Environment, control: &Control) -> Resul
     let channels = settings.config.channels();
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
-    Ok(match &settings.clock {
-        ClockSpec::Fixed(each) => {
-            let seconds = each.get(comm.rank()).or(each.last()).copied().unwrap_or_default();
-            comm.stepped(Duration::from_secs_f64(seconds))
-        }
-        ClockSpec::Wall => comm,
+    Ok(match settings.clock.paces()? {
+        Some(paces) => comm.stepped(paces),
+        None => comm,
     })
 }
 

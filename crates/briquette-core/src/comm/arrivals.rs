@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Network;
+use super::network::Passage;
 
 /// What is under way in a world, and what every session waits for.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ enum Doing {
 }
 
 /// A rank's link, as far as it decides when a frame has arrived.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) network: Network,
     pub(super) rank: usize,
@@ -75,17 +76,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Seconds that `bytes` bytes occupy this share of the link.
-    pub(super) fn transfer_seconds(&self, bytes: usize) -> f64 {
-        self.shares as f64 * self.network.transfer_seconds(bytes)
+    /// What a frame of `bytes` bytes to or from rank `other` meets on this share of the link; nothing inside a machine.
+    pub(super) fn passage(&self, other: usize, bytes: usize) -> Option<Passage> {
+        if self.network.same_machine(self.rank, other) {
+            return None;
+        }
+        let (passage, shares) = (self.network.between(self.rank, other, bytes), self.shares as f64);
+        let (seconds, link_seconds) = (shares * passage.seconds, shares * passage.link_seconds);
+        Some(Passage { seconds, link_seconds, ..passage })
     }
 
-    /// When a frame from rank `from` has arrived.
-    pub(super) fn arrival(&self, from: usize, bytes: usize, departure: f64) -> f64 {
-        if self.network.same_machine(self.rank, from) {
-            return departure;
-        }
-        self.incoming.max(departure + self.network.latency().as_secs_f64()) + self.transfer_seconds(bytes)
+    /// When a frame from rank `from` has arrived, and when the incoming link is free then.
+    pub(super) fn arrival(&self, from: usize, bytes: usize, departure: f64) -> (f64, f64) {
+        let Some(passage) = self.passage(from, bytes) else { return (departure, self.incoming) };
+        let first = departure + passage.latency;
+        let free = self.incoming.max(first) + passage.link_seconds;
+        ((first + passage.seconds).max(free), free)
     }
 }
 
@@ -283,7 +289,7 @@ impl World {
             let Doing::WaitsForAny(link, from) = doing else { continue };
             for &from in from {
                 let Some(Flight { departure, bytes }) = self.first((channel, rank), from) else { continue };
-                let frame = (link.arrival(from, bytes, departure), (rank, channel), from);
+                let frame = (link.arrival(from, bytes, departure).0, (rank, channel), from);
                 if earliest.is_none_or(|earliest| frame < earliest) {
                     earliest = Some(frame);
                 }

@@ -1,13 +1,15 @@
 //! How fast the links of a simulated network are.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::text::serde_as_text;
 
-/// Bandwidth, latency, and how many ranks share a link.
+/// Bandwidth, latency, how many ranks share a link, and which pairs of ranks have another path between them.
 ///
 /// As text: `unlimited`, or `BANDWIDTH[,LATENCY[,RANKS PER LINK]]`. The bandwidth is `unlimited` or a number with one
 /// of `bit`, `kbit`, `mbit`, `gbit` (per second, powers of ten); the latency a number with one of `ns`, `us`, `ms`,
@@ -17,6 +19,10 @@ use crate::text::serde_as_text;
 /// time; the others get `1/k` of the machine's bandwidth, as if all its ranks always talked at once. That is what
 /// all-gathers of similar messages come to; rings, which cross each link once, are faster in truth.
 ///
+/// Behind a `;` each, paths follow that differ, in both directions, as `RANKS/RANKS=BANDWIDTH[,LATENCY]`; `RANKS` is a rank, a range or `*` for
+/// all, and of several paths for a pair the last counts. Two sites of four ranks are `10gbit,20us;0-3/4-7=100mbit,30ms`, a rank that is far from
+/// all others `1gbit;*/5=20mbit,50ms`. A slow path holds the frames on it, not the links at its ends.
+///
 /// ```
 /// use briquette_core::comm::Network;
 ///
@@ -25,16 +31,30 @@ use crate::text::serde_as_text;
 /// assert_eq!(network.to_string(), "100mbit,1ms");
 /// # Ok::<_, briquette_core::error::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Network {
-    bandwidth: Option<f64>,
-    latency: Duration,
+    speed: Speed,
     ranks_per_link: usize,
+    paths: Arc<[Path]>,
 }
 
-const FORM: &str = "`unlimited`, or `100mbit,1ms`, or `10gbit,20us,4` (bandwidth in bit, kbit, mbit or gbit; \
-                    latency in ns, us, ms or s; ranks per link)";
+/// Of a link or a path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Speed {
+    bandwidth: Option<f64>,
+    latency: Duration,
+}
+
+/// Between ranks that have a speed of their own.
+#[derive(Debug, Clone, PartialEq)]
+struct Path {
+    ends: [RangeInclusive<usize>; 2],
+    speed: Speed,
+}
+
+const FORM: &str = "`unlimited`, or `100mbit,1ms`, or `10gbit,20us,4` (bandwidth in bit, kbit, mbit or gbit; latency in ns, us, ms or s; \
+                    ranks per link), and behind it other paths as `;0-3/4-7=100mbit,30ms`";
 const BANDWIDTHS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
 /// In nanoseconds. `s` is last, as the others end in it too.
 const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
@@ -42,7 +62,7 @@ const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s"
 impl Network {
     /// Frames take no time.
     pub fn unlimited() -> Self {
-        Network { bandwidth: None, latency: Duration::ZERO, ranks_per_link: 1 }
+        Network { speed: Speed { bandwidth: None, latency: Duration::ZERO }, ranks_per_link: 1, paths: Arc::default() }
     }
 
     /// A network of the given bandwidth (bits per second; `None` for unlimited), latency, and ranks per link.
@@ -50,23 +70,19 @@ impl Network {
     /// # Errors
     /// [`ConfigError::Range`] for a bandwidth that is not a positive number, or zero ranks per link.
     pub fn new(bandwidth: Option<f64>, latency: Duration, ranks_per_link: usize) -> Result<Self, ConfigError> {
-        if let Some(bits) = bandwidth.filter(|bits| !(bits.is_finite() && *bits > 0.0)) {
-            return Err(ConfigError::range("bandwidth", "a positive number of bits per second", bits));
-        }
-        if ranks_per_link == 0 {
-            return Err(ConfigError::range("ranks per link", "at least 1", ranks_per_link));
-        }
-        Ok(Network { bandwidth, latency, ranks_per_link })
+        let speed = Speed::new(bandwidth, latency)?;
+        ConfigError::unless(ranks_per_link > 0, "ranks per link", "at least 1", ranks_per_link)?;
+        Ok(Network { speed, ranks_per_link, paths: Arc::default() })
     }
 
     /// Bits per second of a link; `None` is unlimited.
     pub fn bandwidth(&self) -> Option<f64> {
-        self.bandwidth
+        self.speed.bandwidth
     }
 
     /// Time a frame is under way besides the time its bytes take.
     pub fn latency(&self) -> Duration {
-        self.latency
+        self.speed.latency
     }
 
     /// Consecutive ranks that share a machine and its link.
@@ -76,12 +92,73 @@ impl Network {
 
     /// Seconds that `bytes` bytes occupy a rank's share of its link.
     pub fn transfer_seconds(&self, bytes: usize) -> f64 {
-        self.bandwidth.map_or(0.0, |bits| (8 * bytes * self.ranks_per_link) as f64 / bits)
+        self.seconds_at(self.speed, bytes)
     }
 
     /// Whether two ranks are on one machine.
     pub fn same_machine(&self, a: usize, b: usize) -> bool {
         a / self.ranks_per_link == b / self.ranks_per_link
+    }
+
+    /// What a frame of `bytes` bytes meets between two ranks.
+    pub(super) fn between(&self, a: usize, b: usize, bytes: usize) -> Passage {
+        let on = |ranks: &RangeInclusive<usize>, rank| ranks.contains(&rank);
+        let joins = |path: &&Path| {
+            let [one, other] = &path.ends;
+            (on(one, a) && on(other, b)) || (on(one, b) && on(other, a))
+        };
+        let own = self.paths.iter().rev().find(joins);
+        let speed = own.map_or(self.speed, |path| path.speed);
+        let seconds = self.seconds_at(speed, bytes);
+        let link_seconds = seconds.min(self.transfer_seconds(bytes));
+        Passage { latency: speed.latency.as_secs_f64(), seconds, link_seconds, is_own: own.is_some() }
+    }
+
+    fn seconds_at(&self, speed: Speed, bytes: usize) -> f64 {
+        speed.bandwidth.map_or(0.0, |bits| (8 * bytes * self.ranks_per_link) as f64 / bits)
+    }
+}
+
+/// A frame's way between two ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passage {
+    pub(super) latency: f64,
+    /// That it takes.
+    pub(super) seconds: f64,
+    /// That it occupies the links at both ends.
+    pub(super) link_seconds: f64,
+    /// Whether these two ranks have a path of their own.
+    pub(super) is_own: bool,
+}
+
+impl Speed {
+    fn new(bandwidth: Option<f64>, latency: Duration) -> Result<Self, ConfigError> {
+        match bandwidth.filter(|bits| !(bits.is_finite() && *bits > 0.0)) {
+            Some(bits) => Err(ConfigError::range("bandwidth", "a positive number of bits per second", bits)),
+            None => Ok(Speed { bandwidth, latency }),
+        }
+    }
+
+    /// From the first two of these parts; nothing where they are none.
+    fn parse<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Result<Self, ConfigError>> {
+        let bandwidth = match parts.next()? {
+            "unlimited" => None,
+            part => Some(measure(part, &BANDWIDTHS)?),
+        };
+        let nanoseconds = parts.next().map_or(Some(0.0), |part| measure(part, &LATENCIES))?;
+        Some(Speed::new(bandwidth, Duration::try_from_secs_f64(nanoseconds / 1e9).ok()?))
+    }
+
+    fn write(self, with_latency: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bandwidth {
+            Some(bits) => f.write_str(&in_largest_unit(bits, &BANDWIDTHS))?,
+            None => f.write_str("unlimited")?,
+        }
+        if !self.latency.is_zero() || with_latency {
+            let [ms, us, ns, s] = LATENCIES;
+            write!(f, ",{}", in_largest_unit(self.latency.as_nanos() as f64, &[s, ms, us, ns]))?;
+        }
+        Ok(())
     }
 }
 
@@ -90,36 +167,51 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let wrong = || ConfigError::range("network", FORM, text);
-        let mut parts = text.split(',').map(str::trim);
-        let bandwidth = match parts.next() {
-            Some("unlimited") => None,
-            Some(part) => Some(measure(part, &BANDWIDTHS).ok_or_else(wrong)?),
-            None => return Err(wrong()),
-        };
-        let nanoseconds = parts.next().map_or(Some(0.0), |part| measure(part, &LATENCIES)).ok_or_else(wrong)?;
-        let latency = Duration::try_from_secs_f64(nanoseconds / 1e9).map_err(|_| wrong())?;
+        let mut sections = text.split(';');
+        let mut parts = sections.next().unwrap_or_default().split(',').map(str::trim);
+        let speed = Speed::parse(&mut parts).ok_or_else(wrong)??;
         let ranks_per_link = parts.next().map_or(Ok(1), str::parse).map_err(|_| wrong())?;
+        let paths = sections.map(|path| parse_path(path).ok_or_else(wrong)?);
+        let paths = paths.collect::<Result<Vec<_>, _>>()?.into();
         if parts.next().is_some() {
             return Err(wrong());
         }
-        Network::new(bandwidth, latency, ranks_per_link)
+        Ok(Network { paths, ..Network::new(speed.bandwidth, speed.latency, ranks_per_link)? })
     }
+}
+
+fn parse_path(text: &str) -> Option<Result<Path, ConfigError>> {
+    let (ends, speed) = text.split_once('=')?;
+    let (one, other) = ends.split_once('/')?;
+    let ranks = |text: &str| match text.trim() {
+        "*" => Some(0..=usize::MAX),
+        text => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let ranks: RangeInclusive<usize> = first.parse().ok()?..=last.parse().ok()?;
+            (!ranks.is_empty()).then_some(ranks)
+        }
+    };
+    let ends = [ranks(one)?, ranks(other)?];
+    let mut parts = speed.split(',').map(str::trim);
+    let speed = Speed::parse(&mut parts)?;
+    parts.next().is_none().then(|| speed.map(|speed| Path { ends, speed }))
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.bandwidth {
-            Some(bits) => f.write_str(&in_largest_unit(bits, &BANDWIDTHS))?,
-            None => f.write_str("unlimited")?,
-        }
-        if !self.latency.is_zero() || self.ranks_per_link > 1 {
-            let [ms, us, ns, s] = LATENCIES;
-            write!(f, ",{}", in_largest_unit(self.latency.as_nanos() as f64, &[s, ms, us, ns]))?;
-        }
+        self.speed.write(self.ranks_per_link > 1, f)?;
         if self.ranks_per_link > 1 {
             write!(f, ",{}", self.ranks_per_link)?;
         }
-        Ok(())
+        let ranks = |ranks: &RangeInclusive<usize>| match (*ranks.start(), *ranks.end()) {
+            (_, usize::MAX) => "*".to_owned(),
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        self.paths.iter().try_for_each(|Path { ends: [one, other], speed }| {
+            write!(f, ";{}/{}=", ranks(one), ranks(other))?;
+            speed.write(false, f)
+        })
     }
 }
 
@@ -146,7 +238,8 @@ mod tests {
     fn network_text_goes_back_and_forth() {
         let same =
             ["unlimited", "unlimited,1ms", "100mbit,1ms", "1gbit,50us", "10gbit,20us,4", "1.5mbit", "9bit,0ns,2"];
-        for text in same {
+        let paths = ["10gbit,20us;0-3/4-7=100mbit,30ms", "1gbit;*/5=20mbit;0/1=unlimited"];
+        for text in same.into_iter().chain(paths) {
             assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
         }
         let network: Network = " 1000 mbit , 0.5ms ".parse().unwrap();
@@ -156,12 +249,17 @@ mod tests {
 
     #[test]
     fn unusable_networks_are_refused() {
-        for text in ["", "fast", "100", "0mbit", "-1mbit", "1mbit,1", "1mbit,-1ms", "1mbit,1ms,0", "1mbit,1ms,2,3"] {
+        for text in ["", "fast", "100", "0mbit", "-1mbit", "1mbit,1", "1mbit,-1ms", "1mbit,1ms,0", "1mbit,1ms,2,3"]
+            .into_iter()
+            .chain(["1mbit;", "1mbit;0-1=1mbit", "1mbit;1-0/2=1mbit", "1mbit;a/2=1mbit", "1mbit;0/1=1mbit,1ms,2"])
+        {
             let error = text.parse::<Network>().unwrap_err().to_string();
             assert!(error.contains(" must be "), "{text}: {error}");
         }
         let error = "1mbps".parse::<Network>().unwrap_err().to_string();
         assert!(error.contains("100mbit,1ms") && error.ends_with("got 1mbps"), "{error}");
+        let error = "1mbit;0/1=0mbit".parse::<Network>().unwrap_err().to_string();
+        assert!(error.contains("bandwidth must be a positive number"), "{error}");
         assert!(Network::new(Some(f64::NAN), Duration::ZERO, 1).is_err());
     }
 
@@ -170,5 +268,17 @@ mod tests {
         let network: Network = "1mbit,0s,4".parse().unwrap();
         assert_eq!(network.transfer_seconds(125), 0.004);
         assert!(network.same_machine(0, 3) && !network.same_machine(3, 4));
+    }
+
+    #[test]
+    fn a_path_has_its_own_speed_in_both_directions_and_the_last_that_fits_counts() {
+        let network: Network = "8mbit,1ms;0-1/2-3=4mbit,30ms;*/3=80mbit".parse().unwrap();
+        let passage = |a, b| {
+            let Passage { latency, seconds, link_seconds, is_own } = network.between(a, b, 1_000_000);
+            (latency, seconds, link_seconds, is_own)
+        };
+        assert_eq!(passage(0, 1), (0.001, 1.0, 1.0, false));
+        assert_eq!((passage(0, 2), passage(2, 1)), ((0.03, 2.0, 1.0, true), (0.03, 2.0, 1.0, true)));
+        assert_eq!((passage(0, 3), passage(3, 2)), ((0.0, 0.1, 0.1, true), (0.0, 0.1, 0.1, true)));
     }
 }

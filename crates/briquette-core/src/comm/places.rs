@@ -61,7 +61,7 @@ impl Session {
     /// network the ranks of a link are a machine. Where nothing is known every rank is on a machine of its own.
     pub fn places(&self) -> Places {
         let network = self.network();
-        let machine = |rank: usize| match network {
+        let machine = |rank: usize| match &network {
             Some(network) => self.number(rank) / network.ranks_per_link(),
             None => self.transport.machine(self.number(rank)),
         };

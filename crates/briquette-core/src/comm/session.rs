@@ -14,7 +14,7 @@ use super::background::Background;
 use super::group::Group;
 use super::recording::{Event, Recorder};
 use super::time::Time;
-use super::{AbortCause, Call, Clock, Frame, FramePool, Network, Scope, Transport};
+use super::{AbortCause, Call, Clock, Frame, FramePool, Network, Paces, Scope, Transport};
 use crate::error::CommError;
 use crate::trace::phase;
 use crate::traffic::Traffic;
@@ -97,8 +97,8 @@ impl Session {
         }
     }
 
-    /// With a clock that shows the same seconds for every step's computing, and none for exchanges: what controllers decide
-    /// then depends on nothing that differs between two runs.
+    /// With a clock that shows given seconds for every step's computing, one time for all or [`Paces`], and none for exchanges: what
+    /// controllers decide then depends on nothing that differs between two runs.
     ///
     /// [`Simulated`](super::Simulated) on an unlimited network with [`Compute::Fixed`](super::Compute::Fixed) shows the same.
     ///
@@ -112,8 +112,8 @@ impl Session {
     /// assert_eq!(comm.now(), 0.1);
     /// ```
     #[must_use]
-    pub fn stepped(mut self, step: Duration) -> Session {
-        self.call.time = Time::Stepped { step: step.as_secs_f64(), now: 0.0 };
+    pub fn stepped(mut self, paces: impl Into<Paces>) -> Session {
+        self.call.time = Time::Stepped { paces: paces.into(), rank: self.rank(), now: 0.0 };
         self
     }
 
@@ -334,7 +334,7 @@ impl Session {
     /// Called once at the start of every step's exchange, when the rank has finished computing.
     pub fn begin_step(&mut self, step: u64) {
         self.call.scope = Scope { step, ..Scope::default() };
-        self.call.time.begin_step();
+        self.call.time.begin_step(step);
         self.note(Event::BeginStep);
         // A failure here poisons the session, and the next call reports it.
         drop(self.take_turn());
@@ -362,7 +362,7 @@ impl Session {
     /// at least at that second then.
     pub fn computed(&mut self, share: f64, elapsed: Duration) {
         let start = self.now();
-        self.call.time.computed(share, elapsed.as_secs_f64());
+        self.call.time.computed(self.call.scope.step, share, elapsed.as_secs_f64());
         self.spent.idle += self.now() - start;
     }
 

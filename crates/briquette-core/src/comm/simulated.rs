@@ -1,5 +1,6 @@
 //! A network that is not there: real ranks and real bytes, simulated seconds.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use super::arrivals::{Link, Started, Watch};
 use super::time::{JobStart, Time};
 use super::turns::Turns;
-use super::{Clock, Local, LocalBuilder, Network, Session, Transport};
+use super::{Clock, Local, LocalBuilder, Network, Paces, Session};
 
 /// Worlds of threads whose clocks show **simulated** seconds.
 ///
@@ -21,6 +22,9 @@ use super::{Clock, Local, LocalBuilder, Network, Session, Transport};
 ///
 /// - it departs when the sender's clock and its outgoing link allow; sending itself takes the sender no time;
 /// - it has arrived at `max(departure + α, incoming link free) + t`; receiving moves the clock there if it is behind.
+///
+/// Where two ranks have a [path of their own](Network), `α` and `t` are the path's, and so is a queue in each direction; the links at both
+/// ends are busy for no longer than their own bandwidth asks.
 ///
 /// What a collective costs follows from the frames it sends. Frames are taken off the incoming link in the order the
 /// rank asks for them, so a rank that asks for the later one first is judged slower than a real network would be;
@@ -64,8 +68,8 @@ pub enum Compute {
     /// by it, and nothing else does but frames, and compressing where its seconds [are given](Session::set_compress_seconds):
     /// without, it appears neither in the simulated seconds nor in what controllers observe.
     Fixed(Duration),
-    /// The same with a time of each rank's own, in rank order: a world with slower ranks. Ranks beyond the last take the last.
-    PerRank(Vec<Duration>),
+    /// The same with times that differ between ranks and steps: slower ranks, stragglers, a trace.
+    Paced(Paces),
     /// What the ranks really take, by this clock. They compute one after another: a rank has its turn until it must
     /// wait for another rank, and the seconds of its turns move its simulated clock. Its first turn begins with its
     /// first call of `begin_step`, `send` or `recv`; what happens before that is not counted.
@@ -90,6 +94,8 @@ pub(super) struct Simulation {
     /// When the links to and from this rank are free, in simulated seconds.
     outgoing: f64,
     incoming: f64,
+    /// The same for paths of their own from this rank.
+    paths: BTreeMap<usize, f64>,
     /// Into how many parts the link is divided while jobs in the background are unfinished; this is one of them.
     shares: usize,
     /// Held by every unfinished job, too.
@@ -100,7 +106,7 @@ pub(super) struct Simulation {
 
 #[derive(Debug, Clone)]
 enum Pace {
-    Fixed(f64),
+    Given(Paces),
     Measured(Arc<Turns>),
 }
 
@@ -113,13 +119,13 @@ impl Simulated {
     /// The same with the deadline and queue capacity of `local`, which are real; its clock is not used.
     pub fn over(local: LocalBuilder, network: Network, compute: Compute) -> Vec<Session> {
         let pace = match compute {
-            Compute::Fixed(step) => vec![Pace::Fixed(step.as_secs_f64())],
-            Compute::PerRank(steps) => steps.into_iter().map(|step| Pace::Fixed(step.as_secs_f64())).collect(),
-            Compute::Measured(clock) => vec![Pace::Measured(Arc::new(Turns::new(clock, local.longest_wait())))],
+            Compute::Fixed(step) => Pace::Given(step.into()),
+            Compute::Paced(paces) => Pace::Given(paces),
+            Compute::Measured(clock) => Pace::Measured(Arc::new(Turns::new(clock, local.longest_wait()))),
         };
         let session = |(endpoint, watch): (Local, Watch)| {
-            let pace = pace.get(endpoint.rank()).or(pace.last()).cloned().unwrap_or(Pace::Fixed(0.0));
-            Session::with_time(Box::new(endpoint), Time::Simulated(Simulation::new(watch, network, pace)))
+            let simulation = Simulation::new(watch, network.clone(), pace.clone());
+            Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
         };
         let watches = local.watches();
         local.endpoints().into_iter().zip(watches).map(session).collect()
@@ -138,6 +144,7 @@ impl Simulation {
             since,
             outgoing,
             incoming,
+            paths: BTreeMap::new(),
             shares: 1,
             unfinished,
             settings: 0,
@@ -150,7 +157,7 @@ impl Simulation {
     }
 
     pub(super) fn network(&self) -> Network {
-        self.network
+        self.network.clone()
     }
 
     pub(super) fn set_network(&mut self, network: Network) {
@@ -159,7 +166,7 @@ impl Simulation {
 
     fn turns(&self) -> Option<&Turns> {
         match &self.pace {
-            Pace::Fixed(_) => None,
+            Pace::Given(_) => None,
             Pace::Measured(turns) => Some(turns),
         }
     }
@@ -177,22 +184,23 @@ impl Simulation {
 
     pub(super) fn set_clock(&mut self, seconds: f64) {
         (self.clock, self.outgoing, self.incoming) = (seconds, seconds, seconds);
+        self.paths.clear();
         self.settings += 1;
         if self.since.is_some() {
             self.since = self.turns().map(Turns::seconds);
         }
     }
 
-    pub(super) fn begin_step(&mut self) {
-        if let Pace::Fixed(seconds) = self.pace {
-            self.clock += seconds;
+    pub(super) fn begin_step(&mut self, step: u64) {
+        if let Pace::Given(paces) = &self.pace {
+            self.clock += paces.seconds(self.watch.rank(), step);
         }
     }
 
     /// The rank's own thread has the turn until it waits for this job, so that what it measured is its own.
-    pub(super) fn computed(&mut self, share: f64, elapsed: f64) {
-        let computed = match self.pace {
-            Pace::Fixed(seconds) => share * seconds,
+    pub(super) fn computed(&mut self, step: u64, share: f64, elapsed: f64) {
+        let computed = match &self.pace {
+            Pace::Given(paces) => share * paces.seconds(self.watch.rank(), step),
             Pace::Measured(_) => elapsed,
         };
         self.clock += (self.began + computed - self.now()).max(0.0);
@@ -200,20 +208,20 @@ impl Simulation {
 
     /// Computing beside that of a step, where it is not measured.
     pub(super) fn spend(&mut self, seconds: f64) {
-        if let Pace::Fixed(_) = self.pace {
+        if let Pace::Given(_) = self.pace {
             self.clock += seconds;
         }
     }
 
     /// The same rank's, with a clock and a share of the link of its own.
     pub(super) fn of_channel(&self, channel: usize) -> Self {
-        Simulation::new(self.watch.of_channel(channel), self.network, self.pace.clone())
+        Simulation::new(self.watch.of_channel(channel), self.network.clone(), self.pace.clone())
     }
 
     pub(super) fn start_job(&mut self, channel: usize, shares: usize) -> JobStart {
         self.shares = shares;
         let under_way = UnderWay { started: self.watch.starts(channel), _unfinished: Arc::clone(&self.unfinished) };
-        let (now, settings, network) = (self.now(), self.settings, Some(self.network));
+        let (now, settings, network) = (self.now(), self.settings, Some(self.network.clone()));
         JobStart { now, settings, shares, network, under_way: Some(under_way) }
     }
 
@@ -226,7 +234,9 @@ impl Simulation {
         }
         self.began = start.now;
         self.shares = start.shares;
-        self.network = start.network.unwrap_or(self.network);
+        if let Some(network) = &start.network {
+            self.network.clone_from(network);
+        }
     }
 
     pub(super) fn finish_job(&mut self, at: f64) {
@@ -236,7 +246,7 @@ impl Simulation {
     fn link(&self) -> Link {
         let is_whole = !self.watch.is_channel() && Arc::strong_count(&self.unfinished) == 1;
         let shares = if is_whole { 1 } else { self.shares };
-        Link { network: self.network, rank: self.watch.rank(), incoming: self.incoming, shares }
+        Link { network: self.network.clone(), rank: self.watch.rank(), incoming: self.incoming, shares }
     }
 
     /// The rank among `from` whose frame arrives first; see [`Watch::first_of`].
@@ -272,20 +282,22 @@ impl Simulation {
     /// When a frame of `bytes` bytes departs to rank `to`.
     pub(super) fn departure(&mut self, to: usize, bytes: usize) -> f64 {
         let now = self.now();
-        if self.network.same_machine(self.watch.rank(), to) {
-            return now;
-        }
+        let Some(passage) = self.link().passage(to, bytes) else { return now };
         let departure = now.max(self.outgoing);
-        self.outgoing = departure + self.link().transfer_seconds(bytes);
+        self.outgoing = departure + passage.link_seconds;
+        if !passage.is_own {
+            return departure;
+        }
+        let free = self.paths.entry(to).or_insert(departure);
+        let departure = departure.max(*free);
+        *free = departure + passage.seconds;
         departure
     }
 
     /// Moves the clock to the arrival of a frame from rank `from`.
     pub(super) fn arrive(&mut self, from: usize, bytes: usize, departure: f64) {
-        let arrival = self.link().arrival(from, bytes, departure);
-        if !self.network.same_machine(self.watch.rank(), from) {
-            self.incoming = arrival;
-        }
+        let (arrival, free) = self.link().arrival(from, bytes, departure);
+        self.incoming = free;
         let now = self.now();
         if arrival > now {
             self.clock += arrival - now;
@@ -311,7 +323,7 @@ impl fmt::Debug for Compute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Compute::Fixed(step) => write!(f, "Fixed({step:?})"),
-            Compute::PerRank(steps) => write!(f, "PerRank({steps:?})"),
+            Compute::Paced(paces) => write!(f, "Paced({paces})"),
             Compute::Measured(_) => f.write_str("Measured"),
         }
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::simulated::{Simulation, UnderWay};
-use super::{Clock, Network};
+use super::{Clock, Network, Paces};
 
 /// Where the seconds of a session come from.
 pub(super) enum Time {
     /// A clock that was handed in, or always 0.
     Clock(Option<Arc<dyn Clock + Sync>>),
-    /// The same seconds for every step.
-    Stepped { step: f64, now: f64 },
+    /// Given seconds for every step of a rank.
+    Stepped { paces: Paces, rank: usize, now: f64 },
     /// A simulated network.
     Simulated(Simulation),
 }
@@ -48,17 +48,17 @@ impl Time {
         }
     }
 
-    pub(super) fn begin_step(&mut self) {
+    pub(super) fn begin_step(&mut self, step: u64) {
         match self {
             Time::Clock(_) => {}
-            Time::Stepped { step, now } => *now += *step,
-            Time::Simulated(network) => network.begin_step(),
+            Time::Stepped { paces, rank, now } => *now += paces.seconds(*rank, step),
+            Time::Simulated(network) => network.begin_step(step),
         }
     }
 
     /// A step of which the channel's job began at the start is computed so far.
-    pub(super) fn computed(&mut self, share: f64, elapsed: f64) {
-        self.network_mut().into_iter().for_each(|network| network.computed(share, elapsed));
+    pub(super) fn computed(&mut self, step: u64, share: f64, elapsed: f64) {
+        self.network_mut().into_iter().for_each(|network| network.computed(step, share, elapsed));
     }
 
     /// Computing that this clock does not measure took so long.
@@ -74,7 +74,7 @@ impl Time {
     pub(super) fn of_channel(&self, channel: usize) -> Time {
         match self {
             Time::Clock(clock) => Time::Clock(clock.clone()),
-            Time::Stepped { step, now } => Time::Stepped { step: *step, now: *now },
+            Time::Stepped { paces, rank, now } => Time::Stepped { paces: paces.clone(), rank: *rank, now: *now },
             Time::Simulated(network) => Time::Simulated(network.of_channel(channel)),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Context, Momenta, SyncStrategy};
-use crate::comm::{Compute, Local, Network, Session, Simulated, run_ranks};
+use crate::comm::{Compute, Local, Network, Paces, Session, Simulated, run_ranks};
 use crate::error::CommError;
 use crate::reduce::AgreedStep;
 use crate::{Key, Layout};
@@ -58,7 +58,7 @@ pub(super) fn simulate<S: SyncStrategy>(
     start: &[f32],
     task: (Sgd, Gradient<'_>),
 ) -> f64 {
-    let world = Simulated::world(world, network, Compute::PerRank(compute));
+    let world = Simulated::world(world, network, Compute::Paced(Paces::constant(&compute).unwrap()));
     run(world, strategy, start, task).into_iter().map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 

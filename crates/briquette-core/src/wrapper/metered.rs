@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn given_seconds_of_compressing_are_those_of_the_ratio_in_force() {
         let seconds = CompressSeconds::new(&[(1.0, 0.5), (4.0, 2.0)]).unwrap();
-        let network = "unlimited".parse().unwrap();
         for (ratio, expected) in [(4.0, 2.0), (2.0, 1.25)] {
+            let network = "unlimited".parse().unwrap();
             let mut comm = Simulated::world(1, network, Compute::Fixed(Duration::from_secs(1))).remove(0);
             comm.set_compress_seconds(seconds.clone());
             comm.begin_step(0);

@@ -76,8 +76,7 @@ fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
 #[test]
 fn the_seconds_of_a_step_are_the_ranks_own_and_count_the_wait_for_the_slowest_rank_once() {
     // Rank 0 computes for 50 ms and waits, rank 1 for 150 ms; frames and compressing take no time.
-    let paces = [50, 150].map(Duration::from_millis).to_vec();
-    let world = Simulated::world(2, "unlimited".parse().unwrap(), Compute::PerRank(paces));
+    let world = Simulated::world(2, "unlimited".parse().unwrap(), Compute::Paced("50ms,150ms".parse().unwrap()));
     let results = run_ranks(world, |comm| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use briquette::core::Key;
@@ -143,7 +143,7 @@ fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
         augment: Some(AugmentSpec::Flip),
         schedule: Some(LrSchedule::OneCycle),
         network: Some(cli.network.clone()),
-        clock: Some(ClockSpec::Fixed(vec![0.05])),
+        clock: Some(ClockSpec::Fixed(Duration::from_millis(50).into())),
         eval_every: Some(1000),
         checkpoint_every: Some(0),
         slots_every: Some(8),

@@ -2,11 +2,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::comm::{Clock, Compute, Local, Network, Session, Simulated, run_ranks};
+use crate::comm::{Clock, Compute, Local, Network, Paces, Session, Simulated, run_ranks};
 use crate::error::CommError;
 
 fn world(network: &str, milliseconds: &[u64]) -> Vec<Session> {
-    let compute = Compute::PerRank(milliseconds.iter().copied().map(Duration::from_millis).collect());
+    let each: Vec<_> = milliseconds.iter().copied().map(Duration::from_millis).collect();
+    let compute = Compute::Paced(Paces::constant(&each).unwrap());
     let local = Local::builder(milliseconds.len()).deadline(Duration::from_secs(20));
     Simulated::over(local, network.parse().unwrap(), compute)
 }

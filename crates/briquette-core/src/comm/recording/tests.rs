@@ -209,7 +209,7 @@ fn a_link_is_idle_after_work_outside_of_simulated_time() {
         }
         Ok::<_, CommError>((comm.take_recording(), comm.now()))
     };
-    let world = Simulated::world(3, network, COMPUTE);
+    let world = Simulated::world(3, network.clone(), COMPUTE);
     let (recordings, expected): (Vec<_>, Vec<_>) = run_ranks(world, body).into_iter().map(Result::unwrap).unzip();
     // Two steps of 3 ms, 1 ms of latency, 1000 bytes.
     assert!((expected[2] - 0.00708).abs() < 1e-9, "{}", expected[2]);

@@ -222,3 +222,43 @@ fn turns_that_go_on_elsewhere_prolong_a_wait() {
     });
     assert_eq!(results, vec![Ok(vec![5]); 3]);
 }
+
+#[test]
+fn a_slow_path_holds_its_frames_and_not_the_links() {
+    // 1000 bytes take 8 ms on links and 80 ms on the path from 0 to 1. Rank 0's second frame, to 2, leaves after the link's 8 ms, and its third
+    // follows the first on the path: 5 + 80, then 8 + 1 + 8, then 80 + 5 + 80.
+    let got = seconds(still(3, "1mbit,1ms;0/1=100kbit,5ms"), |comm| match comm.rank() {
+        0 => [1, 2, 1].into_iter().try_for_each(|to| comm.send(to, vec![0; 1000])),
+        1 => {
+            comm.recv(0)?;
+            assert_near(&[comm.now()], &[0.085]);
+            comm.recv(0).map(drop)
+        }
+        _ => comm.recv(0).map(drop),
+    });
+    assert_near(&got, &[0.0, 0.165, 0.017]);
+    // Received in the other order, a frame on a slow path does not keep the link from one that came meanwhile.
+    let got = seconds(still(3, "1mbit,1ms;0/1=100kbit,5ms"), |comm| match comm.rank() {
+        1 => {
+            comm.recv(0)?;
+            comm.recv(2).map(drop)
+        }
+        _ => comm.send(1, vec![0; 1000]),
+    });
+    assert_near(&got, &[0.0, 0.085, 0.0]);
+}
+
+#[test]
+fn compute_times_differ_between_ranks_and_steps() {
+    let paces: Paces = "20ms,50ms;slow=0.5x10".parse().unwrap();
+    let expected: Vec<f64> = (0..3).map(|rank| (4..9).map(|step| paces.seconds(rank, step)).sum()).collect();
+    assert!(expected.iter().all(|seconds| (0.1..2.5).contains(seconds)), "{expected:?}");
+    let steps = |comm: &mut Session| {
+        (4..9).for_each(|step| comm.begin_step(step));
+        Ok(())
+    };
+    assert_near(&seconds(world(3, "unlimited", Compute::Paced(paces.clone())), steps), &expected);
+    let mut stepped = Local::world(2).remove(1).stepped(paces);
+    steps(&mut stepped).unwrap();
+    assert_near(&[stepped.now()], &expected[1..2]);
+}

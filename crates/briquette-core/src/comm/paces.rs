@@ -1,0 +1,214 @@
+//! How long ranks compute at each step.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Key;
+use crate::error::ConfigError;
+use crate::text::serde_as_text;
+
+/// Compute times of every rank and step, for clocks that do not measure: of a [simulated](super::Simulated) world, and of a
+/// [stepped](super::Session::stepped) session. A function of rank and step alone, so a run is reproducible to the bit and goes on after a resume
+/// as if it had not been interrupted.
+///
+/// As text: a time for each rank, in rank order (ranks beyond the last take the last), then what varies it:
+///
+/// | part | meaning |
+/// |---|---|
+/// | `50ms`, `500ms,50ms` | constant; rank 0 ten times slower than the others |
+/// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal: the median stays, the mean grows by `exp(0.3²/2)` |
+/// | `;slow=0.03x10` | with probability 0.03, 10 times as long: stragglers that change from step to step |
+/// | `;seed=7` | of both draws, 0 if not given |
+///
+/// [`trace`](Self::trace) takes measured times instead.
+///
+/// ```
+/// use briquette_core::comm::Paces;
+///
+/// let paces: Paces = "500ms,50ms;slow=0.5x10".parse()?;
+/// let seconds: Vec<f64> = (0..6).map(|step| paces.seconds(3, step)).collect();
+/// assert_eq!(seconds, [0.5, 0.5, 0.05, 0.5, 0.05, 0.05]);
+/// assert_eq!(paces.to_string(), "500ms,50ms;slow=0.5x10");
+/// # Ok::<_, briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Paces {
+    /// By step, begun again after the last, and by rank.
+    seconds: Arc<[Vec<f64>]>,
+    sigma: f64,
+    slow: Option<Slow>,
+    seed: u64,
+}
+
+/// Now and then a step takes longer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Slow {
+    probability: f64,
+    factor: f64,
+}
+
+/// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
+const LONGEST: f64 = 1e6;
+const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each of 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
+                    (probability, factor), ;seed=7 what is wanted";
+
+impl Paces {
+    /// The same time at every step, in rank order; ranks beyond the last take the last.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] where there is none.
+    pub fn constant(each: &[Duration]) -> Result<Self, ConfigError> {
+        Paces::trace(vec![each.iter().map(Duration::as_secs_f64).collect()])
+    }
+
+    /// Seconds of each step, and in it of each rank, as they were measured. After the last step the first comes again; ranks beyond the
+    /// last take the last.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] where a step has no time, or one that is negative, not a number, or above 10⁶ s.
+    pub fn trace(seconds: Vec<Vec<f64>>) -> Result<Self, ConfigError> {
+        let what = "compute times";
+        ConfigError::unless(!seconds.is_empty(), what, "of at least one step", "none")?;
+        for (step, row) in seconds.iter().enumerate() {
+            let got = || format!("{row:?} at step {step}");
+            ConfigError::unless(!row.is_empty(), what, "of at least one rank", got())?;
+            let all = row.iter().all(|seconds| (0.0..=LONGEST).contains(seconds));
+            ConfigError::unless(all, what, "from 0 s to 1000000 s", got())?;
+        }
+        Ok(Paces { seconds: seconds.into(), sigma: 0.0, slow: None, seed: 0 })
+    }
+
+    /// Seconds that `rank` computes at `step`.
+    pub fn seconds(&self, rank: usize, step: u64) -> f64 {
+        let row = &self.seconds[(step % self.seconds.len() as u64) as usize];
+        let mut seconds = row[rank.min(row.len() - 1)];
+        let key = Key::new(self.seed).purpose("pace").rank(rank).step(step);
+        // In (0, 1).
+        let uniform = |index| ((key.word(index) >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+        if self.sigma > 0.0 {
+            let normal = (-2.0 * uniform(0).ln()).sqrt() * (std::f64::consts::TAU * uniform(1)).cos();
+            seconds *= (self.sigma * normal).exp();
+        }
+        match self.slow {
+            Some(slow) if uniform(2) < slow.probability => seconds * slow.factor,
+            _ => seconds,
+        }
+    }
+}
+
+impl From<Duration> for Paces {
+    fn from(step: Duration) -> Self {
+        Paces { seconds: vec![vec![step.as_secs_f64()]].into(), sigma: 0.0, slow: None, seed: 0 }
+    }
+}
+
+impl FromStr for Paces {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let wrong = || ConfigError::range("compute times", FORM, text);
+        let mut parts = text.split(';').map(str::trim);
+        let times = parts.next().unwrap_or_default().split(',').map(|time| seconds(time.trim()));
+        let mut paces =
+            times.collect::<Option<Vec<f64>>>().ok_or_else(wrong).and_then(|row| Paces::trace(vec![row]))?;
+        for part in parts {
+            let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+            let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+            match name.trim() {
+                "lognormal" => paces.sigma = number(value).filter(|sigma| *sigma >= 0.0).ok_or_else(wrong)?,
+                "slow" => {
+                    let (probability, factor) = value.split_once('x').ok_or_else(wrong)?;
+                    let probability = number(probability).filter(|p| (0.0..=1.0).contains(p)).ok_or_else(wrong)?;
+                    let factor = number(factor).filter(|factor| *factor >= 1.0).ok_or_else(wrong)?;
+                    paces.slow = Some(Slow { probability, factor });
+                }
+                "seed" => paces.seed = value.parse().map_err(|_| wrong())?,
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(paces)
+    }
+}
+
+impl fmt::Display for Paces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [_, ..] = self.seconds[1..] {
+            return write!(f, "trace of {} steps", self.seconds.len());
+        }
+        for (rank, seconds) in self.seconds[0].iter().enumerate() {
+            // A text that is read as the same bits: a resumed run has the times of the run that it continues.
+            let times = [seconds * 1e3, (seconds * 1e3).round()];
+            let separator = if rank == 0 { "" } else { "," };
+            match times.into_iter().find(|time| time * 1e-3 == *seconds) {
+                Some(time) => write!(f, "{separator}{time}ms")?,
+                None => write!(f, "{separator}{seconds}s")?,
+            }
+        }
+        if self.sigma > 0.0 {
+            write!(f, ";lognormal={}", self.sigma)?;
+        }
+        if let Some(Slow { probability, factor }) = self.slow {
+            write!(f, ";slow={probability}x{factor}")?;
+        }
+        if self.seed > 0 { write!(f, ";seed={}", self.seed) } else { Ok(()) }
+    }
+}
+
+serde_as_text!(Paces);
+
+fn seconds(time: &str) -> Option<f64> {
+    let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, number) => (number?, 1.0),
+    };
+    Some(number.parse::<f64>().ok()? * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_go_back_and_forth_and_say_what_is_wrong() {
+        for text in ["50ms", "500ms,50ms", "0.0123s,7ms", "0ms", "50ms;lognormal=0.3;slow=0.03x10;seed=7"] {
+            let paces: Paces = text.parse().unwrap();
+            assert_eq!(paces.to_string().parse::<Paces>().unwrap(), paces, "{text}");
+        }
+        for text in
+            ["", "50", "ms", "-1ms", "1e9s", "nans", "50ms;slow=2x10", "50ms;slow=0.1x0.5", "50ms;fast=1", "50ms;seed"]
+        {
+            let error = text.parse::<Paces>().unwrap_err().to_string();
+            assert!(error.contains("0 s to 1000000 s"), "{text}: {error}");
+        }
+        assert!(Paces::trace(vec![vec![1.0], vec![]]).unwrap_err().to_string().contains("step 1"));
+    }
+
+    #[test]
+    fn a_trace_begins_again_and_its_last_rank_is_that_of_all_others() {
+        let paces = Paces::trace(vec![vec![1.0, 2.0], vec![3.0]]).unwrap();
+        let of = |rank| (0..3).map(|step| paces.seconds(rank, step)).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1), of(5)), (vec![1.0, 3.0, 1.0], vec![2.0, 3.0, 2.0], vec![2.0, 3.0, 2.0]));
+    }
+
+    /// Of `exp(0.5 z)` the median is 1, the mean `exp(1/8) = 1.133`; 5 % of steps are 4 times slower.
+    #[test]
+    fn draws_have_the_distribution_that_is_said() {
+        let draws = |text: &str| {
+            let paces: Paces = text.parse().unwrap();
+            let mut seconds: Vec<f64> = (0..8)
+                .flat_map(|rank| (0..2000).map(move |step| (rank, step)))
+                .map(|(rank, step)| paces.seconds(rank, step))
+                .collect();
+            seconds.sort_by(f64::total_cmp);
+            (seconds[8000], seconds.iter().sum::<f64>() / 16000.0)
+        };
+        let (median, mean) = draws("1s;lognormal=0.5");
+        assert!((median - 1.0).abs() < 0.02 && (mean - 1.133).abs() < 0.02, "{median} {mean}");
+        let (median, mean) = draws("1s;slow=0.05x4");
+        assert!(median == 1.0 && (mean - 1.15).abs() < 0.02, "{mean}");
+        assert_ne!(draws("1s;lognormal=0.5;seed=1"), draws("1s;lognormal=0.5"));
+    }
+}
