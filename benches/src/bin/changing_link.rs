@@ -108,7 +108,7 @@ fn main() -> Result<()> {
         None => {
             let first = arguments.links.first().context("--links: none")?;
             let compute = Compute::Fixed(Duration::from_millis(arguments.compute));
-            let world = Simulated::world(arguments.ranks, first.network, compute);
+            let world = Simulated::world(arguments.ranks, first.network.clone(), compute);
             let mut all = run_ranks(world, |session| {
                 rank(arguments, session, "simulated").map_err(|error| Failed(format!("{error:#}")))
             });
@@ -153,7 +153,7 @@ fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<R
     for step in 0..arguments.steps {
         if let Some(next) = arguments.links.iter().find(|link| link.from == step) {
             link.clone_from(&next.text);
-            comm.set_network(next.network);
+            comm.set_network(next.network.clone());
             shape(arguments, &comm, next)?;
         }
         let begin = end;

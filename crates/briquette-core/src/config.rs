@@ -33,7 +33,7 @@ mod text;
 pub(crate) use class::{probes, worse};
 pub use exchange::Exchange;
 pub use family::Described;
-pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, StrategyConfig};
+pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
 pub use representatives::{exchanges, representatives};
 pub use rules::{Rule, SlotPattern};
 pub use settings::{

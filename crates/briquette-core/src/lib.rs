@@ -99,6 +99,7 @@ mod message;
 mod parallel;
 pub mod reduce;
 pub mod report;
+pub mod server;
 pub mod shards;
 pub mod state;
 pub mod sync;

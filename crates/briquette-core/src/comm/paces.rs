@@ -52,7 +52,7 @@ struct Slow {
 
 /// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
 const LONGEST: f64 = 1e6;
-const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each of 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
+const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each from 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
                     (probability, factor), ;seed=7 what is wanted";
 
 impl Paces {
@@ -164,7 +164,8 @@ fn seconds(time: &str) -> Option<f64> {
         (Some(number), _) => (number, 1e-3),
         (None, number) => (number?, 1.0),
     };
-    Some(number.parse::<f64>().ok()? * unit)
+    let seconds = number.parse::<f64>().ok()? * unit;
+    (0.0..=LONGEST).contains(&seconds).then_some(seconds)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::{AggregatorSettings, ControllerSettings, FeedbackSettings, ReducerSet
 use crate::aggregate::*;
 use crate::control::*;
 use crate::reduce::*;
+use crate::server::*;
 use crate::sync::*;
 use crate::wrapper::*;
 
@@ -90,5 +91,17 @@ family! {
         LossGuard(LossGuardConfig),
         DelayLimit(DelayLimitConfig),
         Auto(AutoConfig),
+    }
+}
+
+family! {
+    /// What a server does with what comes, where ranks do not step together.
+    #[derive(Copy)]
+    ServerConfig = AsyncSgd, "server", dyn PolicySettings {
+        AsyncSgd = AsyncSgd,
+        Backup(BackupConfig),
+        Picky(PickyConfig),
+        AsyncLocalSgd(AsyncLocalSgdConfig),
+        Synthesis(SynthesisConfig),
     }
 }

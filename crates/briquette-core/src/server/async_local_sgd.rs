@@ -1,0 +1,138 @@
+//! Asynchronous local SGD: each rank takes some steps by itself, and how far they led is mixed into the model as it comes.
+//!
+//! **Why, and when not.** As [`async_sgd`](super::async_sgd), a period of times fewer bytes. Ranks take their steps at their own speed. What is added is of an older model, and
+//! of a whole period: the mixing factor keeps one rank's excursion from moving the model too far.
+//!
+//! **Method.** A worker takes `H` steps of its own optimizer from `x_v`, to `y`. The server, at `x_t`:
+//!
+//! ```text
+//! x_{t+1} = x_t − α·(x_v − y)
+//! ```
+//!
+//! | setting | is then |
+//! |---|---|
+//! | one worker, `α = 1` | its optimizer alone |
+//!
+//! **On the wire.** As of [`async_sgd`](super::async_sgd), for each period.
+//!
+//! **State.** The model, on the server; a worker's optimizer is its own.
+//!
+//! **Knobs.** `period` `H`, steps, default 8; `mixing` `α` in (0, 1]; by default `1/W` of `W` workers, so that a round of all moves the model by their mean.
+//!
+//! **Deviations.** Stich's workers add to a shared model what they did since they last read it, `1/W` each; here the server does.
+//!
+//! **Reference.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), section 5 (asynchronous local
+//! SGD); H. Yu, S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), for ranks at
+//! their own speed.
+//!
+//! ```
+//! use briquette_core::server::{AsyncLocalSgdConfig, PolicySettings, Task, Update};
+//! let policy = AsyncLocalSgdConfig::default().build(4)?;
+//! assert_eq!((policy.task(0), policy.update()), (Task::Steps(8), Update::Subtract(0.25)));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Arrival, Policy, PolicySettings, Task, Update, Verdict};
+use crate::config::Described;
+use crate::error::ConfigError;
+
+/// Settings of asynchronous local SGD; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AsyncLocalSgdConfig {
+    /// Steps of a period.
+    pub period: u32,
+    /// How much of a rank's steps counts; absent, one over the number of workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixing: Option<f32>,
+}
+
+impl Default for AsyncLocalSgdConfig {
+    fn default() -> Self {
+        AsyncLocalSgdConfig { period: 8, mixing: None }
+    }
+}
+
+impl Described for AsyncLocalSgdConfig {
+    const NAME: &'static str = "async-local-sgd";
+    const SETTINGS: &'static str = "PERIOD[,mixing=1/workers]";
+    const HELP: &'static str = "PERIOD steps (8) of each rank by itself, mixed into the model as they come";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.period > 0, "period of async-local-sgd", "at least 1", self.period)?;
+        let mixing = self.mixing.unwrap_or(1.0);
+        ConfigError::unless(mixing > 0.0 && mixing <= 1.0, "mixing of async-local-sgd", "in (0, 1]", mixing)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![AsyncLocalSgdConfig { period: 3, mixing: None }, AsyncLocalSgdConfig { period: 1, mixing: Some(1.0) }]
+    }
+}
+
+impl PolicySettings for AsyncLocalSgdConfig {
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        super::check(self, workers)?;
+        Ok(Box::new(AsyncLocalSgd { period: self.period, mixing: self.mixing.unwrap_or(1.0 / workers as f32) }))
+    }
+}
+
+#[derive(Debug)]
+struct AsyncLocalSgd {
+    period: u32,
+    mixing: f32,
+}
+
+impl Policy for AsyncLocalSgd {
+    fn task(&self, _: u64) -> Task {
+        Task::Steps(self.period)
+    }
+
+    fn judge(&self, _: &Arrival<'_>) -> Verdict {
+        Verdict::Accepted
+    }
+
+    fn update(&self) -> Update {
+        Update::Subtract(self.mixing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Noisy, simulate};
+    use super::*;
+
+    #[test]
+    fn one_worker_is_its_optimizer_alone() {
+        let noisy = Noisy { rate: 0.05, ..Noisy::default() };
+        let run = simulate(&AsyncLocalSgdConfig { period: 4, mixing: None }, 1, "50ms", &noisy, 10);
+        let (mut x, mut out) = (noisy.start(), Vec::new());
+        for batch in 0..40 {
+            noisy.gradient_of(1, batch, &x, &mut out);
+            x.iter_mut().zip(&out).for_each(|(x, g)| *x -= noisy.rate * g);
+        }
+        assert!(run.model.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5));
+        assert_eq!(run.served.gradients, 40);
+    }
+
+    /// Claim: the loss of asynchronous SGD at as many gradients, with a period of times fewer bytes; one rank three times slower.
+    #[test]
+    fn it_learns_with_a_period_of_times_fewer_bytes() {
+        let noisy = Noisy { rate: 0.05, ..Noisy::default() };
+        let paces = "0ms,150ms,50ms";
+        let every = simulate(&AsyncLocalSgdConfig { period: 1, mixing: None }, 4, paces, &noisy, 1600);
+        let local = simulate(&AsyncLocalSgdConfig { period: 8, mixing: None }, 4, paces, &noisy, 200);
+        assert!(noisy.loss(&local.model) < 1.2 * noisy.loss(&every.model) + 0.01);
+        assert!(local.bytes * 7 < every.bytes, "{} {}", local.bytes, every.bytes);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        for (config, what) in [
+            (AsyncLocalSgdConfig { period: 0, mixing: None }, "period of async-local-sgd must be at least 1"),
+            (AsyncLocalSgdConfig { period: 1, mixing: Some(1.5) }, "mixing of async-local-sgd must be in (0, 1]"),
+        ] {
+            let error = config.build(2).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Asynchronous SGD: every gradient is applied as it comes, whatever the model has become since.
+//!
+//! **Why, and when not.** No rank waits for another: with ranks of different speeds, all compute all the time. A gradient is of an older model than it is
+//! applied to, by `W − 1` versions where all are equally fast, and by many more where one is slow. With rates that are good in lock step it
+//! may diverge: use a lower rate, or [`picky`](super::picky).
+//!
+//! **Method.** Each worker computes `g = ∇F(x_v)` and gets the newest model; the server, at `x_t`, does `x_{t+1} = x_t − γ·g` by its
+//! optimizer, for each as it comes.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | one worker | SGD |
+//!
+//! **On the wire.** `14 + 4d` bytes to a worker and `28` and a message from it, for each gradient.
+//!
+//! **State.** The model and the optimizer, on the server.
+//!
+//! **Knobs.** None.
+//!
+//! **Deviations.** None.
+//!
+//! **Reference.** J. Dean et al., *Large Scale Distributed Deep Networks*, NeurIPS 2012, section 4.1 (Downpour SGD, a fetch and a push at every
+//! step, one server).
+//!
+//! ```
+//! use briquette_core::server::{Arrival, AsyncSgd, PolicySettings, Verdict};
+//! let policy = AsyncSgd.build(3)?;
+//! let late = Arrival { version: 1, now: 90, distance: &|| 1e9 };
+//! assert_eq!((policy.judge(&late), policy.quorum(90)), (Verdict::Accepted, 1));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Arrival, Policy, PolicySettings, Verdict};
+use crate::config::Described;
+use crate::error::ConfigError;
+
+/// Takes every gradient; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AsyncSgd;
+
+impl Described for AsyncSgd {
+    const NAME: &'static str = "async-sgd";
+    const HELP: &'static str = "every gradient as it comes";
+}
+
+impl PolicySettings for AsyncSgd {
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        super::check(self, workers)?;
+        Ok(Box::new(*self))
+    }
+}
+
+impl Policy for AsyncSgd {
+    fn judge(&self, _: &Arrival<'_>) -> Verdict {
+        Verdict::Accepted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Noisy, simulate};
+    use super::*;
+
+    /// With one worker no gradient is late: plain SGD, to the bit.
+    #[test]
+    fn one_worker_is_sgd() {
+        let noisy = Noisy { rate: 0.05, ..Noisy::default() };
+        let run = simulate(&AsyncSgd, 1, "50ms", &noisy, 40);
+        let (mut x, mut out) = (noisy.start(), Vec::new());
+        for batch in 0..40 {
+            noisy.gradient_of(1, batch, &x, &mut out);
+            x.iter_mut().zip(&out).for_each(|(x, g)| *x -= noisy.rate * g);
+        }
+        assert_eq!(run.model, x);
+        assert_eq!((run.served.accepted, run.served.longest_delay), (40, 0));
+    }
+
+    /// A worker that is ten times slower costs the others nothing: 3 fast ones make 30 updates while it makes one. In lock step 93 updates would
+    /// take 11.5 s; here 1.5 s, and the slowest one's last gradient.
+    #[test]
+    fn nobody_waits_for_the_slowest() {
+        let run = simulate(&AsyncSgd, 4, "0ms,500ms,50ms", &Noisy::default(), 93);
+        assert!((1.5..=2.0).contains(&run.seconds), "{}", run.seconds);
+        assert!((28..=33).contains(&run.served.longest_delay), "{:?}", run.served);
+    }
+
+    #[test]
+    fn a_server_alone_is_refused() {
+        let error = AsyncSgd.build(0).unwrap_err().to_string();
+        assert!(error.contains("async-sgd") && error.contains("at least 2 ranks"), "{error}");
+    }
+}

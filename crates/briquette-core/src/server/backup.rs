@@ -1,0 +1,162 @@
+//! Backup workers: of `N + b` gradients the first `N` make an update, and stragglers are not waited for.
+//!
+//! **Why, and when not.** In lock step a step takes as long as its slowest rank, and with many ranks one of them is slow at most steps. `b` ranks too many
+//! cut off the tail of that distribution, at `b/(N + b)` of the machines. Every gradient is of the newest model, unlike in
+//! [`async_sgd`](super::async_sgd). A rank that is always the slowest contributes nothing: its data is not learnt from.
+//!
+//! **Method.** All workers compute at `x_t`. The server takes the mean of the first `N` gradients of version `t`, and steps:
+//! `x_{t+1} = x_t − γ·mean`. A gradient of an older version is rejected; its worker begins anew at the newest model. With an
+//! [`Uplink`](super::Uplink) that remembers, what was rejected is put back into the residual.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `b = 0` | synchronous SGD |
+//!
+//! **On the wire.** `14 + 4d` bytes to a worker and `28` and a message from it, for each gradient.
+//!
+//! **State.** The model and the optimizer, on the server.
+//!
+//! **Knobs.** `ranks` `N`, workers whose gradients count, at least 1; `spare` `b`, default 1. There must be `N + b` workers.
+//!
+//! **Deviations.** A straggler learns that it is too late when it is done, where the paper's aborts as soon as there is a newer model.
+//!
+//! **Reference.** J. Chen, X. Pan, R. Monga, S. Bengio, R. Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016 (arXiv 1604.00981),
+//! algorithms 3 and 4.
+//!
+//! ```
+//! use briquette_core::server::{Arrival, BackupConfig, PolicySettings, Verdict};
+//! let policy = BackupConfig { ranks: 3, spare: 1 }.build(4)?;
+//! let judge = |version| policy.judge(&Arrival { version, now: 7, distance: &|| 0.0 });
+//! assert_eq!((judge(7), judge(6), policy.quorum(7)), (Verdict::Accepted, Verdict::Late, 3));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Arrival, Policy, PolicySettings, Verdict};
+use crate::config::Described;
+use crate::error::ConfigError;
+
+/// Takes the first gradients of a version; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackupConfig {
+    /// Workers whose gradients make an update.
+    pub ranks: usize,
+    /// Workers beside them.
+    pub spare: usize,
+}
+
+impl Default for BackupConfig {
+    fn default() -> Self {
+        BackupConfig { ranks: 1, spare: 1 }
+    }
+}
+
+impl Described for BackupConfig {
+    const NAME: &'static str = "backup";
+    const SETTINGS: &'static str = "RANKS[,spare=1]";
+    const HELP: &'static str = "the first RANKS gradients of each version, of RANKS + spare workers";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.ranks > 0, "ranks of backup", "at least 1", self.ranks)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![BackupConfig { ranks: 2, spare: 1 }]
+    }
+}
+
+impl PolicySettings for BackupConfig {
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        super::check(self, workers)?;
+        let Self { ranks, spare } = *self;
+        if ranks.checked_add(spare) != Some(workers) {
+            let why = format!(
+                "backup:{ranks},spare={spare} is for {ranks} + {spare} workers, and beside the server there are {workers}"
+            );
+            return Err(ConfigError::Conflict(why));
+        }
+        Ok(Box::new(*self))
+    }
+}
+
+impl Policy for BackupConfig {
+    fn judge(&self, arrival: &Arrival<'_>) -> Verdict {
+        if arrival.version == arrival.now { Verdict::Accepted } else { Verdict::Late }
+    }
+
+    fn quorum(&self, _: u64) -> usize {
+        self.ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{Noisy, simulate};
+    use super::*;
+    use crate::comm::Paces;
+
+    /// Claim: up to `b` stragglers leave the time of a step as it is, and the numbers are those of the `N` others.
+    #[test]
+    fn a_straggler_costs_no_time_and_changes_nothing() {
+        let noisy = Noisy::default();
+        let all = simulate(&BackupConfig { ranks: 3, spare: 0 }, 3, "50ms", &noisy, 30);
+        // Rank 4 is the straggler.
+        let with = simulate(&BackupConfig { ranks: 3, spare: 1 }, 4, "50ms,50ms,50ms,50ms,510ms", &noisy, 30);
+        assert_eq!(with.model, all.model);
+        // The last word to the straggler, which is at its third gradient.
+        assert!(
+            (all.seconds - 1.5).abs() < 1e-9 && (with.seconds - 1.53).abs() < 1e-9,
+            "{} {}",
+            all.seconds,
+            with.seconds
+        );
+        assert_eq!((with.served.accepted, with.served.late), (90, 3));
+        let waits = simulate(&BackupConfig { ranks: 4, spare: 0 }, 4, "50ms,50ms,50ms,50ms,510ms", &noisy, 30);
+        assert!(waits.seconds > 15.0, "{}", waits.seconds);
+    }
+
+    /// Without spares: the mean of all gradients at each step, in f64 to rounding.
+    #[test]
+    fn without_spares_it_is_synchronous_sgd() {
+        let noisy = Noisy::default();
+        let run = simulate(&BackupConfig { ranks: 3, spare: 0 }, 3, "50ms;lognormal=0.5", &noisy, 30);
+        let (mut x, mut out) = (noisy.start(), Vec::new());
+        for batch in 0..30 {
+            let mut mean = vec![0.0_f64; x.len()];
+            for rank in 1..=3 {
+                noisy.gradient_of(rank, batch, &x, &mut out);
+                mean.iter_mut().zip(&out).for_each(|(mean, g)| *mean += f64::from(*g) / 3.0);
+            }
+            x.iter_mut().zip(&mean).for_each(|(x, g)| *x -= noisy.rate * *g as f32);
+        }
+        assert!(run.model.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5), "{:?} {x:?}", run.model);
+        assert_eq!(run.served.late, 0);
+    }
+
+    /// Claim: 100 machines of log-normal times of which 3 % are ten times as long. Progress per second has its best at some spares: none and
+    /// too many are slower. In order statistics alone, as the state machine has no clock.
+    #[test]
+    fn there_is_a_best_number_of_spares() {
+        let paces: Paces = "1s;lognormal=0.2;slow=0.03x10".parse().unwrap();
+        let cost = |spare: usize| {
+            let of_step = |step| {
+                let mut seconds: Vec<f64> = (0..100).map(|rank| paces.seconds(rank, step)).collect();
+                seconds.sort_by(f64::total_cmp);
+                seconds[99 - spare]
+            };
+            (0..300).map(of_step).sum::<f64>() / 300.0 * 100.0 / (100 - spare) as f64
+        };
+        let costs = [0, 4, 6, 10, 40].map(cost);
+        assert!(
+            costs[0] > 3.0 * costs[1] && costs[1] > costs[2] && costs[2] > costs[3] && costs[4] > costs[3],
+            "{costs:?}"
+        );
+    }
+
+    #[test]
+    fn other_than_all_workers_is_refused() {
+        let error = BackupConfig { ranks: 3, spare: 1 }.build(5).unwrap_err().to_string();
+        assert!(error.contains("3 + 1 workers") && error.contains("there are 5"), "{error}");
+        assert!(BackupConfig { ranks: 0, spare: 1 }.build(1).unwrap_err().to_string().contains("ranks of backup"));
+    }
+}

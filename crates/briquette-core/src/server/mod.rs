@@ -1,0 +1,155 @@
+//! Training without lock step: one rank keeps the model, the others compute for it at their own pace.
+//!
+//! ```text
+//! server:  model of version v ──assignment──► worker: gradient at it ──contribution──► judge ──► update: version v + 1
+//! ```
+//!
+//! A [`Policy`] decides what a worker computes next, which contributions count, and how many make an update. [`Server`] is what policies have
+//! in common, a state machine without clock, threads or sockets: a contribution in, replies out. [`serve`] and [`work`] drive it over a
+//! [`Session`](crate::Session).
+//!
+//! | policy | an update is made of | a contribution counts if |
+//! |---|---|---|
+//! | [`async_sgd`] | one gradient | always |
+//! | [`picky`] | one gradient | the model has not moved far since |
+//! | [`backup`] | `N` of `N + b` gradients | it is of this version |
+//! | [`async_local_sgd`] | one rank's local steps | always |
+//! | [`synthesis`] | one difference of gradients, or all ranks' full gradients | it is of this epoch, and not too late |
+//!
+//! **Determinism.** What is made of contributions depends on the order in which they arrive. Over TCP that order differs between runs, and so do
+//! results. On a [simulated](crate::comm::Simulated) network with given compute times it follows from simulated seconds: a run is
+//! reproducible to the bit. The sum of several contributions does not depend on their order: it is taken by rank.
+//!
+//! **Checkpoints.** [`serve`] ends at a version with every worker idle: contributions that come after it are rejected, and put back where a worker
+//! remembers. What there is then is a consistent world: the server's model, optimizer and policy, and each worker's residual and count of
+//! batches. A run that pauses at a version and one that is resumed from it go on alike. Pausing itself changes what follows, as all workers
+//! then begin at one version.
+//!
+//! **On the wire.** An assignment is 14 bytes and the model in f32, twice that where gradients at two points are asked for; a contribution is 28
+//! bytes and a [message](crate::Message).
+//!
+//! **Failure.** A rank that fails, the server included, stops the world as everywhere: the others' errors name it. A worker that leaves without a
+//! word is not waited for: the others get to the version that was asked for, and then all learn who is missing.
+
+pub mod async_local_sgd;
+pub mod async_sgd;
+pub mod backup;
+mod drive;
+pub mod picky;
+mod state;
+pub mod synthesis;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
+mod uplink;
+mod wire;
+
+pub use async_local_sgd::AsyncLocalSgdConfig;
+pub use async_sgd::AsyncSgd;
+pub use backup::BackupConfig;
+pub use drive::{Batch, Computed, Trainer, serve, work};
+pub use picky::PickyConfig;
+pub use state::{Contribution, Reply, Served, Server};
+pub use synthesis::SynthesisConfig;
+pub use uplink::Uplink;
+
+use crate::config::Described;
+use crate::error::ConfigError;
+
+/// What a worker computes from the model that it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// The gradient of its next batch.
+    Gradient,
+    /// So many steps of its own optimizer: how far they led, `x − x_end`.
+    Steps(u32),
+    /// The gradient of its next batch at the model, less that of the same batch at the model before.
+    Difference,
+    /// The gradient of all its data.
+    Full,
+}
+
+/// What became of a contribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in an update, or will be.
+    Accepted,
+    /// The model is of another version by now.
+    Late,
+    /// The model has moved too far since.
+    Far,
+}
+
+/// A contribution, as far as it is judged.
+pub struct Arrival<'a> {
+    /// Of the model that it was computed from.
+    pub version: u64,
+    /// Of the model by now.
+    pub now: u64,
+    /// `‖x_now − x_version‖`.
+    pub distance: &'a dyn Fn() -> f64,
+}
+
+impl std::fmt::Debug for Arrival<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Arrival(of version {} at {})", self.version, self.now)
+    }
+}
+
+/// How an update is applied.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Update {
+    /// The server's optimizer steps with it, as with a gradient.
+    Optimizer,
+    /// It is subtracted, times this.
+    Subtract(f32),
+}
+
+/// What a server does with what comes. Versions count updates from 0.
+pub trait Policy: std::fmt::Debug + Send {
+    /// What a worker computes from the model of this version.
+    fn task(&self, _version: u64) -> Task {
+        Task::Gradient
+    }
+
+    /// Whether a contribution counts.
+    fn judge(&self, arrival: &Arrival<'_>) -> Verdict;
+
+    /// How many contributions make the update of this version. A worker whose contribution is in it waits for it.
+    fn quorum(&self, _version: u64) -> usize {
+        1
+    }
+
+    /// Makes what is applied at this version of the mean of the contributions, weighed by their samples.
+    fn direct(&mut self, _mean: &mut [f32], _version: u64) {}
+
+    /// How it is applied.
+    fn update(&self) -> Update {
+        Update::Optimizer
+    }
+
+    /// What it remembers between updates, one vector.
+    fn memory(&mut self) -> Option<&mut Vec<f32>> {
+        None
+    }
+}
+
+/// Settings of a policy.
+pub trait PolicySettings: std::fmt::Debug {
+    /// For a server of this many workers.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for every setting that cannot work.
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError>;
+}
+
+/// That settings are in their ranges, and that there is a worker.
+fn check<S: Described>(settings: &S, workers: usize) -> Result<(), ConfigError> {
+    settings.check()?;
+    if workers == 0 {
+        let why = format!("server {} has one rank that does not train: use at least 2 ranks", S::NAME);
+        return Err(ConfigError::Conflict(why));
+    }
+    Ok(())
+}

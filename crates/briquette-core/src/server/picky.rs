@@ -1,0 +1,125 @@
+//! Picky SGD: asynchronous, and a gradient counts if the model has not moved far since it was sent.
+//!
+//! **Why, and when not.** A delay by itself does no harm: near a stationary point models hardly move, and a gradient of fifty versions ago is as good as a new one. What
+//! harms is one that was taken far away. So it is the distance that is looked at, and rates need not be lowered for the longest delay: progress
+//! depends on the *average* delay. Where all ranks are equally fast, plain [`async_sgd`](super::async_sgd) does without the distance, which takes
+//! a pass over the parameters.
+//!
+//! **Method.** At version `t` a gradient of version `s` comes:
+//!
+//! ```text
+//! ‖x_t − x_s‖ ≤ ε/(2β):   x_{t+1} = x_t − η·g        else x stays, and the worker gets it anew
+//! ```
+//!
+//! for gradients of norm `ε` of a `β`-smooth function. The server keeps the model that each worker has: no delay exceeds what is kept.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `threshold = inf` | [`async_sgd`](super::async_sgd) |
+//! | no delays | SGD |
+//!
+//! **On the wire.** As of [`async_sgd`](super::async_sgd).
+//!
+//! **State.** The model, the optimizer and one model for each worker (shared where they are equal), on the server.
+//!
+//! **Knobs.** `threshold`, a distance of parameters above 0, default 1; `inf` takes all.
+//!
+//! **Deviations.** The rate is the optimizer's, and a run ends after given updates; the paper's constants (`η = min{1, ε²/σ²}/(4β)`) are for proofs.
+//!
+//! **Reference.** A. Cohen, A. Daniely, Y. Drori, T. Koren, M. Schain, *Asynchronous Stochastic Optimization Robust to Arbitrary Delays*, NeurIPS
+//! 2021 (arXiv 2106.11879), algorithm 1.
+//!
+//! ```
+//! use briquette_core::server::{Arrival, PickyConfig, PolicySettings, Verdict};
+//! let policy = PickyConfig { threshold: 0.5 }.build(2)?;
+//! let judge = |distance: f64| policy.judge(&Arrival { version: 1, now: 90, distance: &|| distance });
+//! assert_eq!((judge(0.5), judge(0.6)), (Verdict::Accepted, Verdict::Far));
+//! # Ok::<(), briquette_core::error::ConfigError>(())
+//! ```
+
+use super::{Arrival, Policy, PolicySettings, Verdict};
+use crate::config::Described;
+use crate::error::ConfigError;
+
+/// Takes gradients of near by; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PickyConfig {
+    /// The largest distance from where a gradient was taken.
+    pub threshold: f64,
+}
+
+impl Default for PickyConfig {
+    fn default() -> Self {
+        PickyConfig { threshold: 1.0 }
+    }
+}
+
+impl Described for PickyConfig {
+    const NAME: &'static str = "picky";
+    const SETTINGS: &'static str = "THRESHOLD";
+    const HELP: &'static str = "every gradient that was taken within THRESHOLD of the model";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.threshold > 0.0, "threshold of picky", "above 0", self.threshold)
+    }
+
+    fn representatives() -> Vec<Self> {
+        [0.5, f64::INFINITY].map(|threshold| PickyConfig { threshold }).to_vec()
+    }
+}
+
+impl PolicySettings for PickyConfig {
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        super::check(self, workers)?;
+        Ok(Box::new(*self))
+    }
+}
+
+impl Policy for PickyConfig {
+    fn judge(&self, arrival: &Arrival<'_>) -> Verdict {
+        let near =
+            arrival.version == arrival.now || self.threshold.is_infinite() || (arrival.distance)() <= self.threshold;
+        if near { Verdict::Accepted } else { Verdict::Far }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AsyncSgd;
+    use super::super::testkit::{Noisy, simulate};
+    use super::*;
+
+    /// Gradients that are taken at once, and others 50 times as long: three in five come late.
+    const PACES: &str = "0ms,10ms;slow=0.02x100;seed=1";
+
+    #[test]
+    fn without_a_threshold_it_takes_all() {
+        let noisy = Noisy { rate: 0.05, ..Noisy::default() };
+        let all = simulate(&AsyncSgd, 4, PACES, &noisy, 60);
+        let picky = simulate(&PickyConfig { threshold: f64::INFINITY }, 4, PACES, &noisy, 60);
+        assert_eq!((picky.model, picky.seconds), (all.model, all.seconds));
+        let alone = simulate(&PickyConfig { threshold: 1e-9 }, 1, PACES, &noisy, 60);
+        assert_eq!(alone.served.far, 0, "nothing is late");
+    }
+
+    /// Claim: at a rate that is good without delays, plain asynchronous SGD does not get there, and Picky SGD does.
+    #[test]
+    fn it_reaches_what_plain_asynchronous_sgd_does_not() {
+        let noisy = Noisy { rate: 0.3, noise: 0.05, ..Noisy::default() };
+        let workers = 16;
+        let plain = simulate(&AsyncSgd, workers, PACES, &noisy, 600);
+        let picky = simulate(&PickyConfig { threshold: 0.5 }, workers, PACES, &noisy, 600);
+        let (plain_norm, picky_norm) = (noisy.norm(&plain.model), noisy.norm(&picky.model));
+        assert!(picky_norm < 0.25 && plain_norm > 4.0 * picky_norm, "{plain_norm} {picky_norm} {:?}", picky.served);
+        assert!(picky.served.far > 0 && picky.served.accepted == 600, "{:?}", picky.served);
+    }
+
+    #[test]
+    fn a_threshold_that_is_none_is_refused() {
+        for threshold in [0.0, -1.0, f64::NAN] {
+            let error = PickyConfig { threshold }.build(2).unwrap_err().to_string();
+            assert!(error.contains("threshold of picky must be above 0"), "{error}");
+        }
+    }
+}

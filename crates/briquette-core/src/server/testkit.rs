@@ -1,0 +1,248 @@
+//! Trains small problems on a simulated network by a server and its workers.
+
+use rand_distr::{Distribution, StandardNormal};
+
+use super::{Batch, Computed, PolicySettings, Served, Server, Trainer, Uplink, serve, work};
+use crate::comm::{Compute, Network, Simulated, run_ranks};
+use crate::compress::Dense;
+use crate::error::ReduceError;
+use crate::state::State;
+use crate::{Key, Session};
+
+/// A problem of which a rank knows its part.
+pub(super) trait Problem: Sync {
+    fn start(&self) -> Vec<f32>;
+    fn rate(&self) -> f32;
+    /// Batches that all data of a rank are.
+    fn batches(&self) -> u64;
+    /// Of a batch, or of all data of a rank.
+    fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>);
+}
+
+/// What a run ends with.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) model: Vec<f32>,
+    /// On the server's clock.
+    pub(super) seconds: f64,
+    pub(super) served: Served,
+    /// That the server sent and received.
+    pub(super) bytes: u64,
+}
+
+struct Plain<'a, P>(&'a P, usize);
+
+impl<P: Problem> Trainer for Plain<'_, P> {
+    type Error = ReduceError;
+
+    fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
+        let (batch, batches) = match batch {
+            Batch::Number(number) => (Some(number), 1),
+            Batch::All => (None, self.0.batches() as u32),
+        };
+        self.0.gradient_of(self.1, batch, x, out);
+        Ok(Computed { samples: 1, loss: 0.0, batches })
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], _: u64) -> Result<(), ReduceError> {
+        x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= self.0.rate() * g);
+        Ok(())
+    }
+}
+
+/// Dense, on a network that takes no time: rank 0 serves.
+pub(super) fn simulate(
+    settings: &(impl PolicySettings + Sync),
+    workers: usize,
+    paces: &str,
+    problem: &impl Problem,
+    updates: u64,
+) -> Run {
+    let world = simulated(workers, paces);
+    train(world, settings, problem, &[Leg { until: updates, resumed: false }], || Uplink::new(Dense, false))
+}
+
+/// A server and so many workers on a network that takes no time.
+pub(super) fn simulated(workers: usize, paces: &str) -> Vec<Session> {
+    Simulated::world(workers + 1, Network::unlimited(), Compute::Paced(paces.parse().unwrap()))
+}
+
+/// A part of a run, up to a version; resumed, every rank begins it with nothing but what was saved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leg {
+    pub(super) until: u64,
+    pub(super) resumed: bool,
+}
+
+pub(super) fn train(
+    world: Vec<Session>,
+    settings: &(impl PolicySettings + Sync),
+    problem: &impl Problem,
+    legs: &[Leg],
+    uplink: impl Fn() -> Uplink + Sync,
+) -> Run {
+    let workers = world.len() - 1;
+    let runs = run_ranks(world, |mut comm| {
+        let rank = comm.rank();
+        let (mut plain, mut x) = (Plain(problem, rank), problem.start());
+        if rank > 0 {
+            let (mut link, mut batch) = (uplink(), 0);
+            for leg in legs {
+                if leg.resumed {
+                    let mut state = State::default();
+                    link.save(&mut state);
+                    link = uplink();
+                    link.load(&state).unwrap();
+                }
+                work(&mut link, &mut plain, (0, &mut batch), (Key::new(1), &mut x), &mut comm)?;
+            }
+            return Ok((x, None));
+        }
+        let begin = || Server::new(settings.build(workers).unwrap(), problem.start(), workers);
+        let mut server = begin();
+        for leg in legs {
+            if leg.resumed {
+                let mut state = State::default();
+                server.save(&mut state);
+                server = begin();
+                server.load(&state).unwrap();
+            }
+            serve(&mut server, &mut plain, leg.until, &mut comm)?;
+        }
+        let traffic = comm.traffic();
+        let run = (comm.now(), *server.served(), traffic.sent + traffic.received);
+        Ok::<_, ReduceError>((server.model().to_vec(), Some(run)))
+    });
+    let mut runs = runs.into_iter().map(Result::unwrap);
+    let (model, run) = runs.next().unwrap();
+    assert!(runs.all(|(x, _)| x == model), "every worker ends with the model");
+    let (seconds, served, bytes) = run.unwrap();
+    Run { model, seconds, served, bytes }
+}
+
+/// `½ Σ aᵢ·xᵢ²`, curvatures from 1 down to 1/30, with noise of each rank's and batch's own.
+#[derive(Debug, Clone)]
+pub(super) struct Noisy {
+    pub(super) rate: f32,
+    pub(super) noise: f32,
+}
+
+impl Default for Noisy {
+    fn default() -> Self {
+        Noisy { rate: 0.1, noise: 0.3 }
+    }
+}
+
+impl Noisy {
+    fn curvature(i: usize) -> f32 {
+        30_f32.powf(-(i as f32) / 9.0)
+    }
+
+    pub(super) fn start(&self) -> Vec<f32> {
+        vec![3.0; 10]
+    }
+
+    pub(super) fn gradient_of(&self, rank: usize, batch: u64, x: &[f32], out: &mut Vec<f32>) {
+        let mut rng = Key::new(11).step(batch).rank(rank).block(0);
+        let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
+        out.clear();
+        out.extend(x.iter().enumerate().map(|(i, x)| Noisy::curvature(i) * x + self.noise * noise()));
+    }
+
+    pub(super) fn loss(&self, x: &[f32]) -> f32 {
+        x.iter().enumerate().map(|(i, x)| 0.5 * Noisy::curvature(i) * x * x).sum()
+    }
+
+    pub(super) fn norm(&self, x: &[f32]) -> f32 {
+        x.iter().enumerate().map(|(i, x)| (Noisy::curvature(i) * x).powi(2)).sum::<f32>().sqrt()
+    }
+}
+
+impl Problem for Noisy {
+    fn start(&self) -> Vec<f32> {
+        self.start()
+    }
+
+    fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    fn batches(&self) -> u64 {
+        1
+    }
+
+    fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
+        self.gradient_of(rank, batch.unwrap_or(0), x, out);
+    }
+}
+
+/// Least squares over 256 samples of each rank, in batches of 8.
+#[derive(Debug, Clone)]
+pub(super) struct Finite {
+    pub(super) rate: f32,
+}
+
+const SAMPLES: u64 = 256;
+const BATCH: u64 = 8;
+
+impl Default for Finite {
+    fn default() -> Self {
+        Finite { rate: 0.05 }
+    }
+}
+
+impl Finite {
+    pub(super) fn start(&self) -> Vec<f32> {
+        vec![2.0; 8]
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        SAMPLES / BATCH
+    }
+
+    /// Batches are drawn from all samples of the rank.
+    pub(super) fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
+        let key = Key::new(5).rank(rank);
+        let samples: Vec<u64> = match batch {
+            Some(batch) => (0..BATCH).map(|i| key.step(batch).word(i as usize) % SAMPLES).collect(),
+            None => (0..SAMPLES).collect(),
+        };
+        out.clear();
+        out.resize(x.len(), 0.0);
+        for sample in &samples {
+            let mut rng = key.purpose("sample").block(*sample as usize);
+            let mut draw = || -> f32 { StandardNormal.sample(&mut rng) };
+            let a: Vec<f32> = x.iter().map(|_| draw()).collect();
+            let off = a.iter().zip(x).map(|(a, x)| a * x).sum::<f32>() - draw();
+            out.iter_mut().zip(&a).for_each(|(out, a)| *out += off * a / samples.len() as f32);
+        }
+    }
+
+    /// Of the whole gradient, of this many workers' data.
+    pub(super) fn norm(&self, x: &[f32], workers: usize) -> f32 {
+        let (mut sum, mut out) = (vec![0.0; x.len()], Vec::new());
+        for rank in 1..=workers {
+            self.gradient_of(rank, None, x, &mut out);
+            sum.iter_mut().zip(&out).for_each(|(sum, g)| *sum += g / workers as f32);
+        }
+        sum.iter().map(|g| g * g).sum::<f32>().sqrt()
+    }
+}
+
+impl Problem for Finite {
+    fn start(&self) -> Vec<f32> {
+        self.start()
+    }
+
+    fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    fn batches(&self) -> u64 {
+        self.batches()
+    }
+
+    fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
+        self.gradient_of(rank, batch, x, out);
+    }
+}
