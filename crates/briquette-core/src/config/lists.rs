@@ -22,6 +22,7 @@ family! {
         Sgp(SgpConfig),
         OverlapLocalSgd(OverlapConfig),
         Cocod(CoCoDConfig),
+        Parle(ParleConfig),
         Delayed = DelayedConfig,
     }
 }

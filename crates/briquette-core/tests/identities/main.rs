@@ -28,7 +28,8 @@
 //! | Local SGD, `H` = 1, momentum SGD, momenta kept or averaged | minibatch momentum SGD | `periodic::tests::of_one_step_…` |
 //! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
 //! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_…` |
-//! | Parle, backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
+//! | Parle of one rank, or without springs; `L` = 1, `α` = 0; the same of one rank | Entropy-SGD; elastic SGD; SGD | `parle::tests::without_springs_…`, `…of_one_step_…` |
+//! | backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};

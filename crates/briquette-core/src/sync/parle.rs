@@ -1,0 +1,251 @@
+//! Parle: ranks that each train by Entropy-SGD, on springs to their mean.
+//!
+//! **Why, and when not.** A wide valley generalises better than a narrow one that is as deep. Entropy-SGD looks around a place before it
+//! goes there: it follows the loss averaged over a neighbourhood, in which narrow valleys vanish. Parle does so on every rank, and draws
+//! the ranks together, ever closer, until they are one model; they exchange it once in `L` steps. On a convex problem there is nothing to
+//! look around for: average.
+//!
+//! **Method.** It minimises `Σ_a F_γ(x_a) + 1/(2ρ)·‖x_a − x̄‖²`, where `F_γ` is the loss smoothed over a radius of about `√γ` (the *local
+//! entropy*) and `x̄` the mean over ranks of their `x_a`. The model that is trained is `y`, by any inner optimizer:
+//!
+//! ```text
+//! every step:          y ← optimizer(y, gradient at y + p·(y − x_a))        z ← α·z + (1−α)·y
+//! after every L steps: x_a ← x_a + η·(z − x_a) − η·c·(x_a − x̄)              y, z ← x_a
+//! ```
+//!
+//! `p = 1/γ` and `c = 1/ρ` grow by `1/s` with each of these *outer steps* (scoping): `p` up to 1, `c` up to `1/η`, which is all of the way to
+//! the mean. `x̄` is the mean of before. All ranks hold it, and `x_a − x̄` is what travels: what a compressor does not send stays in the
+//! next difference, so error feedback would count it twice and is refused.
+//!
+//! | here | the paper | the authors' code, of `n` ranks and `B` batches an epoch |
+//! |---|---|---|
+//! | `p`, 0.01 and growing up to 1 | `1/γ`, `γ` = 100 and shrinking down to 1 | `gamma`, 0.01 and growing up to 1 |
+//! | `η·c`, 0.1 and growing up to 1 | `η/ρ`, `η` = 0.1, `ρ` = 1 and shrinking down to 0.1 | `lr·rho`, `rho` = 0.01·`L`·`n` and growing up to 10 |
+//! | `s` | `1 − 1/(2B)` | `1/(1 + 1/(2B))` |
+//!
+//! | setting | is then |
+//! |---|---|
+//! | one rank, or `c = 0` | Entropy-SGD |
+//! | `L = 1`, `α = 0`, `η = 1` | elastic SGD: a gradient's step, and `c` of the way to the mean of before it ([`easgd`](super::easgd) goes to a centre, after it) |
+//! | the same of one rank | its inner optimizer alone |
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `L` steps.
+//!
+//! **Properties.** Replicas differ. With a dense reducer springs do not move the mean of the `x_a`, which is the model to evaluate. The
+//! inner optimizer's momenta are kept over an outer step, as in the code.
+//!
+//! **State.** The mean, the same on every rank; `x_a`, `y` and `z`, each rank's own.
+//!
+//! **Knobs.** `period` `L`, steps, default 25; `pull`, the first `p`, default 0.01; `coupling`, the first `c`, default 0.1; `scope` `s` in (0, 1],
+//! default 0.999 (500 batches an epoch); `alpha` in [0, 1), default 0.75; `rate` `η` in (0, 1], default 1.
+//!
+//! **Deviations.** The outer step is plain: the paper's has Nesterov's momentum of 0.9 and the rate 0.1, which at length come to
+//! the rate 1. Entropy-SGD adds noise to `y` that Parle left out. The code also averages the `z`, and its outer step starts at `y`.
+//!
+//! **Reference.** P. Chaudhari, C. Baldassi, R. Zecchina, S. Soatto, A. Talwalkar, A. Oberman, *Parle: parallelizing stochastic gradient
+//! descent*, 2017 (arXiv 1707.00424), and the authors' code. P. Chaudhari et al., *Entropy-SGD: Biasing Gradient Descent Into Wide Valleys*,
+//! ICLR 2017 (arXiv 1611.01838), algorithm 1.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{Context, Parle, ParleConfig, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::flat(1);
+//! let mut parle = Parle::new(ParleConfig { period: 2, pull: 0.25, alpha: 0.5, ..ParleConfig::default() }, Dense)?;
+//! let mut y = vec![0.0];
+//! parle.begin(&y);
+//! for (step, gradient) in [(0, -8.0), (1, 0.0)] {
+//!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let mut gradient = vec![gradient];
+//!     parle.after_backward(&mut gradient, &cx, &mut comm)?;
+//!     y[0] -= gradient[0];
+//!     parle.after_step(&mut y, &cx, &mut comm)?;
+//!     parle.commit();
+//! }
+//! assert_eq!(y, [5.0]); // y went to 8, then back to 6; z to 4, then to 5
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod config;
+
+pub use config::ParleConfig;
+
+use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
+use crate::Session;
+use crate::config::Described;
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+
+/// Entropy-SGD on every rank, and springs between them; see the [module](self).
+pub struct Parle<R> {
+    settings: ParleConfig,
+    reducer: R,
+    /// `x̄` of before the last outer step.
+    mean: Staged<Vec<f32>>,
+    /// `x_a`.
+    anchor: Staged<Vec<f32>>,
+    /// `y`, as the next forward pass sees it.
+    trained: Staged<Vec<f32>>,
+    /// `z`.
+    average: Staged<Vec<f32>>,
+    /// `x_a` less the mean of the time before, while it is sent.
+    difference: Vec<f32>,
+    report: Report,
+}
+
+impl<R: std::fmt::Debug> std::fmt::Debug for Parle<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parle")
+            .field("settings", &self.settings)
+            .field("reducer", &self.reducer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer> Parle<R> {
+    /// Differences to the mean travel through `reducer`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(settings: ParleConfig, reducer: R) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let (mean, anchor, trained, average, difference, report) = Default::default();
+        Ok(Parle { settings, reducer, mean, anchor, trained, average, difference, report })
+    }
+
+    fn memories(&mut self) -> [&mut Staged<Vec<f32>>; 4] {
+        [&mut self.mean, &mut self.anchor, &mut self.trained, &mut self.average]
+    }
+
+    fn ends_period(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.settings.period)
+    }
+
+    /// The outer step, from the next `z`: its `x_a` is staged nowhere yet.
+    fn outer_step(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (step, (before, mean)) = (cx.agreed_step.step, self.mean.both());
+        mean.resize(before.len(), 0.0);
+        let round = Round {
+            key: cx.key.step(step).purpose("parle"),
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input: &self.difference,
+            average: mean,
+            sent: None,
+        };
+        self.reducer.reduce(round, comm)?;
+        let (rate, [_, coupling]) = (self.settings.rate, self.settings.strengths(step));
+        let (anchor, next) = self.anchor.both();
+        next.clone_from(self.average.next_mut());
+        for (((next, x), difference), mean) in next.iter_mut().zip(anchor).zip(&self.difference).zip(&*mean) {
+            // At a rate of 1 the first two are `z` itself, and one rank is its own mean.
+            *next = *next - (1.0 - rate) * (*next - x) - rate * coupling * (difference - mean);
+        }
+        mean.iter_mut().zip(before).for_each(|(mean, before)| *mean += before);
+        check_average(mean, cx.slots)
+    }
+}
+
+impl<R: Reducer> Stateful for Parle<R> {
+    fn save(&self, state: &mut State) {
+        state.put("mean", self.mean.now().clone());
+        let spread = Place::PerRank(OnResize::Spread);
+        state.put_at(spread, "anchor", self.anchor.now().clone());
+        state.put_at(spread, "average", self.average.now().clone());
+        // In a world of another size every rank begins at the mean of the anchors.
+        state.put_at(Place::PerRank(OnResize::Drop), "trained", self.trained.now().clone());
+        state.put_part("reducer", &self.reducer);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let mean = state.memory("mean", self.mean.now())?;
+        let anchor = state.memory("anchor", &mean)?;
+        let average = state.memory("average", &mean)?;
+        let trained = state.memory("trained", &mean)?;
+        state.load_part("reducer", &mut self.reducer)?;
+        self.mean.set(mean);
+        self.anchor.set(anchor);
+        self.average.set(average);
+        self.trained.set(trained);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.reducer.commit();
+        self.memories().into_iter().for_each(Staged::commit);
+    }
+
+    fn discard(&mut self) {
+        self.reducer.discard();
+        self.memories().into_iter().for_each(Staged::discard);
+    }
+}
+
+impl<R: Reducer> SyncStrategy for Parle<R> {
+    fn plan(&self, step: u64) -> Plan {
+        let agrees = if self.ends_period(step) { Agrees::World } else { Agrees::NoRank };
+        Plan { agrees, gradients: true, parameters: true, ..Plan::ALONE }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.memories().into_iter().for_each(|memory| memory.set(parameters.to_vec()));
+    }
+
+    fn after_backward(&mut self, gradient: &mut Vec<f32>, cx: &Context<'_>, _: &mut Session) -> Result<(), SyncError> {
+        self.report = Report::default();
+        let [pull, _] = self.settings.strengths(cx.agreed_step.step);
+        let both = self.trained.now().iter().zip(self.anchor.now());
+        gradient.iter_mut().zip(both).for_each(|(g, (y, x))| *g += pull * (y - x));
+        Ok(())
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let (step, alpha) = (cx.agreed_step.step, self.settings.alpha);
+        let (before, average) = self.average.both();
+        average.clear();
+        average.extend(before.iter().zip(&*parameters).map(|(z, y)| alpha * z + (1.0 - alpha) * y));
+        if self.ends_period(step) {
+            let traffic = comm.traffic();
+            self.difference.clear();
+            self.difference.extend(self.anchor.now().iter().zip(self.mean.now()).map(|(x, mean)| x - mean));
+            check_own(&self.difference, cx, comm)?;
+            self.outer_step(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+            check_own(self.anchor.next_mut(), cx, comm)?;
+            self.reducer.report(&mut self.report);
+            self.report.traffic = Some(comm.traffic() - traffic);
+            self.mean.stage();
+            self.anchor.stage();
+            parameters.copy_from_slice(self.anchor.latest());
+            self.average.next_mut().copy_from_slice(parameters);
+        }
+        self.average.stage();
+        self.trained.next_mut().clone_from(parameters);
+        self.trained.stage();
+        Ok(Momenta::Keep)
+    }
+
+    /// `x_a`, whose mean is the model.
+    fn view(&self, parameters: &mut [f32]) {
+        parameters.copy_from_slice(self.anchor.latest());
+    }
+
+    /// Ranks' own steps move the mean of the `x_a` at an outer step.
+    fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}
+
+#[cfg(test)]
+mod tests;
