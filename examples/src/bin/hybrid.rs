@@ -174,7 +174,7 @@ fn images(cli: &Cli, all: &[Settings]) -> Result<ImageSet> {
 
 fn row(cli: &Cli, settings: &Settings, images: &ImageSet, device: &Device) -> Result<Row> {
     let run = |how| {
-        let world = Simulated::world(settings.ranks, cli.network, Compute::Fixed(Duration::ZERO));
+        let world = Simulated::world(settings.ranks, cli.network.clone(), Compute::Fixed(Duration::ZERO));
         train(settings, how, world, images, device)
     };
     let (data, hybrid) = (run(Parallelism::Data)?, run(Parallelism::Hybrid)?);

@@ -106,7 +106,7 @@ mod tests {
     /// Claim: at a rate that is good without delays, plain asynchronous SGD does not get there, and Picky SGD does.
     #[test]
     fn it_reaches_what_plain_asynchronous_sgd_does_not() {
-        let noisy = Noisy { rate: 0.3, noise: 0.05, ..Noisy::default() };
+        let noisy = Noisy { rate: 0.3, noise: 0.05 };
         let workers = 16;
         let plain = simulate(&AsyncSgd, workers, PACES, &noisy, 600);
         let picky = simulate(&PickyConfig { threshold: 0.5 }, workers, PACES, &noisy, 600);
