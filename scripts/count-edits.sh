@@ -51,7 +51,8 @@ add feedback wrapper OtherError config/lists.rs 'dyn FeedbackSettings {' 'OtherE
 add controller control Twice config/lists.rs 'dyn ControllerSettings {' 'Twice(Twice)'
 add aggregator aggregate OtherMean config/lists.rs 'dyn AggregatorSettings {' 'OtherMean(OtherMean)'
 add strategy sync OtherEveryStep config/lists.rs 'dyn StrategySettings {' 'OtherEveryStep(OtherEveryStep)'
+add policy server OtherAsync config/lists.rs 'dyn PolicySettings {' 'OtherAsync(OtherAsync)'
 
 # Of each: a text, a table, help, a representative; then the laws.
-cargo test --quiet -p briquette-core --lib -- config::
+cargo test --quiet -p briquette-core --lib -- config:: server::
 cargo test --quiet -p briquette-core --test laws
