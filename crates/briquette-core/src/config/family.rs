@@ -255,7 +255,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, StrategyConfig};
+    use crate::config::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Holder {
@@ -302,6 +302,7 @@ mod tests {
     #[test]
     fn every_algorithm_of_every_family_has_a_text_a_table_help_and_a_representative() {
         check_list(StrategyConfig::all(), StrategyConfig::help());
+        check_list(ServerConfig::all(), ServerConfig::help());
         check_list(ReducerConfig::all(), ReducerConfig::help());
         check_list(AggregatorConfig::all(), AggregatorConfig::help());
         check_list(Feedback::all(), Feedback::help());

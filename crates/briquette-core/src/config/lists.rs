@@ -41,6 +41,7 @@ family! {
         Artemis(ArtemisConfig),
         Ring(RingConfig),
         Ladder(LadderConfig),
+        Hierarchical(HierarchicalConfig),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Laws of one exchange: agreement, honesty, accounting, equal decisions.
 
+use super::data::gradient;
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
 use crate::compress::ErrorBound;
@@ -69,14 +70,18 @@ fn vectors(outcome: &Outcome) -> Vec<&[f32]> {
     vectors.collect()
 }
 
-/// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions.
+/// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions of what was sent, and of what
+/// went in so far and may have waited: what is sent may be the difference of two such.
 ///
 /// # Panics
 /// Where it is not.
 pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], step: usize) {
+    let ranks = (0..setup.world).flat_map(|rank| (0..=step as u64).map(move |step| (rank, step)));
+    let entered: Vec<Vec<f32>> = ranks.map(|(rank, step)| gradient(&setup.layout, rank, step)).collect();
     for i in 0..setup.layout.len() {
         let sent = runs.iter().map(|run| f64::from(run[step].sent[i]));
         let (sum, size) = sent.fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
+        let size = size + entered.iter().map(|vector| f64::from(vector[i].abs())).sum::<f64>();
         let bound = 2.0 * (setup.world as f64 + 1.0) * f64::from(f32::EPSILON) * size + 1e-12;
         let off = (f64::from(runs[0][step].average[i]) - sum / setup.world as f64).abs();
         assert!(off <= bound, "law 2 broken: {setup}, step {step}, value {i}: off by {off:e}, bound {bound:e}");

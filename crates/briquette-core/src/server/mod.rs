@@ -29,7 +29,7 @@
 //! bytes and a [message](crate::Message).
 //!
 //! **Failure.** A rank that fails, the server included, stops the world as everywhere: the others' errors name it. A worker that leaves without a
-//! word is not waited for: the others get to the version that was asked for, and then all learn who is missing.
+//! word is not waited for: the others get to the version that was asked for, and the server's error then names it.
 
 pub mod async_local_sgd;
 pub mod async_sgd;
