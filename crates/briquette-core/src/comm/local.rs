@@ -47,6 +47,7 @@ pub struct LocalBuilder {
     ranks: usize,
     deadline: Duration,
     capacity: NonZeroUsize,
+    machines_of: NonZeroUsize,
     clock: Option<SharedClock>,
 }
 
@@ -58,6 +59,7 @@ struct World {
     stopped: OnceLock<CommError>,
     deadline: Duration,
     capacity: usize,
+    machines_of: usize,
     /// The queues of every channel that a rank has opened.
     channels: Mutex<BTreeMap<usize, Arc<Queues>>>,
 }
@@ -87,7 +89,13 @@ impl Local {
     /// A world of `ranks` threads with settings to be chosen.
     pub fn builder(ranks: usize) -> LocalBuilder {
         let capacity = NonZeroUsize::new(16).expect("16 is not 0");
-        LocalBuilder { ranks, deadline: Duration::from_secs(300), capacity, clock: None }
+        LocalBuilder {
+            ranks,
+            deadline: Duration::from_secs(300),
+            capacity,
+            machines_of: NonZeroUsize::MAX,
+            clock: None,
+        }
     }
 
     /// Runs `body` on every rank of a default world, each in a thread of its own; see [`run_ranks`].
@@ -159,6 +167,13 @@ impl LocalBuilder {
         self
     }
 
+    /// Ranks that [count as on one machine](Session::places), in the order of their numbers, the last with what is left; all if not set.
+    #[must_use]
+    pub fn machines_of(mut self, ranks: NonZeroUsize) -> Self {
+        self.machines_of = ranks;
+        self
+    }
+
     /// The clock behind [`now`](Session::now), shared by all ranks; without one it is always 0.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> Self {
@@ -178,6 +193,7 @@ impl LocalBuilder {
             stopped: OnceLock::new(),
             deadline: self.deadline,
             capacity: self.capacity.get(),
+            machines_of: self.machines_of.get(),
             channels: Mutex::default(),
         });
         let endpoint = |rank| Local::of(&world, rank, 0, self.clock.clone());
@@ -203,9 +219,8 @@ impl Transport for Local {
         self.queues.len()
     }
 
-    /// All ranks share that of the process.
-    fn machine(&self, _rank: usize) -> usize {
-        0
+    fn machine(&self, rank: usize) -> usize {
+        rank / self.world.machines_of
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {

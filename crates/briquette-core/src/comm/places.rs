@@ -90,6 +90,8 @@ mod tests {
     fn threads_share_a_machine_and_simulated_ranks_that_of_their_link() {
         let machines = |world: &[Session]| world[0].places().machines().to_vec();
         assert_eq!(machines(&Local::world(3)), [[0, 1, 2]]);
+        let pairs = Local::builder(3).machines_of(2.try_into().unwrap()).build();
+        assert_eq!(machines(&pairs), [vec![0, 1], vec![2]]);
         assert_eq!(machines(&Faulty::world(Local::builder(3).endpoints(), 0, 9)), [[0, 1, 2]]);
         assert_eq!(machines(&simulated(5, "1gbit,0s,2")), [vec![0, 1], vec![2, 3], vec![4]]);
         assert_eq!(machines(&simulated(2, "1gbit")), [[0], [1]]);

@@ -45,6 +45,7 @@ impl Exchange {
             let fewest = reducer.get().fewest_ranks();
             return Err(ConfigError::Conflict(format!("reducer {reducer} needs at least {fewest} ranks, got {world}")));
         }
+        self.reducers().try_for_each(|reducer| reducer.get().check_world(world))?;
         self.check_aggregator(world)?;
         self.check_memory(layout)?;
         let mut reducer = match controller {

@@ -90,6 +90,14 @@ pub trait ReducerSettings: fmt::Debug {
         1
     }
 
+    /// That it works with so many ranks, where more is asked of the world than a fewest number.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names what does not fit.
+    fn check_world(&self, _world: usize) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     /// What makes its messages, where a compressor does.
     fn compressor(&self) -> Option<CompressorConfig> {
         None

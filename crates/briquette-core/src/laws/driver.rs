@@ -1,7 +1,9 @@
 //! Drives strategies and reducers over threads, as the glue to a framework does.
 
+use std::num::NonZeroUsize;
+
 use super::{Reduces, Synchronizes, gradient, learning_rate, long, sampled, short};
-use crate::comm::{Local, Session};
+use crate::comm::{Local, LocalBuilder, Session};
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use crate::report::Report;
@@ -24,6 +26,11 @@ impl<C: std::fmt::Debug> std::fmt::Display for Setup<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}, {} values, {} ranks", self.config, self.layout.len(), self.world)
     }
+}
+
+/// A world of two ranks on each machine.
+pub(super) fn local(world: usize) -> LocalBuilder {
+    Local::builder(world).machines_of(const { NonZeroUsize::new(2).unwrap() })
 }
 
 /// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for what
@@ -55,7 +62,7 @@ impl<C: Synchronizes + Clone> Setup<C> {
 
     /// Some steps of a fresh world.
     pub fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
-        each_rank(Local::world(self.world), |mut comm, rank| {
+        each_rank(local(self.world).build(), |mut comm, rank| {
             let mut state = Rank::new(self, rank);
             (0..steps).map(|_| state.step(&mut comm).unwrap()).collect()
         })
@@ -81,7 +88,7 @@ impl<C: Reduces + Clone> Setup<C> {
 
     /// Some steps of the reducer alone, which reports what it sent.
     pub fn reduce_steps(&self, steps: usize) -> Vec<Vec<Outcome>> {
-        each_rank(Local::world(self.world), |mut comm, rank| {
+        each_rank(local(self.world).build(), |mut comm, rank| {
             let mut reducer = self.config.reducer(&self.layout, self.world).unwrap();
             (0..steps as u64).map(|step| self.reduce(&mut *reducer, step, (&mut comm, rank))).collect()
         })

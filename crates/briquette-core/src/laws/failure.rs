@@ -1,9 +1,9 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, input that is not finite.
 
-use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, same_bits};
+use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, local, same_bits};
 use super::long;
 use super::{Reduces, Synchronizes};
-use crate::comm::{Faulty, Local};
+use crate::comm::Faulty;
 use crate::error::SyncError;
 use crate::reduce::Reducer;
 use crate::state::State;
@@ -22,7 +22,7 @@ pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
 
 /// The most sends and receives of a rank in a step.
 pub fn calls_of_step<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) -> u64 {
-    let counts = each_rank(Local::world(setup.world), |mut comm, _| {
+    let counts = each_rank(local(setup.world).build(), |mut comm, _| {
         let mut state = Rank::after(setup, step, &mut comm);
         let before = comm.calls();
         state.step(&mut comm).unwrap();
@@ -37,8 +37,8 @@ fn check_failure<C: Synchronizes + Clone>(
     (failing, call): (usize, u64),
     clean: &[Vec<Outcome>],
 ) {
-    let starts = each_rank(Local::world(setup.world), |mut comm, _| Rank::after(setup, step, &mut comm));
-    let faulty = Faulty::world(Local::builder(setup.world).endpoints(), failing, call);
+    let starts = each_rank(local(setup.world).build(), |mut comm, _| Rank::after(setup, step, &mut comm));
+    let faulty = Faulty::world(local(setup.world).endpoints(), failing, call);
     let starts = each_pair(faulty, starts, |mut comm, mut state, rank| {
         let start = state.clone_saved();
         let before = state.save();
@@ -54,7 +54,7 @@ fn check_failure<C: Synchronizes + Clone>(
         );
         state
     });
-    let after = each_pair(Local::world(setup.world), starts, |mut comm, mut state, _| {
+    let after = each_pair(local(setup.world).build(), starts, |mut comm, mut state, _| {
         (0..2).map(|_| state.step(&mut comm).unwrap()).collect::<Vec<_>>()
     });
     for (rank, outcomes) in after.iter().enumerate() {
@@ -75,7 +75,7 @@ fn check_failure<C: Synchronizes + Clone>(
 /// Where it does.
 pub fn stages_until_committed<C: Reduces + Clone>(setup: &Setup<C>) {
     let clean = setup.reduce_steps(3);
-    let tried = each_rank(Local::world(setup.world), |mut comm, rank| {
+    let tried = each_rank(local(setup.world).build(), |mut comm, rank| {
         let mut reducer = setup.config.reducer(&setup.layout, setup.world).unwrap();
         let each = |step| {
             let before = saved(&*reducer);
@@ -108,7 +108,7 @@ fn saved(reducer: &dyn Reducer) -> State {
 pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let half = if setup.layout == long() { 2 } else { 4 };
     let whole = setup.run(2 * half);
-    let resumed = each_rank(Local::world(setup.world), |mut comm, _| {
+    let resumed = each_rank(local(setup.world).build(), |mut comm, _| {
         let first = Rank::after(setup, half as u64, &mut comm);
         let mut second = first.clone_saved();
         drop(first);
@@ -128,7 +128,7 @@ pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
 /// # Panics
 /// Where it does not.
 pub fn takes_back_the_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>) {
-    let again = each_rank(Local::world(setup.world), |mut comm, rank| {
+    let again = each_rank(local(setup.world).build(), |mut comm, rank| {
         let fresh = Rank::new(setup, rank);
         let mut trained = Rank::after(setup, 3, &mut comm);
         trained.restore(&fresh);
@@ -151,7 +151,7 @@ pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let agrees = setup.plan(step).agrees == Agrees::World;
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let together = std::sync::Barrier::new(setup.world);
-        let results = each_rank(Local::world(setup.world), |mut comm, rank| {
+        let results = each_rank(local(setup.world).build(), |mut comm, rank| {
             let mut state = Rank::after(setup, step, &mut comm);
             let before = state.save();
             // Without a header, ranks may be at different steps.

@@ -20,8 +20,8 @@
 //!
 //! **State.** The reducer's between machines, on their first ranks.
 //!
-//! **Knobs.** `between`, a reducer (dense); `group`, ranks of a machine in the order of their numbers, the last with what is left; by default
-//! the ranks that [are on one](crate::comm::Places).
+//! **Knobs.** `between`, a reducer (dense); `group`, ranks that count as on one machine, in the order of their numbers, a divisor of the
+//! world; by default the ranks that [are on one](crate::comm::Places), of which machines may have different numbers.
 //!
 //! **Deviations.** One rank of a machine exchanges for all; dividing the vector among them would use a machine's cores better.
 //!
@@ -192,7 +192,12 @@ impl Described for HierarchicalConfig {
 
     fn representatives() -> Vec<Self> {
         let top_k = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        vec![Self::default(), HierarchicalConfig { between: Box::new(top_k), group: Some(2) }]
+        let between = Box::new(top_k);
+        vec![
+            Self::default(),
+            HierarchicalConfig { between: between.clone(), group: None },
+            HierarchicalConfig { between, group: Some(1) },
+        ]
     }
 }
 
@@ -207,6 +212,15 @@ impl ReducerSettings for HierarchicalConfig {
             return Err(ConfigError::Conflict(why));
         }
         Ok(Box::new(Hierarchical::new(between.build(exchange, layout)?, self.group)))
+    }
+
+    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+        match self.group {
+            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
+                "groups of {size} ranks of hierarchical do not tile a world of {world}: set group to a divisor of {world}, or leave it out"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn takes_all_slots(&self) -> bool {

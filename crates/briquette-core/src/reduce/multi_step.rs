@@ -218,6 +218,10 @@ impl ReducerSettings for MultiStepConfig {
         self.inner.get().fewest_ranks()
     }
 
+    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+        self.inner.get().check_world(world)
+    }
+
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let power = |error: f64| error.powf(self.rounds as f64);
         Some(match self.inner.get().error_bound(len)? {

@@ -44,12 +44,13 @@ fn simulated(world: usize, network: &str) -> Vec<Session> {
 #[test]
 fn machines_of_any_size_make_the_mean_over_ranks() {
     let input = |rank: usize, i: usize| (rank * rank) as f32 + i as f32;
-    for (world, group) in [(1, 1), (4, 2), (5, 2), (6, 4), (3, 3), (3, 9)] {
-        let ranks = steps(Local::world(world), || Hierarchical::new(Dense, Some(group)), (3, 1), input);
+    for (world, machine) in [(1, 1), (4, 2), (5, 2), (6, 4), (3, 3), (3, 9)] {
+        let machines = Local::builder(world).machines_of(machine.try_into().unwrap()).build();
+        let ranks = steps(machines, || Hierarchical::new(Dense, None), (3, 1), input);
         for (averages, ..) in &ranks {
             for (i, average) in averages[0].iter().enumerate() {
                 let mean = (0..world).map(|rank| input(rank, i)).sum::<f32>() / world as f32;
-                assert!((average - mean).abs() < 1e-4, "{world} in {group}s: {average}, not {mean}");
+                assert!((average - mean).abs() < 1e-4, "{world} in {machine}s: {average}, not {mean}");
             }
             assert_eq!(averages, &ranks[0].0, "the same bits on every rank");
         }
@@ -93,6 +94,9 @@ fn settings_that_cannot_work_are_said() {
     };
     assert!(error("hierarchical:dense,group=0").contains("group of hierarchical must be at least 1"));
     assert!(error("hierarchical:artemis").contains("use it alone"), "{}", error("hierarchical:artemis"));
+    let exchange = Exchange { reducer: "hierarchical:dense,group=4".parse().unwrap(), ..Exchange::default() };
+    let error = exchange.build_reducer(&Layout::flat(4), 6).map(drop).unwrap_err().to_string();
+    assert!(error.contains("groups of 4 ranks of hierarchical do not tile a world of 6"), "{error}");
     let text = "hierarchical:(gather:topk:10x),group=4";
     let config: ReducerConfig = text.parse().unwrap();
     assert_eq!(config.to_string().parse(), Ok(config));
