@@ -29,7 +29,7 @@ use crate::text::serde_as_text;
 ///
 /// let paces: Paces = "500ms,50ms;slow=0.5x10".parse()?;
 /// let seconds: Vec<f64> = (0..6).map(|step| paces.seconds(3, step)).collect();
-/// assert_eq!(seconds, [0.5, 0.5, 0.05, 0.5, 0.05, 0.05]);
+/// assert_eq!(seconds, [0.05, 0.5, 0.05, 0.05, 0.5, 0.05]);
 /// assert_eq!(paces.to_string(), "500ms,50ms;slow=0.5x10");
 /// # Ok::<_, briquette_core::error::ConfigError>(())
 /// ```

@@ -53,11 +53,14 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
 fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
     let world = setup.world as f64;
     let memories: Vec<Vec<Memory>> =
-        runs.iter().map(|run| run[..=step].iter().map(|o| Memory::of(&o.state)).collect()).collect();
+        runs.iter().map(|run| run[..step].iter().map(|o| Memory::of(&o.state)).collect()).collect();
     let sent = |i: usize| runs.iter().map(move |r| f64::from(r[step].sent[i]));
-    // A memory is added before and what is not sent is taken off after; it keeps every earlier step's rounding.
+    // A memory is subtracted before and added after, and keeps every earlier step's rounding.
     let kept = |i: usize| memories.iter().flatten().map(|m| m.size(i)).sum::<f64>();
-    let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + kept(i);
+    // What was sent may be a difference of what was brought and what is left.
+    let left: Vec<Memory> = runs.iter().map(|run| Memory::of(&run[step].state)).collect();
+    let left = |i: usize| left.iter().filter_map(|m| m.residual.get(i)).map(|v| f64::from(v.abs())).sum::<f64>();
+    let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + left(i) + kept(i);
     // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not
     // only with W and the value at hand.
     let (terms, largest) = match setup.config.reducers().any(|r| r.get().traits().multiplies_matrices) {

@@ -174,7 +174,7 @@ fn law_3_dense_keeps_the_residual_exactly_zero() {
 /// A layer's memory, read from its saved state.
 #[derive(Default)]
 pub(crate) struct Memory {
-    residual: Vec<f32>,
+    pub(crate) residual: Vec<f32>,
     velocity: Vec<f32>,
     memory: Vec<f32>,
     mean_memory: Vec<f32>,
