@@ -1,6 +1,7 @@
 //! Experiments and benches; see `src/bin` and `benches`.
 
 pub mod backends;
+pub mod claims;
 pub mod methods;
 pub mod observed;
 pub mod overhead;

@@ -51,6 +51,8 @@ enum Which {
     AgNews,
     /// Strategies that do not wait for all ranks at every step, over a link of 10 ms
     Strategies,
+    /// Long periods: BiLSTM on AG-News, 3 epochs, over a link of 10 ms
+    LongPeriods,
 }
 
 /// The name and the flags that make the row.
@@ -137,6 +139,25 @@ const STRATEGIES: &[Row] = &[
     ("SlowMo over SGP", "--strategy slowmo:12,base=sgp"),
     ("dense, one rank ten times slower", "--reducer dense --clock fixed:500ms,50ms"),
     ("SGP, one rank ten times slower", "--strategy sgp --clock fixed:500ms,50ms"),
+    ("CoCoD-SGD", "--strategy cocod:4"),
+    ("BMUF", "--strategy bmuf:4"),
+    ("DiLoCo", "--strategy diloco:12"),
+    ("EASGD", "--strategy easgd:4"),
+    ("LSGD, two groups", "--strategy lsgd:4,local=4,group=2"),
+    ("Parle", "--strategy parle:5"),
+    ("pairs on a machine, hierarchical", "--reducer hierarchical:dense,group=2 --network 100mbit,10ms,2"),
+    (
+        "pairs on a machine, hierarchical, top-k 10x",
+        "--reducer hierarchical:(gather:topk:10x),group=2 --feedback error --network 100mbit,10ms,2",
+    ),
+];
+
+/// 267 steps of each rank an epoch.
+const LONG_PERIODS: &[Row] = &[
+    ("dense", "--reducer dense"),
+    ("Local SGD, H = 50", "--strategy local-sgd:50"),
+    ("DiLoCo, H = 50", "--strategy diloco:50"),
+    ("DiLoCo, H = 100", "--strategy diloco:100"),
 ];
 
 impl Which {
@@ -146,28 +167,35 @@ impl Which {
             Which::Compressors => COMPRESSORS,
             Which::AgNews => AG_NEWS,
             Which::Strategies => STRATEGIES,
+            Which::LongPeriods => LONG_PERIODS,
         }
     }
 
     fn trainer(self) -> &'static str {
         match self {
             Which::Cifar | Which::Compressors | Which::Strategies => "cifar",
-            Which::AgNews => "ag-news",
+            Which::AgNews | Which::LongPeriods => "ag-news",
         }
     }
 
     /// Rows of different tables may have the same name.
     fn directory(self) -> &'static str {
-        if let Which::Strategies = self { "strategies" } else { self.trainer() }
+        match self {
+            Which::Strategies => "strategies",
+            Which::LongPeriods => "long-periods",
+            _ => self.trainer(),
+        }
     }
 
-    /// A row may have a clock of its own.
+    /// A row may have a clock and a network of its own.
     fn flags(self, row: &str) -> String {
-        let common = self.common();
-        match row.contains("--clock") {
-            true => format!("{} {row}", common.replace(" --clock fixed:50ms", "")),
-            false => format!("{common} {row}"),
+        let mut common = self.common().to_owned();
+        for (flag, whole) in [("--clock", " --clock fixed:50ms"), ("--network", " --network 100mbit,10ms")] {
+            if row.contains(flag) {
+                common = common.replace(whole, "");
+            }
         }
+        format!("{common} {row}")
     }
 
     fn common(self) -> &'static str {
@@ -179,6 +207,10 @@ impl Which {
             Which::Strategies => {
                 "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,10ms \
                  --eval-every 5 --checkpoint-every 0 --plain"
+            }
+            Which::LongPeriods => {
+                "--model bilstm --ranks 4 --batch 32 --epochs 3 --clock fixed:50ms --network 100mbit,10ms --eval-every 3 \
+                 --checkpoint-every 0 --plain"
             }
             Which::AgNews => {
                 "--model bilstm --ranks 4 --batch 32 --epochs 3 --clock fixed:50ms --network 100mbit,1ms --eval-every 3 \

@@ -1,0 +1,85 @@
+//! Tries what the sources of the strategies claim: rows as CSV, a picture for each family, and a table of what holds.
+
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use briquette_benches::claims::{Family, Row, draw};
+use briquette_benches::ranks::write_csv;
+use briquette_benches::trainer::{day, machine};
+use clap::{Parser, ValueEnum};
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+use serde::Serialize;
+
+/// Tries what the sources of the strategies claim, on small problems and simulated networks
+#[derive(Debug, Parser)]
+#[command(after_help = "Example:
+  cargo run --release --bin claims -- --csv benches/results/claims.csv --svg docs/images
+Its last line says how many claims hold; it fails where one does not.")]
+struct Cli {
+    /// Families to try; all if none is named
+    family: Vec<Family>,
+    /// Seeds of what is random
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Write every seed's values here
+    #[arg(long)]
+    csv: Option<PathBuf>,
+    /// Draw a picture of each family into this directory: claims-FAMILY.svg
+    #[arg(long)]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    family: &'static str,
+    claim: &'static str,
+    setting: String,
+    over: &'static str,
+    x: f64,
+    seed: u64,
+    quantity: &'static str,
+    value: f64,
+    command: String,
+    machine: String,
+    cores: usize,
+    date: String,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let families = if cli.family.is_empty() { Family::value_variants() } else { &cli.family[..] };
+    let (mut all, mut held, mut count) = (Vec::<Row>::new(), 0, 0);
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table.set_header(["family", "claim", "seen", "holds"]);
+    for family in families {
+        let mut of_family = Vec::new();
+        for claim in family.claims() {
+            let begin = Instant::now();
+            eprint!("{}: {} … ", family.name(), claim.name);
+            let rows = (claim.run)(cli.seeds).with_context(|| format!("{}, {}", family.name(), claim.name))?;
+            let (holds, seen) = (claim.judge)(&rows);
+            eprintln!("{:.0} s, {}", begin.elapsed().as_secs_f64(), if holds { "holds" } else { "DOES NOT HOLD" });
+            table.add_row([family.name(), claim.says, &seen, if holds { "yes" } else { "no" }]);
+            (held, count) = (held + usize::from(holds), count + 1);
+            of_family.extend(rows);
+        }
+        if let Some(directory) = &cli.svg {
+            draw(&directory.join(format!("claims-{}.svg", family.name())), family.claims(), &of_family)?;
+        }
+        all.extend(of_family);
+    }
+    println!("{table}");
+    let ((machine, cores), date) = (machine(), day(SystemTime::now())?);
+    let command = format!("claims --seeds {}", cli.seeds);
+    let line = |row: Row| {
+        let Row { family, claim, setting, over, x, seed, quantity, value } = row;
+        let (command, machine, date) = (command.clone(), machine.clone(), date.clone());
+        Line { family: family.name(), claim, setting, over, x, seed, quantity, value, command, machine, cores, date }
+    };
+    write_csv(cli.csv.as_deref(), &all.into_iter().map(line).collect::<Vec<_>>())?;
+    println!("{held} of {count} claims hold");
+    anyhow::ensure!(held == count, "{} claims do not hold", count - held);
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! What the sources of the strategies claim, on problems whose answer is known: rows of one table, and whether the claim holds in them.
+
+mod gossip;
+mod growth;
+mod leaders;
+mod local;
+mod picture;
+mod server;
+mod world;
+
+use anyhow::Result;
+use serde::Serialize;
+
+pub use picture::draw;
+
+/// One value, of one seed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Which strategies it is about.
+    pub family: Family,
+    /// The claim, by a short name.
+    pub claim: &'static str,
+    /// What was run.
+    pub setting: String,
+    /// What `x` is.
+    pub over: &'static str,
+    /// What the setting was run at.
+    pub x: f64,
+    /// Of noise and starts.
+    pub seed: u64,
+    /// What `value` is.
+    pub quantity: &'static str,
+    /// The result.
+    pub value: f64,
+}
+
+/// Strategies of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Averages in turns: Local SGD and what is around it
+    Local,
+    /// Messages to neighbours: SGP
+    Gossip,
+    /// Ranks of their own, pulled to a centre or a leader: EASGD, LSGD, Parle
+    Leaders,
+    /// No lock step: a server and workers
+    Server,
+    /// Bytes and time as the world grows
+    Growth,
+}
+
+impl Family {
+    /// The name of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Local => "local",
+            Family::Gossip => "gossip",
+            Family::Leaders => "leaders",
+            Family::Server => "server",
+            Family::Growth => "growth",
+        }
+    }
+
+    /// Its claims, in the order of the table.
+    pub fn claims(self) -> &'static [Claim] {
+        match self {
+            Family::Local => local::CLAIMS,
+            Family::Gossip => gossip::CLAIMS,
+            Family::Leaders => leaders::CLAIMS,
+            Family::Server => server::CLAIMS,
+            Family::Growth => growth::CLAIMS,
+        }
+    }
+}
+
+/// A claim: how it is tried, and what shows it.
+pub struct Claim {
+    /// A short name.
+    pub name: &'static str,
+    /// What the source says.
+    pub says: &'static str,
+    /// Rows, of this many seeds.
+    pub run: fn(u64) -> Result<Vec<Row>>,
+    /// What is seen in the rows, and whether that is what the source says.
+    pub judge: fn(&[Row]) -> (bool, String),
+    /// Whether its picture has logarithmic axes.
+    pub log: bool,
+}
+
+/// Means over seeds: each setting's values at each `x`, in the order in which they came.
+pub fn means(rows: &[Row]) -> Vec<(String, Vec<(f64, f64)>)> {
+    let mut all: Vec<(String, Vec<(f64, Vec<f64>)>)> = Vec::new();
+    for row in rows {
+        let at = all.iter().position(|(setting, _)| *setting == row.setting).unwrap_or_else(|| {
+            all.push((row.setting.clone(), Vec::new()));
+            all.len() - 1
+        });
+        let points = &mut all[at].1;
+        match points.iter_mut().find(|(x, _)| *x == row.x) {
+            Some((_, values)) => values.push(row.value),
+            None => points.push((row.x, vec![row.value])),
+        }
+    }
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    all.into_iter().map(|(s, points)| (s, points.into_iter().map(|(x, v)| (x, mean(v))).collect())).collect()
+}
+
+/// The mean of a setting at an `x`; NaN where it was not run.
+pub fn mean(rows: &[Row], setting: &str, x: f64) -> f64 {
+    let points = means(rows).into_iter().find(|(own, _)| own == setting).map(|(_, points)| points);
+    points.and_then(|points| points.into_iter().find(|(own, _)| *own == x)).map_or(f64::NAN, |(_, value)| value)
+}
+
+/// The slope of `log value` over `log x`, by least squares.
+pub fn slope(rows: &[Row], setting: &str) -> f64 {
+    let points = means(rows).into_iter().find(|(own, _)| own == setting).map(|(_, points)| points).unwrap_or_default();
+    let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
+    let of = |f: fn(&(f64, f64)) -> f64| logs.iter().map(f).sum::<f64>() / logs.len() as f64;
+    let (x, y) = (of(|p| p.0), of(|p| p.1));
+    let [xy, xx] = [1, 0].map(|both| {
+        let terms = logs.iter().map(|p| (p.0 - x) * if both == 1 { p.1 - y } else { p.0 - x });
+        terms.sum::<f64>()
+    });
+    xy / xx
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(setting: &str, x: f64, value: f64) -> Row {
+        let (family, claim, over, quantity) = (Family::Local, "c", "x", "y");
+        Row { family, claim, setting: setting.into(), over, x, seed: 1, quantity, value }
+    }
+
+    #[test]
+    fn means_and_slopes_by_hand() {
+        let rows =
+            [row("a", 1.0, 2.0), row("a", 1.0, 4.0), row("b", 1.0, 9.0), row("a", 2.0, 12.0), row("a", 4.0, 48.0)];
+        assert_eq!(means(&rows)[0], ("a".into(), vec![(1.0, 3.0), (2.0, 12.0), (4.0, 48.0)]));
+        assert!((slope(&rows, "a") - 2.0).abs() < 1e-12);
+        assert!(mean(&rows, "b", 1.0) == 9.0 && mean(&rows, "b", 2.0).is_nan());
+    }
+
+    /// Those that take seconds; the others are the table's.
+    #[test]
+    fn claims_that_are_quickly_tried_hold() {
+        for (family, name) in [(Family::Local, "bias"), (Family::Gossip, "mean"), (Family::Server, "picky")] {
+            let claim = family.claims().iter().find(|claim| claim.name == name).unwrap();
+            let (holds, seen) = (claim.judge)(&(claim.run)(1).unwrap());
+            assert!(holds, "{name}: {seen}");
+        }
+    }
+}

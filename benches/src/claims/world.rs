@@ -1,0 +1,246 @@
+//! Plain or momentum SGD on ranks of a world, through a strategy of the user's words; and a server with its workers.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use briquette::core::comm::{Compute, Local, Network, Paces, Session, Simulated, run_ranks};
+use briquette::core::compress::Dense;
+use briquette::core::config::{Config, ServerConfig};
+use briquette::core::error::{CommError, ReduceError, SyncError};
+use briquette::core::server::{Batch, Computed, Served, Server, Trainer, Uplink, serve, work};
+use briquette::core::sync::{Agrees, Context, Header, Momenta, agree};
+use briquette::core::{Key, Layout};
+use rand_distr::{Distribution, StandardNormal};
+
+/// A rank's gradient at a step, from where it is: rank, step, point, and where to write it.
+pub(super) type Gradient<'a> = &'a (dyn Fn(usize, u64, &[f32], &mut [f32]) + Sync);
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub(super) struct Descent<'a> {
+    /// As on a command line.
+    pub strategy: &'a str,
+    /// As on a command line.
+    pub reducer: &'a str,
+    pub ranks: usize,
+    pub steps: u64,
+    pub rate: f64,
+    /// A network that is simulated, and how long ranks compute.
+    pub on: Option<(Network, &'a str)>,
+}
+
+impl Default for Descent<'_> {
+    fn default() -> Self {
+        Descent { strategy: "every-step", reducer: "dense", ranks: 1, steps: 0, rate: 0.0, on: None }
+    }
+}
+
+/// What it ends with.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The model to evaluate: the mean of the ranks' views.
+    pub model: Vec<f64>,
+    /// What each rank trains.
+    pub ranks: Vec<Vec<f32>>,
+    /// On the slowest rank's clock.
+    pub seconds: f64,
+    /// By the rank that sends most.
+    pub sent: u64,
+    /// At its busiest step.
+    pub peak: u64,
+}
+
+impl Descent<'_> {
+    pub(super) fn config(&self) -> Result<Config> {
+        let mut config = Config { strategy: self.strategy.parse()?, ..Config::dense() };
+        config.exchange.reducer = self.reducer.parse()?;
+        Ok(config)
+    }
+
+    fn world(&self) -> Result<Vec<Session>> {
+        Ok(match &self.on {
+            None => Local::world(self.ranks),
+            Some((network, paces)) => simulated(self.ranks, network.clone(), paces)?,
+        })
+    }
+
+    /// From `start(rank)`; `loss` is what a rank records.
+    pub(super) fn run(
+        &self,
+        start: &(dyn Fn(usize) -> Vec<f32> + Sync),
+        gradient: Gradient<'_>,
+        loss: &(dyn Fn(&[f32]) -> f64 + Sync),
+    ) -> Result<Ended> {
+        let config = self.config()?;
+        let ranks = run_ranks(self.world()?, |mut comm| self.rank(&config, &mut comm, start, gradient, loss));
+        let ranks = ranks.into_iter().collect::<Result<Vec<_>, Failed>>()?;
+        let world = ranks.len() as f64;
+        let views = (0..ranks[0].1.len()).map(|i| ranks.iter().map(|rank| f64::from(rank.1[i])).sum::<f64>() / world);
+        Ok(Ended {
+            model: views.collect(),
+            seconds: ranks.iter().map(|rank| rank.2).fold(0.0, f64::max),
+            sent: ranks.iter().map(|rank| rank.3.iter().sum()).max().unwrap_or_default(),
+            peak: ranks.iter().flat_map(|rank| &rank.3).copied().max().unwrap_or_default(),
+            ranks: ranks.into_iter().map(|rank| rank.0).collect(),
+        })
+    }
+
+    /// What it trains, its view, seconds, and bytes sent at each step.
+    #[expect(clippy::type_complexity, reason = "read once, above")]
+    fn rank(
+        &self,
+        config: &Config,
+        comm: &mut Session,
+        start: &(dyn Fn(usize) -> Vec<f32> + Sync),
+        gradient: Gradient<'_>,
+        loss: &(dyn Fn(&[f32]) -> f64 + Sync),
+    ) -> Result<(Vec<f32>, Vec<f32>, f64, Vec<u64>), Failed> {
+        let mut x = start(comm.rank());
+        let layout = Layout::flat(x.len());
+        let failed = |error: briquette::core::error::ConfigError| panic!("{}: {error}", self.strategy);
+        let mut strategy = config.build(&layout, comm.world()).unwrap_or_else(failed);
+        (1..=config.channels()).try_for_each(|channel| comm.open(channel))?;
+        strategy.begin(&x);
+        let (mut g, mut before, mut sent) = (vec![0.0; x.len()], None, Vec::new());
+        for step in 0..self.steps {
+            comm.begin_step(step);
+            let bytes = comm.traffic().sent;
+            gradient(comm.rank(), step, &x, &mut g);
+            let plan = strategy.plan(step);
+            let mine =
+                Header { step, samples: 1, loss: Some(loss(&x)), learning_rate: Some(self.rate), ..Header::default() };
+            let agreed = match plan.agrees {
+                Agrees::World => agree(&mine, before.as_ref(), layout.slots(), &mut [true], comm)?,
+                Agrees::NoRank => mine.alone(comm.rank(), layout.slots())?,
+            };
+            let cx = Context {
+                key: Key::new(5),
+                slots: layout.slots(),
+                agreed_step: &agreed.agreed_step,
+                ranks: &agreed.ranks,
+            };
+            if plan.gradients {
+                strategy.after_backward(&mut g, &cx, comm)?;
+            }
+            x.iter_mut().zip(&g).for_each(|(x, g)| *x -= self.rate as f32 * g);
+            if plan.parameters {
+                // Plain SGD has no momenta.
+                let _: Momenta = strategy.after_step(&mut x, &cx, comm)?;
+            }
+            strategy.commit();
+            strategy.after_commit(&cx, comm);
+            before = Some(agreed.agreed_step);
+            sent.push(comm.traffic().sent - bytes);
+        }
+        let seconds = comm.now();
+        strategy.settle(comm)?;
+        let mut view = x.clone();
+        strategy.view(&mut view);
+        Ok((x, view, seconds, sent))
+    }
+}
+
+/// Of a rank.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+pub(super) fn simulated(ranks: usize, network: Network, paces: &str) -> Result<Vec<Session>> {
+    let local = Local::builder(ranks).deadline(Duration::from_secs(600));
+    Ok(Simulated::over(local, network, Compute::Paced(paces.parse::<Paces>()?)))
+}
+
+/// A problem of which every worker knows its part.
+pub(super) trait Problem: Sync {
+    fn start(&self) -> Vec<f32>;
+    /// Of a batch of a rank, or of all its data; ranks of workers are from 1.
+    fn gradient(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut [f32]);
+    /// Batches that all data of a rank are.
+    fn batches(&self) -> u64 {
+        1
+    }
+}
+
+/// A server, and its workers on a network that takes no time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Service<'a> {
+    /// As on a command line.
+    pub policy: &'a str,
+    pub workers: usize,
+    pub paces: &'a str,
+    pub rate: f32,
+}
+
+/// A pause of a service: updates, the server's seconds, the model, what was done, and bytes sent and received by the server.
+#[derive(Debug, Clone)]
+pub(super) struct Pause {
+    pub seconds: f64,
+    pub model: Vec<f32>,
+    pub served: Served,
+    pub bytes: u64,
+}
+
+struct Plain<'a>(&'a dyn Problem, usize, f32);
+
+impl Trainer for Plain<'_> {
+    type Error = ReduceError;
+
+    fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
+        let (batch, batches) = match batch {
+            Batch::Number(number) => (Some(number), 1),
+            Batch::All => (None, self.0.batches() as u32),
+        };
+        out.resize(x.len(), 0.0);
+        self.0.gradient(self.1, batch, x, out);
+        Ok(Computed { samples: 1, loss: 0.0, batches })
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], _: u64) -> Result<(), ReduceError> {
+        x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= self.2 * g);
+        Ok(())
+    }
+}
+
+impl Service<'_> {
+    /// What there is at each of some numbers of updates, at which all workers are idle. A model that is not finite ends it: nothing then.
+    pub(super) fn run(&self, problem: &dyn Problem, pauses: &[u64]) -> Result<Vec<Pause>> {
+        let policy: ServerConfig = self.policy.parse()?;
+        policy.get().build(self.workers)?;
+        let world = simulated(self.workers + 1, Network::unlimited(), self.paces)?;
+        let ranks = run_ranks(world, |mut comm| {
+            let rank = comm.rank();
+            let (mut plain, mut x) = (Plain(problem, rank, self.rate), problem.start());
+            if rank > 0 {
+                let (mut uplink, mut batch) = (Uplink::new(Dense, false), 0);
+                for _ in pauses {
+                    work(&mut uplink, &mut plain, (0, &mut batch), (Key::new(1), &mut x), &mut comm)?;
+                }
+                return Ok(Vec::new());
+            }
+            let policy = policy.get().build(self.workers).expect("built before");
+            let mut server = Server::new(policy, x, self.workers);
+            let mut seen = Vec::new();
+            for until in pauses {
+                serve(&mut server, &mut plain, *until, &mut comm)?;
+                let (seconds, traffic) = (comm.now(), comm.traffic());
+                let (model, served) = (server.model().to_vec(), *server.served());
+                seen.push(Pause { seconds, model, served, bytes: traffic.sent + traffic.received });
+            }
+            Ok::<_, ReduceError>(seen)
+        });
+        match ranks.into_iter().next().ok_or_else(|| anyhow!("no rank"))? {
+            Err(ReduceError::NonFinite { .. }) => Ok(Vec::new()),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Noise of a seed's, a step's and a rank's own.
+pub(super) fn noise(seed: u64, rank: usize, step: u64) -> impl FnMut() -> f32 {
+    let mut rng = Key::new(seed).step(step).rank(rank).block(0);
+    move || StandardNormal.sample(&mut rng)
+}
