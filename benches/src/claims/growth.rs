@@ -9,7 +9,7 @@ use super::{Claim, Family, Row, mean};
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "bytes",
-        says: "A rank's bytes a step: SGP's and DiLoCo's do not grow with the world; hierarchical, a machine of four sends once",
+        says: "SGP sends half of a ring's bytes and DiLoCo a period of times fewer, in any world",
         run: |_| rows("bytes"),
         judge: |rows| {
             let at = |setting: &str| mean(rows, setting, 1024.0) / mean(rows, "every-step", 1024.0);
@@ -24,7 +24,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     },
     Claim {
         name: "time",
-        says: "A step's time over 1 Gbit/s, 1 ms: the ring's grows with the world, SGP's does not",
+        says: "Over 1 Gbit/s and 1 ms a ring's step grows with the world, SGP's does not; hierarchical, fewer take turns",
         run: |_| rows("time"),
         judge: |rows| {
             let ring = mean(rows, "every-step", 64.0) / mean(rows, "every-step", 4.0);

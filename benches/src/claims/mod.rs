@@ -75,6 +75,7 @@ impl Family {
 }
 
 /// A claim: how it is tried, and what shows it.
+#[derive(Debug)]
 pub struct Claim {
     /// A short name.
     pub name: &'static str,

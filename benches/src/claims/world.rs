@@ -46,7 +46,7 @@ pub(super) struct Ended {
     pub seconds: f64,
     /// By the rank that sends most.
     pub sent: u64,
-    /// At its busiest step.
+    /// At the busiest step of any rank.
     pub peak: u64,
 }
 

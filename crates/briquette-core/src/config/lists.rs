@@ -22,6 +22,7 @@ family! {
         Sgp(SgpConfig),
         OverlapLocalSgd(OverlapConfig),
         Cocod(CoCoDConfig),
+        Minibatch(MinibatchConfig),
         Parle(ParleConfig),
         Delayed = DelayedConfig,
     }

@@ -1,0 +1,336 @@
+//! Minibatch SGD in rounds: `K` gradients of every rank at the same point, then one step; plain, or accelerated (AC-SA).
+//!
+//! **Why, and when not.** Local SGD and this use the same gradients and the same exchanges: `K` steps of a rank, then one average. Local SGD
+//! goes further with them where ranks' data are alike. Where they are not, its local steps lead each rank to its own optimum and the
+//! mean to a wrong place, the further the more they differ; gradients at one point have no such error, and the accelerated form gets
+//! the best rate there is from them. Where memory is not what limits a batch, larger batches of an exchange at every step do the same.
+//!
+//! **Method.** In a round all ranks stay at `x` and each takes `K` gradients. With `g` the mean over ranks of the mean of these:
+//!
+//! ```text
+//! plain:        the optimizer steps from x with g
+//! accelerated:  x ← x − γ·(t+1)/2·g       x_ag ← x/β_t + (1 − 1/β_t)·x_ag       β_t = (t+1)/2
+//!               and gradients are taken at x/β_t + (1 − 1/β_t)·x_ag, with the next t
+//! ```
+//!
+//! `t` counts rounds from 1, and `γ` is the learning rate of the round's last step: `1/(4H)` for a loss of smoothness `H`. On strongly convex
+//! problems it is to begin anew, from `x_ag` and with `t = 1`, after every few rounds (`restart`: of the order of `√(H/μ)`).
+//!
+//! In the paper's terms, with steps of `η_in` within a round and of `η_out` at its end, the plain form is `η_in = 0` and has the rate `K·η_out`;
+//! [`local-sgd`](super::periodic) has the others, its `rate` being `η_out/η_in`.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `K = 1` | gradients at every step |
+//! | plain | [`EveryStep`](super::EveryStep) with a batch `K` times as large |
+//! | accelerated, restarted after every round | not given: gradient descent |
+//!
+//! **On the wire.** What the reducer sends of `d` values, every `K` steps. These are gradients: any feedback is fit for them, but for momentum
+//! where the step is accelerated.
+//!
+//! **Properties.** Ranks are always at the same point. Accelerated, that is not the model to evaluate, which is `x_ag`.
+//!
+//! **State.** `x`, and `x_ag` where accelerated, the same on every rank; the gradients so far, each rank's own.
+//!
+//! **Knobs.** `period` `K`, steps, default 8; `accelerate`, default false; `restart`, rounds, at least 2, or 0 for never, the default.
+//!
+//! **Deviations.** Between exchanges the inner optimizer steps with zeros and is put back to where it was, but for its momenta, which fade;
+//! it is meant to be plain SGD. Accelerated, its steps are not used at all. A round's last gradient alone counts by its samples. The
+//! paper's constants for `γ` depend on the noise; here it is the caller's, as restarts are.
+//!
+//! **References.** B. Woodworth, K. K. Patel, N. Srebro, *Minibatch vs Local SGD for Heterogeneous Distributed Learning*, NeurIPS 2020 (arXiv
+//! 2006.04735), section 3. S. Ghadimi, G. Lan, *Optimal Stochastic Approximation Algorithms for Strongly Convex Stochastic Composite
+//! Optimization I*, SIAM Journal on Optimization 22(4), 2012, for AC-SA and restarts.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{Context, Minibatch, MinibatchConfig, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::flat(1);
+//! let mut minibatch = Minibatch::new(MinibatchConfig { period: 2, ..MinibatchConfig::default() }, Dense)?;
+//! let mut x = vec![10.0];
+//! minibatch.begin(&x);
+//! let mut seen = vec![];
+//! for (step, gradient) in [(0, 1.0), (1, 3.0), (2, 5.0)] {
+//!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let mut gradient = vec![gradient];
+//!     minibatch.after_backward(&mut gradient, &cx, &mut comm)?;
+//!     x[0] -= gradient[0];
+//!     minibatch.after_step(&mut x, &cx, &mut comm)?;
+//!     minibatch.commit();
+//!     seen.push(x[0]);
+//! }
+//! assert_eq!(seen, [10.0, 8.0, 8.0]); // one step, with the mean of two gradients
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{Context, Momenta, Plan, SyncStrategy};
+use crate::config::{Described, Exchange, StrategySettings};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// Settings of [`Minibatch`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MinibatchConfig {
+    /// Gradients of a rank in a round.
+    pub period: u64,
+    /// Whether rounds are accelerated.
+    pub accelerate: bool,
+    /// Accelerated rounds from one beginning to the next, at least 2; 0 where there is one.
+    pub restart: u64,
+}
+
+impl Default for MinibatchConfig {
+    fn default() -> Self {
+        MinibatchConfig { period: 8, accelerate: false, restart: 0 }
+    }
+}
+
+impl Described for MinibatchConfig {
+    const NAME: &'static str = "minibatch";
+    const SETTINGS: &'static str = "PERIOD[,accelerate=true,restart=ROUNDS]";
+    const HELP: &'static str =
+        "one step with the mean of PERIOD gradients (8) of every rank at the same point; accelerated: AC-SA";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { period, accelerate, restart } = *self;
+        ConfigError::unless(period > 0, "period of minibatch", "at least 1", period)?;
+        let restarts = accelerate && restart >= 2;
+        ConfigError::unless(
+            restart == 0 || restarts,
+            "restart of minibatch",
+            "0, or, with accelerate, at least 2",
+            restart,
+        )
+    }
+
+    fn representatives() -> Vec<Self> {
+        let plain = MinibatchConfig { period: 3, ..Self::default() };
+        let accelerated = MinibatchConfig { accelerate: true, ..plain };
+        vec![plain, accelerated, MinibatchConfig { period: 1, restart: 2, ..accelerated }]
+    }
+}
+
+impl StrategySettings for MinibatchConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let conflict = |text: String| Err(ConfigError::Conflict(text));
+        if exchange.during_backward {
+            return conflict("strategy minibatch exchanges a sum over steps: leave during_backward out".into());
+        }
+        if self.accelerate && exchange.feedback.get().has_momentum() {
+            let feedback = &exchange.feedback;
+            return conflict(format!(
+                "feedback {feedback} would be accelerated twice by strategy minibatch: use feedback error"
+            ));
+        }
+        Ok(Box::new(Minibatch::new(*self, exchange.build_reducer(layout, world)?)?))
+    }
+
+    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.fewest_ranks()
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        super::outer::exchanges()
+    }
+}
+
+/// Rounds of gradients at one point; see the [module](self).
+pub struct Minibatch<R> {
+    settings: MinibatchConfig,
+    reducer: R,
+    /// This round's gradients so far, each over `K`; empty at its start.
+    gathered: Staged<Vec<f32>>,
+    /// `x`.
+    point: Staged<Vec<f32>>,
+    /// `x_ag`; empty where nothing is accelerated.
+    aggregate: Staged<Vec<f32>>,
+    /// The last round's `g`.
+    mean: Vec<f32>,
+    report: Report,
+}
+
+impl<R: std::fmt::Debug> std::fmt::Debug for Minibatch<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Minibatch")
+            .field("settings", &self.settings)
+            .field("reducer", &self.reducer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer> Minibatch<R> {
+    /// Gradients travel through `reducer`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range.
+    pub fn new(settings: MinibatchConfig, reducer: R) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let (gathered, point, aggregate, mean, report) = Default::default();
+        Ok(Minibatch { settings, reducer, gathered, point, aggregate, mean, report })
+    }
+
+    fn ends_round(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.settings.period)
+    }
+
+    /// `β_t` of the round that `step` is in.
+    fn beta(&self, step: u64) -> f32 {
+        let (round, restart) = (step / self.settings.period, self.settings.restart);
+        let t = 1 + if restart == 0 { round } else { round % restart };
+        (t + 1) as f32 / 2.0
+    }
+
+    fn exchange(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
+        let (before, input) = (comm.traffic(), self.gathered.next_mut());
+        self.mean.resize(input.len(), 0.0);
+        let round = Round {
+            key: cx.key.step(cx.agreed_step.step),
+            slots: cx.slots,
+            agreed_step: cx.agreed_step,
+            input,
+            average: &mut self.mean,
+            sent: None,
+        };
+        self.reducer.reduce(round, comm)?;
+        self.reducer.report(&mut self.report);
+        self.report.traffic = Some(comm.traffic() - before);
+        Ok(())
+    }
+
+    /// A step of AC-SA with the round's `g`.
+    fn accelerate(&mut self, cx: &Context<'_>) -> Result<(), ReduceError> {
+        let step = cx.agreed_step.step;
+        let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
+        // `γ·(t+1)/2`, too.
+        let (beta, begins_anew) = (self.beta(step), self.beta(step + 1) == 1.0);
+        let (x, next) = self.point.both();
+        next.clear();
+        next.extend(x.iter().zip(&self.mean).map(|(x, g)| x - rate * beta * g));
+        let (before, aggregate) = self.aggregate.both();
+        aggregate.clear();
+        aggregate.extend(next.iter().zip(before).map(|(x, before)| between(beta, *x, *before)));
+        if begins_anew {
+            next.clone_from(aggregate);
+        }
+        check_average(self.point.next_mut(), cx.slots)?;
+        self.point.stage();
+        self.aggregate.stage();
+        Ok(())
+    }
+}
+
+/// `x/β + (1 − 1/β)·x_ag`.
+fn between(beta: f32, x: f32, aggregate: f32) -> f32 {
+    x / beta + (1.0 - 1.0 / beta) * aggregate
+}
+
+impl<R: Reducer> Stateful for Minibatch<R> {
+    fn save(&self, state: &mut State) {
+        state.put_at(Place::PerRank(OnResize::Spread), "gathered", self.gathered.now().clone());
+        state.put("point", self.point.now().clone());
+        state.put("aggregate", self.aggregate.now().clone());
+        state.put_part("reducer", &self.reducer);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let point = state.memory("point", self.point.now())?;
+        let aggregate = state.memory("aggregate", &point)?;
+        let gathered = state.memory("gathered", &point)?;
+        state.load_part("reducer", &mut self.reducer)?;
+        self.point.set(point);
+        self.aggregate.set(aggregate);
+        self.gathered.set(gathered);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.reducer.commit();
+        [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::commit);
+    }
+
+    fn discard(&mut self) {
+        self.reducer.discard();
+        [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::discard);
+    }
+}
+
+impl<R: Reducer> SyncStrategy for Minibatch<R> {
+    fn plan(&self, step: u64) -> Plan {
+        let plan = if self.ends_round(step) { Plan::GRADIENTS } else { Plan { gradients: true, ..Plan::ALONE } };
+        // Where the model is not what is trained, its view is asked for as if replicas differed.
+        Plan { parameters: true, replicas_equal: !self.settings.accelerate, ..plan }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.gathered.clear();
+        self.point.set(parameters.to_vec());
+        self.aggregate.set(if self.settings.accelerate { parameters.to_vec() } else { Vec::new() });
+    }
+
+    fn after_backward(
+        &mut self,
+        gradient: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        let (step, period) = (cx.agreed_step.step, self.settings.period as f32);
+        self.report = Report::default();
+        let (before, gathered) = self.gathered.both();
+        gathered.clear();
+        gathered.extend(gradient.iter().map(|g| g / period));
+        gathered.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
+        if self.ends_round(step) {
+            self.exchange(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
+            gradient.copy_from_slice(&self.mean);
+            self.gathered.next_mut().clear();
+        } else {
+            gradient.fill(0.0);
+        }
+        self.gathered.stage();
+        Ok(())
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        _: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.agreed_step.step;
+        match (self.ends_round(step), self.settings.accelerate) {
+            (true, true) => self.accelerate(cx).map_err(|source| SyncError::Reduce { step, source })?,
+            (true, false) => {
+                self.point.next_mut().clone_from(parameters);
+                self.point.stage();
+            }
+            (false, _) => {}
+        }
+        parameters.copy_from_slice(self.point.latest());
+        let (beta, aggregate) = (self.beta(step + 1), self.aggregate.latest());
+        parameters.iter_mut().zip(aggregate).for_each(|(x, aggregate)| *x = between(beta, *x, *aggregate));
+        Ok(Momenta::Keep)
+    }
+
+    /// `x_ag`, where there is one.
+    fn view(&self, parameters: &mut [f32]) {
+        parameters.iter_mut().zip(self.aggregate.latest()).for_each(|(x, aggregate)| *x = *aggregate);
+    }
+
+    /// A step moves the mean.
+    fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}
+
+#[cfg(test)]
+mod tests;
