@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::error::ConfigError;
 use crate::text::serde_as_text;
 
-/// A directed graph over ranks, which may change with the step. As text: `exponential`, or `exponential+2` for two peers, or the
-/// edges of a fixed graph, `0>1;1>2;2>0`.
+/// A directed graph over ranks, which may change with the step. As text: `exponential`, or `exponential+2` for two peers, `ring`, `complete`,
+/// or the edges of a fixed graph, `0>1;1>2;2>0`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Graph {
@@ -16,6 +16,10 @@ pub enum Graph {
         /// Out-neighbours of a rank, at least 1.
         peers: usize,
     },
+    /// To the next rank.
+    Ring,
+    /// To all other ranks.
+    Complete,
     /// The same at every step: pairs of a rank that sends and one that receives.
     Edges(Vec<(usize, usize)>),
 }
@@ -35,6 +39,8 @@ impl Graph {
                 let hop = |j: u64| 1 << ((step + j) % hops.max(1));
                 (0..hops.min(*peers as u64)).map(|j| (rank + hop(j)) % world).collect()
             }
+            Graph::Ring => vec![(rank + 1) % world],
+            Graph::Complete => (0..world).collect(),
             Graph::Edges(edges) => edges.iter().filter(|edge| edge.0 == rank).map(|edge| edge.1).collect(),
         };
         peers.retain(|peer| *peer != rank);
@@ -87,12 +93,17 @@ impl FromStr for Graph {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        const FORM: &str = "exponential, exponential+2 (peers), or edges such as 0>1;1>2;2>0";
+        const FORM: &str = "exponential, exponential+2 (peers), ring, complete, or edges such as 0>1;1>2;2>0";
         let wrong = || ConfigError::range("graph", FORM, text);
         if let Some(peers) = text.strip_prefix("exponential") {
             let number = |peers: &str| peers.strip_prefix('+')?.parse().ok().filter(|peers| *peers > 0);
             let peers = if peers.is_empty() { Some(1) } else { number(peers) };
             return peers.map(|peers| Graph::Exponential { peers }).ok_or_else(wrong);
+        }
+        match text {
+            "ring" => return Ok(Graph::Ring),
+            "complete" => return Ok(Graph::Complete),
+            _ => {}
         }
         let edge = |edge: &str| {
             let (from, to) = edge.split_once('>')?;
@@ -108,6 +119,8 @@ impl fmt::Display for Graph {
         match self {
             Graph::Exponential { peers: 1 } => f.write_str("exponential"),
             Graph::Exponential { peers } => write!(f, "exponential+{peers}"),
+            Graph::Ring => f.write_str("ring"),
+            Graph::Complete => f.write_str("complete"),
             Graph::Edges(edges) => {
                 let edges: Vec<String> = edges.iter().map(|(from, to)| format!("{from}>{to}")).collect();
                 f.write_str(&edges.join(";"))
@@ -132,11 +145,13 @@ mod tests {
         assert_eq!(Graph::Exponential { peers: 9 }.peers(0, 0, 3), [1, 2], "as many as there are");
         assert!(graph.peers(7, 0, 1).is_empty(), "alone");
         assert_eq!(graph.peers(7, 1, 2), [0]);
+        assert_eq!((Graph::Ring.peers(3, 4, 5), Graph::Complete.peers(3, 1, 4)), (vec![0], vec![0, 2, 3]));
+        assert!(Graph::Ring.peers(0, 0, 1).is_empty());
     }
 
     #[test]
     fn texts_go_back_and_forth_and_say_what_is_wrong() {
-        for text in ["exponential", "exponential+3", "0>1;1>0", "0>1;0>2;1>0;2>0"] {
+        for text in ["exponential", "exponential+3", "ring", "complete", "0>1;1>0", "0>1;0>2;1>0;2>0"] {
             assert_eq!(text.parse::<Graph>().unwrap().to_string(), text);
         }
         for text in ["", "exponential+0", "exponential2", "0-1", "0>1;", "0>x"] {

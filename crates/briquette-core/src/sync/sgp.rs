@@ -17,22 +17,27 @@
 //! many ranks without gradients agree exactly after `log₂ W` steps. Where all ranks have equally many out-neighbours, `w`
 //! stays 1; on other graphs it corrects for ranks that receive more than they send.
 //!
+//! **Overlap.** With a `staleness` of `τ` messages travel while ranks compute, and are added `τ` steps after the one that they were sent at. What
+//! is on its way is missing in `x` and in `w` alike, so `z` is right, and without the weights it is not. A step of the optimizer moves `z` by `1/w` times
+//! as much then: `w` is near `2/(2 + τ)` with one peer.
+//!
 //! **On the wire.** `4d + 4` bytes to each peer: the share of `x`, then that of `w`.
 //!
-//! **Properties.** Conserves `Σ x` and `Σ w = W`, to rounding. Replicas differ at every step: the model to evaluate is
+//! **Properties.** Conserves `Σ x` and `Σ w = W` with what is on its way, to rounding. Replicas differ at every step: the model to evaluate is
 //! `Σ x / W`, the exact mean. Ranks agree on a header at every hundredth
 //! step only: else a rank whose values are not finite stops, and the others with it. `DataParallel`, which must know whether every
 //! rank has another batch, waits for all ranks at every step.
 //!
-//! **State.** A rank's own `z` as it was handed out, and `w`.
+//! **State.** A rank's own `z` as it was handed out, and `w`; its last `τ` shares, which a resumed run sends again.
 //!
-//! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbours a step, or the edges of a fixed graph,
-//! `0>1;1>2;2>0`, which must lead from every rank to every other.
+//! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbours a step, `ring`, `complete`, or the edges of a fixed
+//! graph, `0>1;1>2;2>0`, which must lead from every rank to every other. `staleness`, steps up to 8, default 0.
 //!
-//! **Deviations.** None in the method. Overlap SGP, which takes messages some steps late, is another algorithm.
+//! **Deviations.** The paper adds a message at most `τ` steps late, as soon as it is there; here exactly `τ`, so that a run is reproducible to the
+//! bit. A rank that is slow for less than `τ` steps delays nobody in either.
 //!
 //! **Reference.** M. Assran, N. Loizou, N. Ballas, M. Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019
-//! (arXiv 1811.10792), algorithm 1.
+//! (arXiv 1811.10792), algorithms 1 and 2.
 //!
 //! ```
 //! use briquette_core::sync::{Graph, Sgp, SyncStrategy};
@@ -42,18 +47,24 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+mod in_flight;
+
+use self::in_flight::InFlight;
 use super::graph::Graph;
 use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{CommError, ConfigError, StateError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Frame, Layout, Session, Traffic};
+use crate::{Layout, Session, Traffic};
 
 /// Mixes parameters with neighbours; see the [module](self).
 #[derive(Debug)]
 pub struct Sgp {
     graph: Graph,
+    /// Steps from sending to adding; 0: the same step.
+    staleness: usize,
+    in_flight: InFlight,
     /// `z` as it was handed out last; empty before the first step, when it is `x`.
     shown: Staged<Vec<f32>>,
     weight: Staged<f32>,
@@ -68,8 +79,15 @@ impl Sgp {
     /// [`ConfigError`] when the graph does not lead from every rank to every other.
     pub fn new(graph: Graph, world: usize) -> Result<Self, ConfigError> {
         graph.check(world)?;
-        let (seconds, traffic) = Default::default();
-        Ok(Sgp { graph, shown: Staged::default(), weight: Staged::new(1.0), seconds, traffic })
+        let (staleness, in_flight, shown, seconds, traffic) = Default::default();
+        Ok(Sgp { graph, staleness, in_flight, shown, weight: Staged::new(1.0), seconds, traffic })
+    }
+
+    /// Overlap SGP: messages are added this many steps after the one that they were sent at, and travel meanwhile.
+    #[must_use]
+    pub fn with_staleness(mut self, steps: usize) -> Self {
+        self.staleness = steps;
+        self
     }
 
     /// This rank's push-sum weight `w`.
@@ -86,39 +104,53 @@ impl Sgp {
         }
     }
 
-    /// Sends shares of `x` and of the weight, and adds what comes; the weight then.
-    fn mix(&self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
-        comm.scope().operation = "push to neighbours";
-        let (rank, world) = (comm.rank(), comm.world());
-        let peers = self.graph.peers(step, rank, world);
-        let share = 1.0 / (peers.len() + 1) as f32;
-        let mut weight = self.weight() * share;
+    /// Sends shares of `x` and of the weight, and adds what comes, or what came of an earlier step; the weight then.
+    fn mix(&mut self, x: &mut Vec<f32>, step: u64, comm: &mut Session) -> Result<f32, CommError> {
+        let peers = self.graph.peers(step, comm.rank(), comm.world()).len();
+        let share = 1.0 / (peers + 1) as f32;
+        let weight = self.weight() * share;
         x.iter_mut().for_each(|x| *x *= share);
-        for &peer in &peers {
-            let mut frame = comm.pool().take_for(4 * x.len() + 4);
-            frame.extend(x.iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
-            comm.send(peer, frame)?;
-        }
-        for from in (0..world).filter(|&from| from != rank && self.graph.peers(step, from, world).contains(&rank)) {
-            let frame = comm.recv(from)?;
-            weight += add(x, &frame).ok_or_else(|| {
-                let (expected, got, during) = (4 * x.len() + 4, frame.len(), *comm.scope());
-                CommError::Size { rank, other: from, during, expected, got }
-            })?;
-            comm.pool().put(frame);
-        }
-        comm.flush()?;
-        comm.scope().operation = "";
-        Ok(weight)
+        let before = comm.traffic();
+        let came = if self.staleness == 0 {
+            let values: Vec<f32> = x.iter().copied().chain([weight]).collect();
+            x.push(0.0);
+            let pushed = push(&values, x, step, &self.graph, comm);
+            let came = x.pop().unwrap_or_default();
+            pushed?;
+            self.traffic = comm.traffic() - before;
+            came
+        } else {
+            let at = (step, self.staleness);
+            let (came, traffic) = self.in_flight.exchange((x, weight, peers), at, &self.graph, comm)?;
+            self.traffic = traffic;
+            came
+        };
+        Ok(weight + came)
     }
 }
 
-/// Adds a frame's values, and returns its weight; nothing where it is of another size.
-fn add(x: &mut [f32], frame: &Frame) -> Option<f32> {
-    let (values, rest) = frame.as_chunks::<4>();
-    let (last, values) = values.split_last().filter(|(_, values)| rest.is_empty() && values.len() == x.len())?;
-    x.iter_mut().zip(values).for_each(|(x, bytes)| *x += f32::from_le_bytes(*bytes));
-    Some(f32::from_le_bytes(*last))
+/// Sends `values`, the last of which is their weight, to this step's peers, and adds what comes to `sum`.
+fn push(values: &[f32], sum: &mut [f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<(), CommError> {
+    comm.scope().operation = "push to neighbours";
+    let (rank, world) = (comm.rank(), comm.world());
+    for peer in graph.peers(step, rank, world) {
+        let mut frame = comm.pool().take_for(4 * values.len());
+        frame.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        comm.send(peer, frame)?;
+    }
+    for from in (0..world).filter(|&from| from != rank && graph.peers(step, from, world).contains(&rank)) {
+        let frame = comm.recv(from)?;
+        let (theirs, rest) = frame.as_chunks::<4>();
+        if theirs.len() != sum.len() || !rest.is_empty() {
+            let (expected, got, during) = (4 * sum.len(), frame.len(), *comm.scope());
+            return Err(CommError::Size { rank, other: from, during, expected, got });
+        }
+        sum.iter_mut().zip(theirs).for_each(|(sum, bytes)| *sum += f32::from_le_bytes(*bytes));
+        comm.pool().put(frame);
+    }
+    comm.flush()?;
+    comm.scope().operation = "";
+    Ok(())
 }
 
 impl Stateful for Sgp {
@@ -126,12 +158,18 @@ impl Stateful for Sgp {
         let place = Place::PerRank(OnResize::Drop);
         state.put_at(place, "shown", self.shown.now().clone());
         state.put_at(place, "weight", vec![self.weight()]);
+        if self.staleness > 0 {
+            self.in_flight.save(self.staleness, state);
+        }
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let shown = state.memory("shown", self.shown.now())?;
         // Dropped in a world of another size: all begin with the mean.
         let weight = state.f32s("weight", None)?.first().copied().unwrap_or(1.0);
+        if self.staleness > 0 {
+            self.in_flight.load(self.staleness, state)?;
+        }
         self.shown.set(shown);
         self.weight.set(weight);
         Ok(())
@@ -140,11 +178,13 @@ impl Stateful for Sgp {
     fn commit(&mut self) {
         self.shown.commit();
         self.weight.commit();
+        self.in_flight.commit();
     }
 
     fn discard(&mut self) {
         self.shown.discard();
         self.weight.discard();
+        self.in_flight.discard();
     }
 }
 
@@ -157,6 +197,7 @@ impl SyncStrategy for Sgp {
     fn begin(&mut self, _parameters: &[f32]) {
         self.shown.clear();
         self.weight.set(1.0);
+        self.in_flight.begin();
     }
 
     fn after_step(
@@ -167,7 +208,7 @@ impl SyncStrategy for Sgp {
     ) -> Result<Momenta, SyncError> {
         let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
-        let (before, start) = (comm.traffic(), comm.now());
+        let start = comm.now();
         let mut x = std::mem::take(self.shown.next_mut());
         self.numerator(parameters, &mut x);
         let mixed = self.mix(&mut x, step, comm).map_err(|error| failed(error.into()));
@@ -182,22 +223,34 @@ impl SyncStrategy for Sgp {
         self.shown.stage();
         *self.weight.next_mut() = weight;
         self.weight.stage();
-        self.traffic = comm.traffic() - before;
         self.seconds = ExchangeSeconds { exchange: comm.now() - start, ..ExchangeSeconds::default() };
         Ok(Momenta::Keep)
     }
 
-    /// `x`, whose mean over ranks is the mean of the parameters, each by its weight.
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        if self.staleness > 0 {
+            self.in_flight.send(cx.agreed_step.step, &self.graph, comm);
+        }
+    }
+
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        let step = comm.scope().step;
+        self.in_flight.settle(comm).map_err(|error| SyncError::Reduce { step, source: error.into() })
+    }
+
+    /// `x`, with what it has sent and nobody has added: its mean over ranks is the mean of the parameters, each by its weight.
     fn view(&self, parameters: &mut [f32]) {
         let weight = *self.weight.latest();
         if weight != 1.0 {
             parameters.iter_mut().for_each(|z| *z *= weight);
         }
+        self.in_flight.add_to(parameters, true);
     }
 
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
         let mut x = Vec::new();
         self.numerator(parameters, &mut x);
+        self.in_flight.add_to(&mut x, false);
         Some(x)
     }
 
@@ -212,27 +265,38 @@ impl SyncStrategy for Sgp {
 pub struct SgpConfig {
     /// Which ranks a rank sends to.
     pub graph: Graph,
+    /// Steps that messages travel for: 0, or up to 8.
+    pub staleness: usize,
 }
 
 impl Described for SgpConfig {
     const NAME: &'static str = "sgp";
-    const SETTINGS: &'static str = "GRAPH";
+    const SETTINGS: &'static str = "GRAPH[,staleness=0]";
     const HELP: &'static str =
-        "parameters, mixed with neighbours at every step: exponential[+PEERS], or edges 0>1;1>2;2>0";
+        "parameters, mixed with neighbours at every step: exponential[+PEERS], ring, complete, or edges 0>1;1>2;2>0";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.staleness <= 8, "staleness of sgp", "at most 8", self.staleness)
+    }
 
     fn representatives() -> Vec<Self> {
-        [1, 2].map(|peers| SgpConfig { graph: Graph::Exponential { peers } }).to_vec()
+        let of = |peers, staleness| SgpConfig { graph: Graph::Exponential { peers }, staleness };
+        vec![of(1, 0), of(2, 0), of(1, 2)]
     }
 }
 
 impl StrategySettings for SgpConfig {
     fn build(&self, exchange: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         exchange.refuse_all_but(&[], "strategy sgp sends parameters as they are")?;
-        Ok(Box::new(Sgp::new(self.graph.clone(), world)?))
+        Ok(Box::new(Sgp::new(self.graph.clone(), world)?.with_staleness(self.staleness)))
     }
 
     fn fewest_ranks(&self, _: &Exchange) -> usize {
         1
+    }
+
+    fn channels(&self) -> usize {
+        usize::from(self.staleness > 0)
     }
 
     fn exchanges(&self) -> Vec<Exchange> {

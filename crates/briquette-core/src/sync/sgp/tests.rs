@@ -14,9 +14,14 @@ fn sgp(graph: &str, world: usize) -> Sgp {
 
 /// Only mixes, from a start of each rank's own: what each rank then holds as `z`, and its weight.
 fn mixed(graph: &str, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32)> {
+    mixed_late(graph, 0, starts, steps).into_iter().map(|(z, w, _)| (z, w)).collect()
+}
+
+/// The same with messages that travel for some steps, and the mass that each rank counts as its own.
+fn mixed_late(graph: &str, staleness: usize, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32, Vec<f32>)> {
     let world = starts.len();
     let ranks = run_ranks(Local::world(world), |mut comm| {
-        let (mut sgp, mut z) = (sgp(graph, world), starts[comm.rank()].clone());
+        let (mut sgp, mut z) = (sgp(graph, world).with_staleness(staleness), starts[comm.rank()].clone());
         let layout = Layout::flat(z.len());
         sgp.begin(&z);
         for step in 0..steps {
@@ -24,8 +29,11 @@ fn mixed(graph: &str, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32)> {
             let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             sgp.after_step(&mut z, &cx, &mut comm).unwrap();
             sgp.commit();
+            sgp.after_commit(&cx, &mut comm);
         }
-        Ok::<_, CommError>((z, sgp.weight()))
+        sgp.settle(&mut comm).unwrap();
+        let conserved = sgp.conserved(&z).unwrap();
+        Ok::<_, CommError>((z, sgp.weight(), conserved))
     });
     ranks.into_iter().map(Result::unwrap).collect()
 }
@@ -78,8 +86,7 @@ fn a_complete_graph_is_local_sgd_that_averages_every_step() {
     // Every rank sends to every other: x is their mean. Dyadic, so exact.
     let gradient = |rank: usize, step: u64, x: &[f32]| vec![x[0] - (rank as f32) + step as f32 * 0.25];
     let sgd = Sgd { rate: 0.25, steps: 4, ..STILL };
-    let complete = "0>1;0>2;0>3;1>0;1>2;1>3;2>0;2>1;2>3;3>0;3>1;3>2";
-    let gossip = train(4, || sgp(complete, 4), &[1.0], (sgd, &gradient));
+    let gossip = train(4, || sgp("complete", 4), &[1.0], (sgd, &gradient));
     let local = train(4, || crate::sync::Periodic::new(1).unwrap(), &[1.0], (sgd, &gradient));
     assert_eq!(gossip, local);
 }
@@ -156,4 +163,52 @@ fn values_that_are_not_finite_are_those_of_the_rank_that_has_them() {
         let expected = if rank == 1 { Ok(Momenta::Keep) } else { Err(SyncError::Diverged { step: 1, rank, slot }) };
         assert_eq!(results[1], expected, "rank {rank}");
     }
+}
+
+#[test]
+fn late_messages_by_hand() {
+    // Two ranks, 0 and 4, a step late. Step 0: each keeps a half, 0 and 2, of weight ½. Step 1: keeps a half of that, and gets what was sent at
+    // step 0: 0/4 + 4/2 = 2 and 2/2 + 0 = 1, of weight ¾.
+    let starts = [vec![0.0], vec![4.0]];
+    let at =
+        |steps| mixed_late("exponential", 1, &starts, steps).into_iter().map(|(z, w, _)| (z[0], w)).collect::<Vec<_>>();
+    assert_eq!(at(1), [(0.0, 0.5), (4.0, 0.5)]);
+    let (twice, expected) = (at(2), [2.0 / 0.75, 1.0 / 0.75]);
+    assert!(twice.iter().zip(expected).all(|((z, w), x)| (z - x).abs() < 1e-6 && *w == 0.75), "{twice:?}");
+}
+
+/// Claim (the paper's section 3.2 and its ablation): delayed messages still lead every rank to the mean, with the weights; without, not.
+#[test]
+fn late_messages_still_reach_the_mean_and_their_mass_is_conserved_in_flight() {
+    let starts = starts(5);
+    let expected = mean(&starts);
+    for (graph, staleness) in [("exponential", 1), ("exponential", 3), ("0>1;0>2;0>3;0>4;1>0;2>0;3>0;4>0;1>2", 2)] {
+        for steps in [1, 2, 3, 4, 7] {
+            let ranks = mixed_late(graph, staleness, &starts, steps);
+            let mass = mean(&ranks.into_iter().map(|(_, _, mass)| mass).collect::<Vec<_>>());
+            assert!(mass.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4 * b), "{graph}: {mass:?}");
+        }
+        for (z, w, _) in mixed_late(graph, staleness, &starts, 150) {
+            let off = (0..2).map(|i| (f64::from(z[i]) - expected[i]).abs() / expected[i]).fold(0.0, f64::max);
+            let without = f64::from(z[0] * w) / expected[0] - 1.0;
+            assert!(off < 1e-4 && without.abs() > 0.1, "{graph}, {staleness} late: off by {off}, x by {without}");
+        }
+    }
+}
+
+/// The claim: what travels meanwhile costs no time, and what stragglers delay is waited for some steps later.
+#[test]
+fn messages_travel_while_ranks_compute() {
+    let gradient = |rank: usize, _: u64, x: &[f32]| x.iter().map(|x| x - rank as f32).collect::<Vec<_>>();
+    let sgd = Sgd { rate: 0.05, steps: 60, ..STILL };
+    let start = vec![4.0; 20_000];
+    let world =
+        Simulation { world: 8, network: "20mbit,5ms".parse().unwrap(), compute: vec![Duration::from_millis(50)] };
+    // 37 ms of a message, and 50 of computing.
+    let seconds = [0, 1]
+        .map(|late| simulate(world.clone(), || sgp("exponential", 8).with_staleness(late), &start, (sgd, &gradient)));
+    assert!(seconds[0] > 60.0 * 0.085 && seconds[1] < 60.0 * 0.053, "{seconds:?}");
+    let ends = [0, 2]
+        .map(|late| mean(&train(8, || sgp("exponential", 8).with_staleness(late), &start[..1], (sgd, &gradient)))[0]);
+    assert!((ends[0] - ends[1]).abs() < 0.05, "{ends:?}");
 }

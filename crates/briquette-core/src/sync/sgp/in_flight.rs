@@ -1,0 +1,186 @@
+//! Shares on their way: sent at one step, added some steps later.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::in_background::CHANNEL;
+use super::{Graph, push};
+use crate::comm::Pending;
+use crate::error::{CommError, StateError};
+use crate::state::{OnResize, Place, Staged, State};
+use crate::{Session, Traffic};
+
+/// One step's share of a rank's own.
+#[derive(Debug, Clone, PartialEq)]
+struct Share {
+    /// `p·x`, then `p·w`: what each peer gets.
+    values: Arc<Vec<f32>>,
+    /// How many do.
+    peers: usize,
+    /// When it was sent, on the session's clock.
+    started: f64,
+}
+
+/// The sum of what came of a step, and its bytes.
+struct Came {
+    sum: Result<Vec<f32>, CommError>,
+    traffic: Traffic,
+}
+
+/// What a rank has sent of the last steps, and what has come of them. A run that is resumed, or goes on in another session, sends it again.
+#[derive(Default)]
+pub(super) struct InFlight {
+    /// Oldest first, one a step.
+    sent: Staged<VecDeque<Share>>,
+    /// Of the shares that have been sent, oldest first: those that have come, and when, then those that have not.
+    arrived: VecDeque<(Vec<f32>, Traffic, f64)>,
+    pending: VecDeque<Pending<Came>>,
+    /// The session that they are of.
+    session: Option<Arc<()>>,
+    /// Whether the oldest is in what is staged.
+    landed: bool,
+}
+
+impl InFlight {
+    /// Nothing has been sent.
+    pub(super) fn begin(&mut self) {
+        *self = InFlight::default();
+    }
+
+    /// The sum of what this rank has sent and no rank has added, without the weights.
+    pub(super) fn add_to(&self, x: &mut [f32], latest: bool) {
+        let sent = if latest { self.sent.latest() } else { self.sent.now() };
+        for share in sent {
+            x.iter_mut().zip(&*share.values).for_each(|(x, share_of_x)| *x += share.peers as f32 * share_of_x);
+        }
+    }
+
+    /// Takes up a share at `step`, and adds what the others sent `staleness` steps before; the weight of that, and its bytes.
+    pub(super) fn exchange(
+        &mut self,
+        (x, weight, peers): (&mut [f32], f32, usize),
+        (step, staleness): (u64, usize),
+        graph: &Graph,
+        comm: &mut Session,
+    ) -> Result<(f32, Traffic), CommError> {
+        self.resume(step, graph, comm);
+        let (sent, next) = self.sent.both();
+        next.clone_from(sent);
+        let values = Arc::new(x.iter().copied().chain([weight]).collect());
+        next.push_back(Share { values, peers, started: comm.now() });
+        let (mut came, mut traffic) = (0.0, Traffic::default());
+        self.landed = next.len() > staleness;
+        if self.landed {
+            next.pop_front();
+            if self.arrived.is_empty() {
+                self.wait(comm)?;
+            }
+            let (sum, bytes, at) = &self.arrived[0];
+            if *at > comm.now() {
+                comm.set_clock(*at);
+            }
+            x.iter_mut().zip(sum).for_each(|(x, sum)| *x += sum);
+            (came, traffic) = (sum.last().copied().unwrap_or_default(), *bytes);
+        }
+        self.sent.stage();
+        Ok((came, traffic))
+    }
+
+    /// Sends the newest share, of `step`, which is committed.
+    pub(super) fn send(&mut self, step: u64, graph: &Graph, comm: &mut Session) {
+        if let Some(newest) = self.sent.now().back().cloned() {
+            self.start(&newest, step, graph, comm);
+        }
+    }
+
+    fn start(&mut self, share: &Share, step: u64, graph: &Graph, comm: &mut Session) {
+        let (values, graph) = (Arc::clone(&share.values), graph.clone());
+        self.session = Some(Arc::clone(&comm.identity));
+        self.pending.push_back(comm.start_on_free_link(CHANNEL, move |comm| {
+            let before = comm.traffic();
+            let mut sum = vec![0.0; values.len()];
+            let sum = push(&values, &mut sum, step, &graph, comm).map(|()| sum);
+            Came { sum, traffic: comm.traffic() - before }
+        }));
+    }
+
+    /// Sends all that is under way, where this session has not: at `step` the newest is of the step before.
+    fn resume(&mut self, step: u64, graph: &Graph, comm: &mut Session) {
+        if self.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, &comm.identity)) {
+            return;
+        }
+        self.pending.clear();
+        self.arrived.clear();
+        let (now, sent) = (comm.now(), self.sent.now().clone());
+        let first = step - sent.len() as u64;
+        for (share, step) in sent.iter().zip(first..) {
+            comm.set_clock(share.started);
+            self.start(share, step, graph, comm);
+        }
+        comm.set_clock(now);
+    }
+
+    /// For the oldest that has not come.
+    fn wait(&mut self, comm: &mut Session) -> Result<(), CommError> {
+        let Some(pending) = self.pending.pop_front() else { return Ok(()) };
+        let (came, ended) = pending.finish(comm);
+        let sum = ended.and(came.sum)?;
+        self.arrived.push_back((sum, came.traffic, comm.now()));
+        Ok(())
+    }
+
+    /// Waits for all of it; the clock stays.
+    pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), CommError> {
+        let now = comm.now();
+        while !self.pending.is_empty() {
+            self.wait(comm)?;
+            if comm.now() > now {
+                comm.set_clock(now);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn save(&self, staleness: usize, state: &mut State) {
+        let place = Place::PerRank(OnResize::Drop);
+        let started = (0..staleness).map(|i| self.sent.now().get(i).map_or(f64::NAN, |share| share.started));
+        state.put_at(place, "in_flight_since", started.collect::<Vec<f64>>());
+        for i in 0..staleness {
+            let share = self.sent.now().get(i);
+            let values = share.map(|share| share.values.iter().copied().chain([share.peers as f32]).collect());
+            state.put_at(place, &format!("in_flight_{i}"), values.unwrap_or_else(Vec::new));
+        }
+    }
+
+    pub(super) fn load(&mut self, staleness: usize, state: &State) -> Result<(), StateError> {
+        let started = state.f64s("in_flight_since")?;
+        let mut sent = VecDeque::new();
+        for (i, started) in started.iter().enumerate().take(staleness) {
+            // Empty: not sent yet, or dropped in a world of another size.
+            if let [values @ .., peers] = state.f32s(&format!("in_flight_{i}"), None)? {
+                sent.push_back(Share { values: Arc::new(values.to_vec()), peers: *peers as usize, started: *started });
+            }
+        }
+        self.begin();
+        self.sent.set(sent);
+        Ok(())
+    }
+
+    pub(super) fn commit(&mut self) {
+        self.sent.commit();
+        if std::mem::take(&mut self.landed) {
+            self.arrived.pop_front();
+        }
+    }
+
+    pub(super) fn discard(&mut self) {
+        self.sent.discard();
+        self.landed = false;
+    }
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InFlight").field("sent", &self.sent.now().len()).finish_non_exhaustive()
+    }
+}
