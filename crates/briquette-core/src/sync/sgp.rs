@@ -56,7 +56,7 @@ use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{CommError, ConfigError, StateError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Layout, Session, Traffic};
+use crate::{Frame, Layout, Session, Traffic};
 
 /// Mixes parameters with neighbours; see the [module](self).
 #[derive(Debug)]
@@ -105,52 +105,58 @@ impl Sgp {
     }
 
     /// Sends shares of `x` and of the weight, and adds what comes, or what came of an earlier step; the weight then.
-    fn mix(&mut self, x: &mut Vec<f32>, step: u64, comm: &mut Session) -> Result<f32, CommError> {
+    fn mix(&mut self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
         let peers = self.graph.peers(step, comm.rank(), comm.world()).len();
         let share = 1.0 / (peers + 1) as f32;
         let weight = self.weight() * share;
         x.iter_mut().for_each(|x| *x *= share);
         let before = comm.traffic();
-        let came = if self.staleness == 0 {
-            let values: Vec<f32> = x.iter().copied().chain([weight]).collect();
-            x.push(0.0);
-            let pushed = push(&values, x, step, &self.graph, comm);
-            let came = x.pop().unwrap_or_default();
-            pushed?;
+        if self.staleness == 0 {
+            send((x, weight), step, &self.graph, comm)?;
+            let came = receive(x, step, &self.graph, comm)?;
             self.traffic = comm.traffic() - before;
-            came
-        } else {
-            let at = (step, self.staleness);
-            let (came, traffic) = self.in_flight.exchange((x, weight, peers), at, &self.graph, comm)?;
-            self.traffic = traffic;
-            came
-        };
+            return Ok(weight + came);
+        }
+        let at = (step, self.staleness);
+        let (came, traffic) = self.in_flight.exchange((x, weight, peers), at, &self.graph, comm)?;
+        self.traffic = traffic;
         Ok(weight + came)
     }
 }
 
-/// Sends `values`, the last of which is their weight, to this step's peers, and adds what comes to `sum`.
-fn push(values: &[f32], sum: &mut [f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<(), CommError> {
+/// A share, with its weight, to this step's peers.
+fn send((x, weight): (&[f32], f32), step: u64, graph: &Graph, comm: &mut Session) -> Result<(), CommError> {
     comm.scope().operation = "push to neighbours";
-    let (rank, world) = (comm.rank(), comm.world());
-    for peer in graph.peers(step, rank, world) {
-        let mut frame = comm.pool().take_for(4 * values.len());
-        frame.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    for peer in graph.peers(step, comm.rank(), comm.world()) {
+        let mut frame = comm.pool().take_for(4 * x.len() + 4);
+        frame.extend(x.iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
         comm.send(peer, frame)?;
     }
+    Ok(())
+}
+
+/// Adds what comes at this step; its weight.
+fn receive(x: &mut [f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<f32, CommError> {
+    let (rank, world, mut weight) = (comm.rank(), comm.world(), 0.0);
     for from in (0..world).filter(|&from| from != rank && graph.peers(step, from, world).contains(&rank)) {
         let frame = comm.recv(from)?;
-        let (theirs, rest) = frame.as_chunks::<4>();
-        if theirs.len() != sum.len() || !rest.is_empty() {
-            let (expected, got, during) = (4 * sum.len(), frame.len(), *comm.scope());
-            return Err(CommError::Size { rank, other: from, during, expected, got });
-        }
-        sum.iter_mut().zip(theirs).for_each(|(sum, bytes)| *sum += f32::from_le_bytes(*bytes));
+        weight += add(x, &frame).ok_or_else(|| {
+            let (expected, got, during) = (4 * x.len() + 4, frame.len(), *comm.scope());
+            CommError::Size { rank, other: from, during, expected, got }
+        })?;
         comm.pool().put(frame);
     }
     comm.flush()?;
     comm.scope().operation = "";
-    Ok(())
+    Ok(weight)
+}
+
+/// Adds a frame's values, and returns its weight; nothing where it is of another size.
+fn add(x: &mut [f32], frame: &Frame) -> Option<f32> {
+    let (values, rest) = frame.as_chunks::<4>();
+    let (last, values) = values.split_last().filter(|(_, values)| rest.is_empty() && values.len() == x.len())?;
+    x.iter_mut().zip(values).for_each(|(x, bytes)| *x += f32::from_le_bytes(*bytes));
+    Some(f32::from_le_bytes(*last))
 }
 
 impl Stateful for Sgp {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::in_background::CHANNEL;
-use super::{Graph, push};
+use super::{Graph, receive, send};
 use crate::comm::Pending;
 use crate::error::{CommError, StateError};
 use crate::state::{OnResize, Place, Staged, State};
@@ -98,8 +98,7 @@ impl InFlight {
         self.session = Some(Arc::clone(&comm.identity));
         self.pending.push_back(comm.start_on_free_link(CHANNEL, move |comm| {
             let before = comm.traffic();
-            let mut sum = vec![0.0; values.len()];
-            let sum = push(&values, &mut sum, step, &graph, comm).map(|()| sum);
+            let sum = push(&values, step, &graph, comm);
             Came { sum, traffic: comm.traffic() - before }
         }));
     }
@@ -143,7 +142,7 @@ impl InFlight {
 
     pub(super) fn save(&self, staleness: usize, state: &mut State) {
         let place = Place::PerRank(OnResize::Drop);
-        let started = (0..staleness).map(|i| self.sent.now().get(i).map_or(f64::NAN, |share| share.started));
+        let started = (0..staleness).map(|i| self.sent.now().get(i).map_or(0.0, |share| share.started));
         state.put_at(place, "in_flight_since", started.collect::<Vec<f64>>());
         for i in 0..staleness {
             let share = self.sent.now().get(i);
@@ -177,6 +176,16 @@ impl InFlight {
         self.sent.discard();
         self.landed = false;
     }
+}
+
+/// A share to its peers; the sum of those that come, and of their weights behind it.
+fn push(values: &[f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<Vec<f32>, CommError> {
+    let Some((weight, x)) = values.split_last() else { return Ok(Vec::new()) };
+    let mut sum = vec![0.0; x.len()];
+    send((x, *weight), step, graph, comm)?;
+    let weight = receive(&mut sum, step, graph, comm)?;
+    sum.push(weight);
+    Ok(sum)
 }
 
 impl std::fmt::Debug for InFlight {
