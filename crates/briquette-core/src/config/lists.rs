@@ -17,7 +17,6 @@ family! {
         Slowmo(SlowMoConfig),
         Bmuf(BmufConfig),
         Diloco(DiLoCoConfig),
-        StreamingDiloco(StreamingDiLoCoConfig),
         Easgd(EasgdConfig),
         Lsgd(LsgdConfig),
         Sgp(SgpConfig),
