@@ -17,6 +17,7 @@ family! {
         Slowmo(SlowMoConfig),
         Bmuf(BmufConfig),
         Diloco(DiLoCoConfig),
+        StreamingDiloco(StreamingDiLoCoConfig),
         Easgd(EasgdConfig),
         Lsgd(LsgdConfig),
         Sgp(SgpConfig),

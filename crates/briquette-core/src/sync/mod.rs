@@ -28,6 +28,7 @@ pub mod parle;
 pub mod periodic;
 pub mod sgp;
 pub mod slow_mo;
+pub mod streaming_diloco;
 #[cfg(test)]
 mod testkit;
 
@@ -48,6 +49,7 @@ pub use parle::{Parle, ParleConfig};
 pub use periodic::{LocalSgdConfig, Periodic};
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
+pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
 
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, Arriving, not_finite};

@@ -42,7 +42,7 @@ use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
-use crate::{Layout, Session};
+use crate::{Layout, Session, Slot};
 
 /// How an outer step moves a value.
 pub trait OuterRule: Described + std::fmt::Debug + Send {
@@ -94,6 +94,27 @@ pub(super) fn build_reducer<S: Described>(
 pub(super) fn exchanges() -> Vec<Exchange> {
     let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
     vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+}
+
+/// The outer step of `x₀` and `u`, with the mean difference in the storage of the next `x₀`: computes both there, and stages neither.
+pub(super) fn advance<S: OuterRule>(
+    rule: &S,
+    [anchor, momentum]: [&mut Staged<Vec<f32>>; 2],
+    slots: &[Slot],
+    at: &Around,
+) -> Result<(), ReduceError> {
+    let (anchor, mean) = anchor.both();
+    momentum.fit(if S::HAS_MOMENTUM { mean.len() } else { 0 })?;
+    let (momentum, next) = momentum.both();
+    if S::HAS_MOMENTUM {
+        for (((x, anchor), u), next) in mean.iter_mut().zip(anchor).zip(momentum).zip(next.iter_mut()) {
+            (*x, *next) = rule.advance(*anchor, *x, *u, at);
+        }
+    } else {
+        mean.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = rule.advance(*anchor, *x, 0.0, at).0);
+    }
+    check_average(mean, slots)?;
+    check_average(next, slots)
 }
 
 /// A rule, with the reducer that differences travel through; see the [module](self).
@@ -150,7 +171,6 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
             None => return Err(ReduceError::NoLearningRate { step }),
         };
         let around = Around { rate, world: comm.world() };
-        self.momentum.fit(if S::HAS_MOMENTUM { len } else { 0 })?;
         let (anchor, mean) = self.anchor.both();
         self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
         mean.resize(len, 0.0);
@@ -164,16 +184,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         };
         self.reducer.reduce(round, comm)?;
         self.reducer.report(&mut self.report);
-        let (momentum, next) = self.momentum.both();
-        if S::HAS_MOMENTUM {
-            for (((x, anchor), u), next) in mean.iter_mut().zip(anchor).zip(momentum).zip(next.iter_mut()) {
-                (*x, *next) = self.rule.advance(*anchor, *x, *u, &around);
-            }
-        } else {
-            mean.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = self.rule.advance(*anchor, *x, 0.0, &around).0);
-        }
-        check_average(mean, cx.slots)?;
-        check_average(next, cx.slots)
+        advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &around)
     }
 }
 

@@ -1,0 +1,203 @@
+//! Streaming DiLoCo: DiLoCo in fragments of the model, one after another, each of which may travel while ranks go on.
+//!
+//! **Why, and when not.** [DiLoCo](super::diloco) sends nothing for hundreds of steps, and then the whole model at once, for which all ranks
+//! wait. Here a fragment's exchange is due every few steps: as many bytes in all, in a peak `P` times lower; and an exchange that takes
+//! no longer than `τ` steps costs no time. Where links are idle and fast, DiLoCo's replicas are equal once a period, and these never are.
+//!
+//! **Method.** Slot `i` of the model belongs to fragment `i mod P`, and step `t` is the `t + 1`st. Fragment `p` is due after the steps for
+//! which `(t + 1) mod H = ⌊p·H/P⌋`: every `H` steps, and some fragment every `H/P`. All ranks hold its anchor `z_p`, at first the initial model.
+//! What is sent after a step at which it is due, and what becomes of it `τ` steps later:
+//!
+//! ```text
+//! after step t:       D_p = mean over ranks of z_p − x_p                          by any reducer
+//! after step t + τ:   b_p ← μ·b_p + D_p        z_p ← z_p − ρ·(D_p + μ·b_p)        DiLoCo's outer step
+//!                     x_p ← α·x_p + (1−α)·z_p
+//! ```
+//!
+//! `α` keeps a share of what a rank has done in the `τ` steps. Each fragment has a reducer of its own, and what a compressor did not send of
+//! it waits there for its next exchange. The inner optimizer is left alone.
+//!
+//! | setting | is then |
+//! |---|---|
+//! | `P = 1`, `τ = 0`, `α = 0` | DiLoCo |
+//! | `τ = 0`, `α = 0` | DiLoCo of each fragment |
+//! | one rank, `ρ = 1`, `μ = 0`, `τ = 0` | its inner optimizer alone |
+//!
+//! **On the wire.** Every `H` steps what the reducer sends of each fragment; with `τ` above 0 in the background.
+//!
+//! **Properties.** Anchors are the same on every rank. Replicas differ, but where this is DiLoCo; with `τ` above 0 ranks agree on a header about
+//! every hundred steps only. The model to evaluate is the replicas' mean.
+//!
+//! **State.** Of each fragment `z_p` and `b_p`, the same on every rank, and what is under way: a run that is resumed sends it again, and gets
+//! the same bits.
+//!
+//! **Knobs.** `period` `H`, steps, default 100; `fragments` `P`, default 4, at most `H` and the number of slots; `overlap` `τ`, steps, default 0,
+//! at most `H/P` and below `H`, so that one exchange is under way at a time; `mixing` `α` in [0, 1], by default the paper's 0.5, and 0
+//! without overlap; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//!
+//! **Deviations.** A fragment is made of slots, the paper's of layers of a transformer, strided likewise. Outer gradients are sent by any reducer;
+//! the paper's are floats of 4 bits. An anchor is what the outer step gave, before it is mixed; so in torchft. Controllers are refused: what
+//! one would read of the exchange before is of another fragment.
+//!
+//! **Reference.** A. Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025 (arXiv
+//! 2501.18512).
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep}, state::Stateful};
+//! use briquette_core::sync::{Context, StreamingDiLoCo, StreamingDiLoCoConfig, SyncStrategy};
+//! let mut comm = Local::world(1).remove(0);
+//! let layout = Layout::new([("a", vec![1]), ("b", vec![1])]);
+//! let settings = StreamingDiLoCoConfig { period: 2, fragments: 2, rate: 0.5, momentum: 0.0, ..StreamingDiLoCoConfig::default() };
+//! let mut streaming = StreamingDiLoCo::new(settings, &layout, |_| Ok(Dense))?;
+//! let mut x = vec![0.0; 2];
+//! streaming.begin(&x);
+//! let mut seen = vec![];
+//! for step in 0..3 {
+//!     x.iter_mut().for_each(|x| *x += 8.0);
+//!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     streaming.after_step(&mut x, &cx, &mut comm)?;
+//!     streaming.commit();
+//!     streaming.after_commit(&cx, &mut comm);
+//!     seen.push([x[0], x[1]]);
+//! }
+//! // By turns, half of the way: b from 0 to 8, a from 0 to 16, b from 4 to 20.
+//! assert_eq!(seen, [[8.0, 4.0], [8.0, 12.0], [16.0, 12.0]]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod config;
+mod fragment;
+
+pub use config::StreamingDiLoCoConfig;
+use fragment::{Fragment, Sent};
+
+use super::{Agrees, Context, DiLoCoConfig, HEADER_STEPS, Momenta, Plan, SyncStrategy};
+use crate::config::Described;
+use crate::error::{ConfigError, StateError, SyncError};
+use crate::reduce::{AgreedStep, Reducer};
+use crate::report::Report;
+use crate::state::{State, Stateful, load_each, save_each};
+use crate::{Layout, Session};
+
+/// DiLoCo, a fragment at a time; see the [module](self).
+pub struct StreamingDiLoCo<R> {
+    settings: StreamingDiLoCoConfig,
+    fragments: Vec<Fragment<R>>,
+    report: Report,
+}
+
+impl<R> std::fmt::Debug for StreamingDiLoCo<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamingDiLoCo").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<R: Reducer + 'static> StreamingDiLoCo<R> {
+    /// Each fragment of a model of `layout` travels through a reducer of its own, which `reducer` makes for the fragment's slots.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a setting that is out of range, fragments without a slot, and whatever `reducer` finds.
+    pub fn new(
+        settings: StreamingDiLoCoConfig,
+        layout: &Layout,
+        reducer: impl FnMut(&Layout) -> Result<R, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let fragments = Fragment::all(&settings, layout, reducer)?;
+        Ok(StreamingDiLoCo { settings, fragments, report: Report::default() })
+    }
+
+    /// What the exchange that is due at `step` is told. In the background ranks have not agreed on anything else.
+    fn sent(&self, step: u64, cx: &Context<'_>) -> Sent {
+        let alone = AgreedStep { step, ..AgreedStep::default() };
+        let agreed_step = if self.settings.overlap == 0 { *cx.agreed_step } else { alone };
+        // DiLoCo's own bits where this is DiLoCo.
+        Sent { key: cx.key.step(step).purpose(DiLoCoConfig::NAME), agreed_step }
+    }
+}
+
+impl<R: Reducer + 'static> Stateful for StreamingDiLoCo<R> {
+    fn save(&self, state: &mut State) {
+        save_each("fragment", &self.fragments, state);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        load_each("fragment", &mut self.fragments, state)
+    }
+
+    fn commit(&mut self) {
+        self.fragments.iter_mut().for_each(Stateful::commit);
+    }
+
+    fn discard(&mut self) {
+        self.fragments.iter_mut().for_each(Stateful::discard);
+    }
+}
+
+impl<R: Reducer + 'static> SyncStrategy for StreamingDiLoCo<R> {
+    fn plan(&self, step: u64) -> Plan {
+        let StreamingDiLoCoConfig { period, overlap, .. } = self.settings;
+        let arrives = self.settings.arrives(step).is_some();
+        let header_steps = HEADER_STEPS.div_ceil(period).saturating_mul(period);
+        let agrees = if overlap == 0 { arrives } else { (step + 1).is_multiple_of(header_steps) };
+        Plan {
+            agrees: if agrees { Agrees::World } else { Agrees::NoRank },
+            parameters: arrives || self.settings.due(step).is_some(),
+            replicas_equal: arrives && self.settings.is_diloco(),
+            ..Plan::ALONE
+        }
+    }
+
+    fn begin(&mut self, parameters: &[f32]) {
+        self.fragments.iter_mut().for_each(|fragment| fragment.begin(parameters));
+    }
+
+    fn after_step(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let step = cx.agreed_step.step;
+        self.report = Report::default();
+        // Never the fragment that arrives.
+        if let Some(due) = self.settings.due(step) {
+            self.fragments[due].depart(parameters, cx, comm)?;
+        }
+        if let Some(arrives) = self.settings.arrives(step) {
+            let sent = self.sent(step - self.settings.overlap, cx);
+            let (fragment, outer) = (&mut self.fragments[arrives], self.settings.outer());
+            let arrived = fragment.arrive(parameters, (&outer, &sent), comm, &mut self.report);
+            if arrived.map_err(|source| SyncError::Reduce { step, source })? {
+                fragment.mix(self.settings.mixing(), parameters);
+            }
+        }
+        Ok(Momenta::Keep)
+    }
+
+    fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
+        let step = cx.agreed_step.step;
+        if let Some(due) = self.settings.due(step) {
+            let sent = self.sent(step, cx);
+            self.fragments[due].start(&sent, cx, comm);
+        }
+    }
+
+    fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        let settled = self.fragments.iter_mut().try_for_each(|fragment| fragment.settle(comm));
+        settled.map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
+    }
+
+    /// An outer step moves the mean.
+    fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.clone_from(&self.report);
+    }
+}
+
+#[cfg(test)]
+mod tests;

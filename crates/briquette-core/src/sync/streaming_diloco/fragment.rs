@@ -1,0 +1,207 @@
+//! A fragment: its slots side by side, their anchor, and the exchange of how far they have come.
+
+use std::ops::Range;
+
+use super::StreamingDiLoCoConfig;
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::reduce::{AgreedStep, Reducer, Round};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::sync::in_background::InBackground;
+use crate::sync::outer::{self, Around};
+use crate::sync::{Context, DiLoCoConfig, check_own};
+use crate::wrapper::grouped::part;
+use crate::{Key, Layout, Session};
+
+/// What an exchange is told.
+pub(super) struct Sent {
+    pub(super) key: Key,
+    pub(super) agreed_step: AgreedStep,
+}
+
+/// How the mean over ranks of `z − x` comes.
+enum Exchange<R> {
+    /// Ranks wait for it.
+    AtOnce { reducer: R, difference: Vec<f32> },
+    /// In the background. What is being exchanged is empty once it has been used.
+    Later(Box<InBackground<R>>),
+}
+
+/// Slots that are exchanged together.
+pub(super) struct Fragment<R> {
+    layout: Layout,
+    /// Where each of its slots is in the whole vector.
+    places: Vec<Range<usize>>,
+    /// `z`.
+    anchor: Staged<Vec<f32>>,
+    /// `b`.
+    momentum: Staged<Vec<f32>>,
+    exchange: Exchange<R>,
+}
+
+/// The values of some places, side by side.
+fn gather(x: &[f32], places: &[Range<usize>], into: &mut Vec<f32>) {
+    into.clear();
+    places.iter().for_each(|place| into.extend_from_slice(&x[place.clone()]));
+}
+
+/// How far they are from the anchor `z`: `z − x`.
+fn differ(anchor: &[f32], x: &[f32], places: &[Range<usize>], into: &mut Vec<f32>) {
+    gather(x, places, into);
+    into.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
+}
+
+impl<R: Reducer + 'static> Fragment<R> {
+    /// The fragments of a model.
+    pub(super) fn all(
+        settings: &StreamingDiLoCoConfig,
+        whole: &Layout,
+        mut reducer: impl FnMut(&Layout) -> Result<R, ConfigError>,
+    ) -> Result<Vec<Self>, ConfigError> {
+        let (count, slots) = (settings.fragments, whole.slots().len());
+        if count > slots as u64 {
+            let why = "a fragment has one or more of them: lower fragments";
+            return Err(ConfigError::Conflict(format!(
+                "fragments of streaming-diloco is {count}, the model has {slots} slots, and {why}"
+            )));
+        }
+        let fragment = |p| {
+            let members: Vec<usize> = (p..slots).step_by(count as usize).collect();
+            let layout = part(whole, &members);
+            let reducer = reducer(&layout)?;
+            let exchange = match settings.overlap {
+                0 => Exchange::AtOnce { reducer, difference: Vec::new() },
+                _ => Exchange::Later(Box::new(InBackground::new(reducer))),
+            };
+            let places = members.iter().map(|&slot| whole.slots()[slot].range()).collect();
+            Ok(Fragment { layout, places, anchor: Staged::default(), momentum: Staged::default(), exchange })
+        };
+        (0..count as usize).map(fragment).collect()
+    }
+
+    /// Every rank begins at `x`.
+    pub(super) fn begin(&mut self, x: &[f32]) {
+        let mut anchor = Vec::new();
+        gather(x, &self.places, &mut anchor);
+        self.anchor.set(anchor);
+        self.momentum.set(Vec::new());
+        if let Exchange::Later(exchange) = &mut self.exchange {
+            exchange.begin();
+        }
+    }
+
+    /// Stages what is sent in the background from this step on.
+    pub(super) fn depart(&mut self, x: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
+        let Exchange::Later(exchange) = &mut self.exchange else { return Ok(()) };
+        let input = exchange.input.next_mut();
+        differ(self.anchor.now(), x, &self.places, input);
+        check_own(input, &Context { slots: self.layout.slots(), ..*cx }, comm)?;
+        exchange.input.stage();
+        Ok(())
+    }
+
+    /// Sends it.
+    pub(super) fn start(&mut self, sent: &Sent, cx: &Context<'_>, comm: &mut Session) {
+        if let Exchange::Later(exchange) = &mut self.exchange {
+            exchange.start(sent.key, sent.agreed_step, &Context { slots: self.layout.slots(), ..*cx }, comm);
+        }
+    }
+
+    /// Waits for it.
+    pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
+        match &mut self.exchange {
+            Exchange::AtOnce { .. } => Ok(()),
+            Exchange::Later(exchange) => exchange.settle(comm),
+        }
+    }
+
+    /// Stages the outer step, with the mean of what ranks have come to; false where nothing was sent.
+    pub(super) fn arrive(
+        &mut self,
+        x: &[f32],
+        (diloco, sent): (&DiLoCoConfig, &Sent),
+        comm: &mut Session,
+        report: &mut Report,
+    ) -> Result<bool, ReduceError> {
+        let (Sent { key, agreed_step }, slots) = (sent, self.layout.slots());
+        let (anchor, mean) = self.anchor.both();
+        match &mut self.exchange {
+            Exchange::AtOnce { reducer, difference } => {
+                differ(anchor, x, &self.places, difference);
+                mean.resize(difference.len(), 0.0);
+                let round = Round { key: *key, slots, agreed_step, input: difference, average: mean, sent: None };
+                let exchanged = reducer.reduce(round, comm)?;
+                reducer.report(report);
+                report.traffic = Some(exchanged.traffic);
+            }
+            Exchange::Later(exchange) => {
+                let cx = Context { key: *key, slots, agreed_step, ranks: &[] };
+                exchange.receive(*key, *agreed_step, &cx, comm)?;
+                let Some(received) = exchange.mean() else { return Ok(false) };
+                mean.clear();
+                mean.extend_from_slice(received);
+                exchange.report(report);
+                exchange.input.next_mut().clear();
+                exchange.input.stage();
+            }
+        }
+        let around = Around { rate: 0.0, world: comm.world() };
+        outer::advance(diloco, [&mut self.anchor, &mut self.momentum], slots, &around)?;
+        self.anchor.stage();
+        self.momentum.stage();
+        Ok(true)
+    }
+
+    /// Takes the anchor that has arrived, and `mixing` of what `x` is.
+    pub(super) fn mix(&self, mixing: f32, x: &mut [f32]) {
+        for (place, slot) in self.places.iter().zip(self.layout.slots()) {
+            let (x, anchor) = (&mut x[place.clone()], &self.anchor.latest()[slot.range()]);
+            if mixing == 0.0 {
+                x.copy_from_slice(anchor);
+            } else {
+                x.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = mixing * *x + (1.0 - mixing) * anchor);
+            }
+        }
+    }
+}
+
+impl<R: Reducer + 'static> Stateful for Fragment<R> {
+    fn save(&self, state: &mut State) {
+        state.put("anchor", self.anchor.now().clone());
+        state.put("momentum", self.momentum.now().clone());
+        match &self.exchange {
+            Exchange::AtOnce { reducer, .. } => state.put_part("reducer", reducer),
+            Exchange::Later(exchange) => exchange.save(state),
+        }
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let anchor = state.memory("anchor", self.anchor.now())?;
+        let momentum = state.memory("momentum", &anchor)?;
+        match &mut self.exchange {
+            Exchange::AtOnce { reducer, .. } => state.load_part("reducer", reducer)?,
+            Exchange::Later(exchange) => exchange.load_like(state, &anchor)?,
+        }
+        self.anchor.set(anchor);
+        self.momentum.set(momentum);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        match &mut self.exchange {
+            Exchange::AtOnce { reducer, .. } => reducer.commit(),
+            Exchange::Later(exchange) => exchange.commit(),
+        }
+        self.anchor.commit();
+        self.momentum.commit();
+    }
+
+    fn discard(&mut self) {
+        match &mut self.exchange {
+            Exchange::AtOnce { reducer, .. } => reducer.discard(),
+            Exchange::Later(exchange) => exchange.discard(),
+        }
+        self.anchor.discard();
+        self.momentum.discard();
+    }
+}
