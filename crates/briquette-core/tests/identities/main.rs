@@ -24,6 +24,7 @@
 //! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
 //! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
 //! | DiLoCo, `ρ` = 1, `μ` = 0; a period of 1 | Local SGD; minibatch SGD | `diloco::tests::of_rate_1_…` |
+//! | Streaming DiLoCo of one fragment, without overlap; one rank, `ρ` = 1, `μ` = 0 | DiLoCo; SGD | `streaming_diloco::tests::of_one_fragment_…`, `…one_rank_…` |
 //! | BMUF, `η` = 0; a constant rate | Local SGD; SlowMo, `α` = 1 | `bmuf::tests::without_momentum_…`, `…at_a_constant_rate_…` |
 //! | Local SGD, `H` = 1, momentum SGD, momenta kept or averaged | minibatch momentum SGD | `periodic::tests::of_one_step_…` |
 //! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
