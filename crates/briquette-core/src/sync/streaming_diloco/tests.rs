@@ -171,25 +171,29 @@ fn exchanges_are_hidden() {
     let [waits, hidden] = [0, 2]
         .map(|overlap| simulate(world.clone(), streaming(settings(8, 4, overlap), layout(4, 5000)), &start, task));
     let found = format!("DiLoCo {whole} s, in fragments {waits} s, with overlap {hidden} s; computing takes 0.33 s");
-    eprintln!("{found}");
     assert!(hidden < 0.3301 && whole > 0.5 && waits > whole, "{found}");
 }
 
-/// Claim: the loss is near DiLoCo's, in fragments, with overlap, and with one value of four, in 8 bits, of the outer gradients.
+/// Claim: the loss is DiLoCo's in fragments, and near it with overlap. What ranks keep of their own makes outer steps shorter: later there, and
+/// with less noise; also where one value of four, in 8 bits, is sent of the outer gradients.
 #[test]
 fn the_loss_is_near_dilocos() {
-    let task = (Sgd { steps: 800, ..SGD }, &noisy as _);
     let end = |x: Vec<Vec<f32>>| loss(&mean(&x));
-    let whole = end(train(4, diloco(20), &[3.0; 40], task));
-    let [waits, hidden] =
-        [0, 4].map(|overlap| end(train(4, streaming(settings(20, 4, overlap), layout(10, 4)), &[3.0; 40], task)));
+    let task = |steps| (Sgd { steps, ..SGD }, &noisy as _);
+    let whole = |steps| end(train(4, diloco(20), &[3.0; 40], task(steps)));
+    let parts = |settings, steps| end(train(4, streaming(settings, layout(10, 4)), &[3.0; 40], task(steps)));
+    let [waits, mixed] = [0, 4].map(|overlap| settings(20, 4, overlap));
+    let late = StreamingDiLoCoConfig { mixing: Some(0.0), ..mixed };
     let reducer = ReducerConfig::gather("topk:4x,values=q8".parse().unwrap());
     let exchange = Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() };
-    let build = || settings(20, 4, 4).build(&exchange, &layout(10, 4), 4).unwrap();
-    let compressed = end(train(4, build, &[3.0; 40], task));
-    let found = format!("DiLoCo {whole}, in fragments {waits}, with overlap {hidden}, compressed {compressed}");
+    let build = || mixed.build(&exchange, &layout(10, 4), 4).unwrap();
+    let compressed = end(train(4, build, &[3.0; 40], task(2400)));
+    let early = [whole(800), parts(waits, 800), parts(late, 800), parts(mixed, 800)];
+    let at_length = [whole(2400), parts(waits, 2400), parts(late, 2400), parts(mixed, 2400), compressed];
+    let found = format!("DiLoCo, in fragments, late, mixed, compressed: {early:?}, {at_length:?}");
     eprintln!("{found}");
-    assert!(waits < 1.2 * whole && hidden < 1.2 * whole && compressed < 1.5 * whole, "{found}");
+    assert!(early[1] < 1.1 * early[0] && early[2] < 1.6 * early[0] && early[3] < 4.0 * early[0], "{found}");
+    assert!(at_length.iter().all(|loss| *loss < 1.1 * at_length[0]), "{found}");
 }
 
 #[test]
