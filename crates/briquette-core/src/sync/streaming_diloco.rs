@@ -1,8 +1,9 @@
 //! Streaming DiLoCo: DiLoCo in fragments of the model, one after another, each of which may travel while ranks go on.
 //!
 //! **Why, and when not.** [DiLoCo](super::diloco) sends nothing for hundreds of steps, and then the whole model at once, for which all ranks
-//! wait. Here a fragment's exchange is due every few steps: as many bytes in all, in a peak `P` times lower; and an exchange that takes
-//! no longer than `τ` steps costs no time. Where links are idle and fast, DiLoCo's replicas are equal once a period, and these never are.
+//! wait. Here a fragment's exchange is due every few steps: as many bytes in all, in a peak `P` times lower where fragments
+//! are alike; and one that takes no longer than `τ` steps costs no time. Where links are fast, and exchanges short anyway, DiLoCo's replicas are
+//! equal once a period, and these never are.
 //!
 //! **Method.** Slot `i` of the model belongs to fragment `i mod P`, and step `t` is the `t + 1`st. Fragment `p` is due after the steps for
 //! which `(t + 1) mod H = ⌊p·H/P⌋`: every `H` steps, and some fragment every `H/P`. All ranks hold its anchor `z_p`, at first the initial model.
@@ -14,8 +15,12 @@
 //!                     x_p ← α·x_p + (1−α)·z_p
 //! ```
 //!
-//! `α` keeps a share of what a rank has done in the `τ` steps. Each fragment has a reducer of its own, and what a compressor did not send of
-//! it waits there for its next exchange. The inner optimizer is left alone.
+//! Each fragment has a reducer of its own, and what a compressor did not send of it waits there for its next exchange. The inner optimizer is
+//! left alone.
+//!
+//! `α` keeps a share of what a rank has done by itself. It shortens the outer steps, and averages noise: on a noisy quadratic (`H` = 20,
+//! `P` = 4, `τ` = 4, four ranks) the loss is 0.175 after 800 steps and 0.034 after 2400 at `α` = 0.5, 0.064 and 0.055 at 0, and DiLoCo's 0.063
+//! and 0.079.
 //!
 //! | setting | is then |
 //! |---|---|

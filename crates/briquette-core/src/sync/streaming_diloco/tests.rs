@@ -191,8 +191,7 @@ fn the_loss_is_near_dilocos() {
     let early = [whole(800), parts(waits, 800), parts(late, 800), parts(mixed, 800)];
     let at_length = [whole(2400), parts(waits, 2400), parts(late, 2400), parts(mixed, 2400), compressed];
     let found = format!("DiLoCo, in fragments, late, mixed, compressed: {early:?}, {at_length:?}");
-    eprintln!("{found}");
-    assert!(early[1] < 1.1 * early[0] && early[2] < 1.6 * early[0] && early[3] < 4.0 * early[0], "{found}");
+    assert!(early[1] < 1.1 * early[0] && early[2] < 1.1 * early[0] && early[3] < 4.0 * early[0], "{found}");
     assert!(at_length.iter().all(|loss| *loss < 1.1 * at_length[0]), "{found}");
 }
 
