@@ -58,6 +58,36 @@ pub(super) const CLAIMS: &[Claim] = &[
         log: true,
     },
     Claim {
+        name: "fragments",
+        says: "Streaming DiLoCo (Douillard 2025): as many bytes as DiLoCo, a fraction of them at once, at a loss near its own",
+        run: fragments,
+        judge: |rows| {
+            let [whole, parts] = ["diloco:20", "streaming-diloco:20"].map(|setting| {
+                let peak = mean(rows, setting, 1.0);
+                (peak, mean(rows, setting, 0.0))
+            });
+            let (peak, total) = (parts.0 / whole.0, parts.1 / whole.1);
+            (peak < 0.3 && total == 1.0, format!("{peak:.2} of the peak, {total:.2} of the bytes"))
+        },
+        log: false,
+    },
+    Claim {
+        name: "different data",
+        says: "Minibatch, AC-SA, Local SGD (Woodworth 2020): without differences Local SGD is best, with large ones last; minibatches do \
+               not see them",
+        run: different_data,
+        judge: |rows| {
+            let at = |zeta| [LOCAL, ACCELERATED, PLAIN].map(|setting| mean(rows, setting, zeta));
+            let ([l, a, m], [l10, a10, m10]) = (at(0.0), at(10.0));
+            let holds = l < a && a < m && a10 < m10 && m10 < l10;
+            let seen = format!(
+                "ζ = 0: {l:.1e}, {a:.1e}, {m:.1e}; ζ = 10: {l10:.1e}, {a10:.1e}, {m10:.1e} (Local, AC-SA, minibatch)"
+            );
+            (holds, seen)
+        },
+        log: false,
+    },
+    Claim {
         name: "hidden exchange",
         says: "Overlap-Local-SGD, CoCoD-SGD: an exchange shorter than a period costs no time",
         run: hidden,
@@ -228,6 +258,91 @@ fn hidden(_: u64) -> Result<Vec<Row>> {
                 quantity: "simulated ms a step",
                 value: 1e3 * run(&descent, &noisy(1, 0.2))?.seconds / 80.0,
             });
+        }
+    }
+    Ok(rows)
+}
+
+/// Bytes of a step, all and at the busiest, of 60 tensors.
+fn fragments(_: u64) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (setting, strategy) in [("diloco:20", "diloco:20"), ("streaming-diloco:20", "streaming-diloco:20,fragments=4")]
+    {
+        let descent = Descent { strategy, ranks: 4, steps: 80, rate: 0.02, tensors: 60, ..Descent::default() };
+        let still = |_: usize, _: u64, _: &[f32], g: &mut [f32]| g.fill(0.0);
+        let ended = descent.run(&|_| vec![0.0; 60 * 400], &still, &no_loss)?;
+        // Headers of the steps at which something is exchanged are not what is compared.
+        let header = |steps: u64| steps * 3 * (105 + 8);
+        let events = if setting == "diloco:20" { 4 } else { 16 };
+        for (x, value) in [(0.0, ended.sent - header(events)), (1.0, ended.peak - header(1))] {
+            rows.push(Row {
+                family: Family::Local,
+                claim: "fragments",
+                setting: setting.into(),
+                over: "all (0), at the busiest step (1)",
+                x,
+                seed: 0,
+                quantity: "bytes of a rank",
+                value: value as f64,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+const LOCAL: &str = "local-sgd:20";
+const ACCELERATED: &str = "minibatch:20,accelerate=true";
+const PLAIN: &str = "minibatch:20";
+
+/// Four ranks, 50 rounds of 20 full gradients, curvatures from 1.5 down to 1/2000 and optima `ζ` apart: the lowest loss over learning rates.
+fn different_data(seeds: u64) -> Result<Vec<Row>> {
+    let curvature =
+        |rank: usize, i: usize| 1e-3_f64.powf(1.0 - i as f64 / 49.0) * (1.0 + 0.5 * ((i + rank) as f64).sin());
+    let common = |i: usize| (0..4).map(|rank| curvature(rank, i)).sum::<f64>() / 4.0;
+    let mut rows = Vec::new();
+    for seed in 1..=seeds {
+        for zeta in [0.0, 0.3, 1.0, 3.0, 10.0] {
+            let draws = |number: u64| {
+                let mut draw = noise(seed, 0, number);
+                (0..50).map(|_| f64::from(draw())).collect::<Vec<_>>()
+            };
+            let (centre, apart) = (draws(0), [draws(1), draws(2)]);
+            let optimum = |rank: usize, i: usize| {
+                let side = if rank.is_multiple_of(2) { zeta } else { -zeta };
+                centre[i] + side * common(i) / curvature(rank, i) * apart[rank / 2][i]
+            };
+            let gradient = |rank: usize, _: u64, x: &[f32], g: &mut [f32]| {
+                for (i, (g, x)) in g.iter_mut().zip(x).enumerate() {
+                    *g = (curvature(rank, i) * (f64::from(*x) - optimum(rank, i))) as f32;
+                }
+            };
+            let excess = |model: &[f64]| {
+                let at = |(i, x): (usize, &f64)| {
+                    let best =
+                        (0..4).map(|rank| curvature(rank, i) * optimum(rank, i)).sum::<f64>() / (4.0 * common(i));
+                    0.5 * common(i) * (x - best).powi(2)
+                };
+                model.iter().enumerate().map(at).sum::<f64>()
+            };
+            for strategy in [LOCAL, ACCELERATED, PLAIN] {
+                let rates = [1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01].map(|rate| rate / 1.5);
+                let mut best = f64::INFINITY;
+                for rate in rates {
+                    let descent = Descent { strategy, ranks: 4, steps: 1000, rate, ..Descent::default() };
+                    let end = excess(&descent.run(&|_| vec![0.0; 50], &gradient, &no_loss)?.model);
+                    best = if end < best { end } else { best };
+                }
+                rows.push(Row {
+                    family: Family::Local,
+                    claim: "different data",
+                    setting: strategy.into(),
+                    over: "ζ",
+                    x: zeta,
+                    seed,
+                    quantity: "loss at the best rate",
+                    value: best,
+                });
+            }
         }
     }
     Ok(rows)

@@ -25,13 +25,15 @@ pub(super) struct Descent<'a> {
     pub ranks: usize,
     pub steps: u64,
     pub rate: f64,
+    /// Parts of the model, of one length.
+    pub tensors: usize,
     /// A network that is simulated, and how long ranks compute.
     pub on: Option<(Network, &'a str)>,
 }
 
 impl Default for Descent<'_> {
     fn default() -> Self {
-        Descent { strategy: "every-step", reducer: "dense", ranks: 1, steps: 0, rate: 0.0, on: None }
+        Descent { strategy: "every-step", reducer: "dense", ranks: 1, steps: 0, rate: 0.0, tensors: 1, on: None }
     }
 }
 
@@ -96,7 +98,7 @@ impl Descent<'_> {
         loss: &(dyn Fn(&[f32]) -> f64 + Sync),
     ) -> Result<(Vec<f32>, Vec<f32>, f64, Vec<u64>), Failed> {
         let mut x = start(comm.rank());
-        let layout = Layout::flat(x.len());
+        let layout = Layout::new((0..self.tensors).map(|i| (format!("{i}"), vec![x.len() / self.tensors])));
         let failed = |error: briquette::core::error::ConfigError| panic!("{}: {error}", self.strategy);
         let mut strategy = config.build(&layout, comm.world()).unwrap_or_else(failed);
         (1..=config.channels()).try_for_each(|channel| comm.open(channel))?;
@@ -110,7 +112,7 @@ impl Descent<'_> {
             let mine =
                 Header { step, samples: 1, loss: Some(loss(&x)), learning_rate: Some(self.rate), ..Header::default() };
             let agreed = match plan.agrees {
-                Agrees::World => agree(&mine, before.as_ref(), layout.slots(), &mut [true], comm)?,
+                Agrees::World => agree(&mine, before.as_ref(), layout.slots(), &mut vec![true; self.tensors], comm)?,
                 Agrees::NoRank => mine.alone(comm.rank(), layout.slots())?,
             };
             let cx = Context {
