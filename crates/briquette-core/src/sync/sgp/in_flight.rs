@@ -146,8 +146,9 @@ impl InFlight {
         state.put_at(place, "in_flight_since", started.collect::<Vec<f64>>());
         for i in 0..staleness {
             let share = self.sent.now().get(i);
-            let values = share.map(|share| share.values.iter().copied().chain([share.peers as f32]).collect());
-            state.put_at(place, &format!("in_flight_{i}"), values.unwrap_or_else(Vec::new));
+            let values: Option<Vec<f32>> =
+                share.map(|share| share.values.iter().copied().chain([share.peers as f32]).collect());
+            state.put_at(place, &format!("in_flight_{i}"), values.unwrap_or_default());
         }
     }
 
