@@ -89,9 +89,12 @@ pub struct Claim {
     pub log: bool,
 }
 
+/// A setting, and a value at each `x`.
+pub type Curve<V> = (String, Vec<(f64, V)>);
+
 /// Means over seeds: each setting's values at each `x`, in the order in which they came.
-pub fn means(rows: &[Row]) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut all: Vec<(String, Vec<(f64, Vec<f64>)>)> = Vec::new();
+pub fn means(rows: &[Row]) -> Vec<Curve<f64>> {
+    let mut all: Vec<Curve<Vec<f64>>> = Vec::new();
     for row in rows {
         let at = all.iter().position(|(setting, _)| *setting == row.setting).unwrap_or_else(|| {
             all.push((row.setting.clone(), Vec::new()));
