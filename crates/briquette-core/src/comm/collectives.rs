@@ -131,6 +131,24 @@ impl Session {
         })
     }
 
+    /// Rank `root`'s values in the place of every other's.
+    ///
+    /// # Errors
+    /// As for [`broadcast`](Self::broadcast); [`CommError::Size`] when the ranks' vectors differ in length.
+    pub(crate) fn broadcast_values(&mut self, root: usize, values: &mut [f32]) -> Result<(), CommError> {
+        let mut bytes = Frame::new();
+        if self.rank() == root {
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        self.broadcast(root, &mut bytes)?;
+        if bytes.len() != 4 * values.len() {
+            let (rank, expected, got, during) = (self.rank(), 4 * values.len(), bytes.len(), *self.scope());
+            return Err(CommError::Size { rank, other: root, during, expected, got });
+        }
+        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
+        Ok(())
+    }
+
     /// Each rank's own bytes for each rank: `parts[r]` goes to rank `r`, and what rank `r` has for this one takes its place.
     /// `parts[rank()]` stays as it is. Lengths may differ.
     ///

@@ -1,6 +1,7 @@
 //! Which ranks run on which machine.
 
 use super::Session;
+use crate::error::ConfigError;
 
 /// The machines of a world and the ranks on each, for exchanges inside a machine and between machines: groups for
 /// [`within`](Session::within).
@@ -54,9 +55,26 @@ impl Places {
     pub fn leads(&self) -> bool {
         self.machine()[0] == self.rank
     }
+
+    /// That groups of this many ranks, where a setting of `what` names one, tile a world.
+    pub(crate) fn check_groups(what: &str, group: Option<usize>, world: usize) -> Result<(), ConfigError> {
+        match group {
+            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
+                "groups of {size} ranks of {what} do not tile a world of {world}: set group to a divisor of {world}, or leave it out"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Session {
+    /// The same with this many consecutive ranks as a machine, where they are given.
+    pub(crate) fn places_in(&self, group: Option<usize>) -> Places {
+        let Some(size) = group else { return self.places() };
+        let ranks: Vec<usize> = (0..self.world()).collect();
+        Places { rank: self.rank(), machines: ranks.chunks(size).map(<[usize]>::to_vec).collect() }
+    }
+
     /// Which ranks of this world share a machine; the same on every rank. A transport has it from the launcher; on a simulated
     /// network the ranks of a link are a machine. Where nothing is known every rank is on a machine of its own.
     pub fn places(&self) -> Places {
@@ -80,6 +98,7 @@ impl Session {
 mod tests {
     use std::time::Duration;
 
+    use super::Places;
     use crate::comm::{Compute, Faulty, Local, Session, Simulated};
 
     fn simulated(ranks: usize, network: &str) -> Vec<Session> {
@@ -99,6 +118,19 @@ mod tests {
         let leads: Vec<_> = world.iter().map(|comm| comm.places().leads()).collect();
         assert_eq!(leads, [true, false, true, false, true]);
         assert_eq!(world[3].places().machine(), [2, 3]);
+    }
+
+    #[test]
+    fn groups_of_a_size_take_the_place_of_machines_and_must_tile() {
+        let world = simulated(6, "1gbit,0s,2");
+        assert_eq!(world[4].places_in(Some(3)).machines(), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(
+            (world[4].places_in(Some(3)).machine(), world[4].places_in(None).machine()),
+            (&[3, 4, 5][..], &[4, 5][..])
+        );
+        assert_eq!((Places::check_groups("it", Some(3), 6), Places::check_groups("it", None, 6)), (Ok(()), Ok(())));
+        let error = Places::check_groups("it", Some(4), 6).unwrap_err().to_string();
+        assert!(error.contains("groups of 4 ranks of it do not tile a world of 6"), "{error}");
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::CompressionFactor;
 use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec, TopK, ValueKind};
 use crate::control::{Adaqs, CostAwareConfig, GraVacConfig, LGreco};
 use crate::reduce::{
-    ArtemisConfig, GatherConfig, LadderConfig, MultiStepConfig, PowerSgdConfig, RingConfig, SharedRandomKConfig,
-    Sketch, SparseAllReduceConfig, TernaryAllReduceConfig,
+    ArtemisConfig, GatherConfig, HierarchicalConfig, LadderConfig, MultiStepConfig, PowerSgdConfig, RingConfig,
+    SharedRandomKConfig, Sketch, SparseAllReduceConfig, TernaryAllReduceConfig,
 };
 use crate::wrapper::{DianaConfig, Momentum};
 
@@ -118,6 +118,12 @@ pub fn exchanges() -> Vec<Exchange> {
         for reducer in [SparseAllReduceConfig { factor: factor(4.0) }.into(), ReducerConfig::from(sketch)] {
             add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
         }
+    }
+    // What a machine sends, under a memory of each of its ranks.
+    for hierarchical in HierarchicalConfig::representatives() {
+        add(Exchange { reducer: hierarchical.clone().into(), feedback: momentum, ..Exchange::default() });
+        let (reducer, bucket_values) = (hierarchical.into(), Some(32));
+        add(Exchange { reducer, feedback: momentum, bucket_values, ..Exchange::default() });
     }
     // Bits and ratios that change, for slots of different buckets, with and without a residual.
     let bits = || ReducerConfig::gather(Qsgd::representative().into());

@@ -12,21 +12,26 @@
 //!
 //! The mean over machines of those sums is the mean over ranks, also where machines have different numbers of ranks.
 //!
-//! **On the wire.** Between machines what `between` sends in a world of `M`: for a gather `W/M` times less than one of `W` ranks, on each
-//! link. Inside a machine of `n` ranks an all-reduce and `4d` to each of the others, twice that where a wrapper asks what was sent.
+//! **On the wire.** Between machines what `between` sends in a world of `M`. A gather of `W` ranks has `n = W/M` ranks of a machine send to each
+//! rank of every other; here one sends to one: `n²` times fewer messages on each link. A ring crosses each link once anyway, so a dense `between`
+//! saves latencies alone. Inside a machine of `n` ranks an all-reduce and `4d` to each of the others, twice that where a wrapper asks what was
+//! sent.
 //!
 //! **Properties.** What is not sent is lost of a machine's sum: every rank of it remembers the same share, so residuals do not hold what differs
-//! between ranks of one machine. That of one rank may exceed its own vector, so no class is promised for each rank.
+//! between ranks of one machine. That of one rank may exceed its own vector, so no class is promised for each rank. No rank chose
+//! coordinates of its own vector, whatever `between` does: momentum factor masking has nothing to mask.
 //!
 //! **State.** The reducer's between machines, on their first ranks.
 //!
 //! **Knobs.** `between`, a reducer (dense); `group`, ranks that count as on one machine, in the order of their numbers, a divisor of the
-//! world; by default the ranks that [are on one](crate::comm::Places), of which machines may have different numbers.
+//! world; by default the ranks that [are on one](crate::comm::Places), of which machines may have different numbers. A `between` with groups of
+//! its own, for a third level, wants `group` here, so that it is known how many machines there are.
 //!
 //! **Deviations.** One rank of a machine exchanges for all; dividing the vector among them would use a machine's cores better.
 //!
-//! **Reference.** P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017 (arXiv 1706.02677), section 4: the
-//! three steps. Compressed between machines it is common practice; the state's division among ranks is ours.
+//! **Reference.** P. Goyal, P. Dollár, R. Girshick, P. Noordhuis, L. Wesolowski, A. Kyrola, A. Tulloch, Y. Jia, K. He, *Accurate, Large Minibatch
+//! SGD: Training ImageNet in 1 Hour*, 2017 (arXiv 1706.02677), section 4.1: the three steps. Compressed between machines it is common
+//! practice; the state's division among ranks is ours.
 //!
 //! ```
 //! use briquette_core::comm::{Compute, Simulated, run_ranks};
@@ -50,11 +55,12 @@
 //! ```
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::comm::Places;
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
-use crate::error::{CommError, ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{OnResize, Place, State, Stateful};
-use crate::{Frame, Layout, Session};
+use crate::{Layout, Session};
 
 /// Exact inside machines, another reducer between them; see the [module](self).
 #[derive(Debug)]
@@ -73,33 +79,23 @@ impl<R: Reducer> Hierarchical<R> {
         Hierarchical { between, group, sum: Vec::new(), sent: Vec::new() }
     }
 
-    /// The machines of a world: its ranks.
-    fn machines(&self, comm: &Session) -> Vec<Vec<usize>> {
-        match self.group {
-            Some(size) => (0..comm.world()).collect::<Vec<_>>().chunks(size).map(<[usize]>::to_vec).collect(),
-            None => comm.places().machines().to_vec(),
-        }
-    }
-
-    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Selection, ReduceError> {
+    fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let Round { key, slots, agreed_step, input, average, sent } = round;
-        let machines = self.machines(comm);
-        let (rank, world) = (comm.rank(), comm.world());
-        let machine = machines.iter().find(|machine| machine.contains(&rank)).expect("every rank is on a machine");
-        let leaders: Vec<usize> = machines.iter().map(|machine| machine[0]).collect();
-        let share = machines.len() as f32 / world as f32;
+        let places = comm.places_in(self.group);
+        let (machine, leaders) = (places.machine(), places.leaders());
+        let share = leaders.len() as f32 / comm.world() as f32;
         self.sum.clear();
         self.sum.extend(input.iter().map(|x| x * share));
         comm.within(machine, |machine| machine.all_reduce_sum(&mut self.sum))?;
-        let mut result = Ok(Selection::All);
-        if machine[0] == rank {
+        let mut result = Ok(());
+        if places.leads() {
             let sent = sent.is_some().then(|| {
                 self.sent.resize(input.len(), 0.0);
                 &mut self.sent[..]
             });
             let round = Round { key, slots, agreed_step, input: &self.sum, average: &mut *average, sent };
             let exchanged = comm.within(&leaders, |leaders| self.between.reduce(round, leaders));
-            result = exchanged.map(|exchanged| exchanged.selection);
+            result = exchanged.map(drop);
             // All leaders have an average that is not finite: the others are to see it, too.
             if let Err(error) = &result
                 && !matches!(error, ReduceError::Overflow { .. })
@@ -107,10 +103,10 @@ impl<R: Reducer> Hierarchical<R> {
                 return result;
             }
         }
-        comm.within(machine, |machine| broadcast(average, machine))?;
+        comm.within(machine, |machine| machine.broadcast_values(0, average))?;
         if let Some(sent) = sent {
             self.sent.resize(input.len(), 0.0);
-            comm.within(machine, |machine| broadcast(&mut self.sent, machine))?;
+            comm.within(machine, |machine| machine.broadcast_values(0, &mut self.sent))?;
             // Of what the machine did not send, every rank of it remembers an equal part.
             let part = 1.0 / (share * machine.len() as f32);
             let machines = self.sum.iter().zip(&self.sent);
@@ -121,21 +117,6 @@ impl<R: Reducer> Hierarchical<R> {
         check_average(average, slots)?;
         result
     }
-}
-
-/// The first rank's values to all.
-fn broadcast(values: &mut [f32], comm: &mut Session) -> Result<(), CommError> {
-    let mut bytes = Frame::new();
-    if comm.rank() == 0 {
-        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    }
-    comm.broadcast(0, &mut bytes)?;
-    if bytes.len() != 4 * values.len() {
-        let (rank, expected, got, during) = (comm.rank(), 4 * values.len(), bytes.len(), *comm.scope());
-        return Err(CommError::Size { rank, other: 0, during, expected, got });
-    }
-    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
-    Ok(())
 }
 
 impl<R: Reducer> Stateful for Hierarchical<R> {
@@ -161,8 +142,9 @@ impl<R: Reducer> Stateful for Hierarchical<R> {
 impl<R: Reducer> Reducer for Hierarchical<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
-        let selection = self.exchange(round, comm)?;
-        Ok(Exchanged { traffic: comm.traffic() - before, selection })
+        self.exchange(round, comm)?;
+        // A rank's share of what its machine did not send has no coordinates that the rank chose.
+        Ok(Exchanged { traffic: comm.traffic() - before, selection: Selection::All })
     }
 
     fn report(&self, report: &mut Report) {
@@ -215,11 +197,17 @@ impl ReducerSettings for HierarchicalConfig {
     }
 
     fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+        Places::check_groups(Self::NAME, self.group, world)?;
+        let between = self.between.get();
         match self.group {
-            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
-                "groups of {size} ranks of hierarchical do not tile a world of {world}: set group to a divisor of {world}, or leave it out"
-            ))),
-            _ => Ok(()),
+            Some(size) => between.check_world(world / size),
+            // Nobody knows here how many machines there are.
+            None => (1..=world).try_for_each(|machines| {
+                let why = |error| {
+                    format!("hierarchical without a group may find {machines} machines: {error}; set its group")
+                };
+                between.check_world(machines).map_err(|error| ConfigError::Conflict(why(error)))
+            }),
         }
     }
 

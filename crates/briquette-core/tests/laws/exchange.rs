@@ -1,7 +1,10 @@
 //! Laws of one exchange: agreement, honesty, accounting, equal decisions.
 
-use briquette_core::comm::{SMALL_ALL_REDUCE, all_reduce_traffic};
+use std::num::NonZeroUsize;
+
+use briquette_core::comm::{Local, SMALL_ALL_REDUCE, all_reduce_traffic};
 use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig, exchanges, representatives};
+use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::sync::Plan;
 use briquette_core::{Key, Layout, Message, Traffic};
 
@@ -47,6 +50,29 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
                 None => (0..4).for_each(|step| laws::stays_in_range(&setup, &runs, step)),
             }
         }
+    }
+}
+
+/// A memory around a reducer acts by it: velocities are masked where coordinates were chosen.
+#[test]
+fn law_9_every_rank_is_told_the_same_selection() {
+    for exchange in exchanges() {
+        let world = exchange.fewest_ranks().max(5);
+        let setup = Setup { config: exchange, layout: short(), world };
+        let pairs = Local::builder(world).machines_of(const { NonZeroUsize::new(2).unwrap() });
+        let ranks = laws::each_rank(pairs.build(), |mut comm, rank| {
+            let mut reducer = setup.config.build_reducer(&setup.layout, world).unwrap();
+            let each = |step| {
+                let agreed_step =
+                    AgreedStep { step, learning_rate: Some(laws::learning_rate(step)), ..AgreedStep::default() };
+                let (input, mut average) = (gradient(&setup.layout, rank, step), vec![0.0; setup.layout.len()]);
+                let (key, slots, average) = (Key::new(5).step(step), setup.layout.slots(), &mut average[..]);
+                let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent: None };
+                reducer.exchange(round, &mut comm).unwrap().selection
+            };
+            (0..3).map(each).collect::<Vec<_>>()
+        });
+        assert!(ranks.iter().all(|selections| *selections == ranks[0]), "law 9 broken: {setup}: {ranks:?}");
     }
 }
 

@@ -1,20 +1,18 @@
-use std::time::Duration;
-
 use super::*;
 use crate::aggregate::Mean;
-use crate::comm::{Compute, Local, Simulated, run_ranks};
+use crate::comm::{Event, Local, run_ranks};
 use crate::compress::TopK;
 use crate::reduce::{AgreedStep, Dense, Gather};
 use crate::wrapper::ErrorFeedback;
-use crate::{CompressionFactor, Key, Traffic};
+use crate::{CompressionFactor, Key};
 
-/// Each rank's averages over some steps of the same input, its traffic, and the simulated seconds of all.
+/// Each rank's averages over some steps of the same input.
 fn steps<R: Reducer>(
     world: Vec<Session>,
     reducer: impl Fn() -> R + Sync,
     (len, steps): (usize, u64),
     input: impl Fn(usize, usize) -> f32 + Sync,
-) -> Vec<(Vec<Vec<f32>>, Traffic, f64)> {
+) -> Vec<Vec<Vec<f32>>> {
     let ranks = run_ranks(world, |mut comm| {
         let (layout, mut reducer, mut averages) = (Layout::flat(len), reducer(), Vec::new());
         let input: Vec<f32> = (0..len).map(|i| input(comm.rank(), i)).collect();
@@ -32,13 +30,9 @@ fn steps<R: Reducer>(
             reducer.exchange(round, &mut comm)?;
             averages.push(average);
         }
-        Ok::<_, ReduceError>((averages, comm.traffic(), comm.now()))
+        Ok::<_, ReduceError>(averages)
     });
     ranks.into_iter().map(Result::unwrap).collect()
-}
-
-fn simulated(world: usize, network: &str) -> Vec<Session> {
-    Simulated::world(world, network.parse().unwrap(), Compute::Fixed(Duration::ZERO))
 }
 
 #[test]
@@ -47,27 +41,67 @@ fn machines_of_any_size_make_the_mean_over_ranks() {
     for (world, machine) in [(1, 1), (4, 2), (5, 2), (6, 4), (3, 3), (3, 9)] {
         let machines = Local::builder(world).machines_of(machine.try_into().unwrap()).build();
         let ranks = steps(machines, || Hierarchical::new(Dense, None), (3, 1), input);
-        for (averages, ..) in &ranks {
+        for averages in &ranks {
             for (i, average) in averages[0].iter().enumerate() {
                 let mean = (0..world).map(|rank| input(rank, i)).sum::<f32>() / world as f32;
                 assert!((average - mean).abs() < 1e-4, "{world} in {machine}s: {average}, not {mean}");
             }
-            assert_eq!(averages, &ranks[0].0, "the same bits on every rank");
+            assert_eq!(averages, &ranks[0], "the same bits on every rank");
         }
     }
 }
 
-/// The claim: each machine's link carries one message instead of one for each of its ranks.
+/// Frames, and their bytes, that left each machine in one exchange.
+fn between_machines<R: Reducer>(world: Vec<Session>, reducer: impl Fn() -> R + Sync, len: usize) -> Vec<[usize; 2]> {
+    let machines = world[0].places().machines().to_vec();
+    let sent = run_ranks(world, |mut comm| {
+        let (layout, mut average, agreed_step) = (Layout::flat(len), vec![0.0; len], AgreedStep::default());
+        let input: Vec<f32> = (0..len).map(|i| ((7 * i + comm.rank()) % 13) as f32 - 6.0).collect();
+        let (key, slots, average) = (Key::new(3), layout.slots(), &mut average[..]);
+        let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent: None };
+        let own = comm.places().machine().to_vec();
+        comm.record();
+        reducer().exchange(round, &mut comm)?;
+        let left = |event: &Event| match event {
+            Event::Sent(to, bytes) if !own.contains(to) => Some(*bytes),
+            _ => None,
+        };
+        Ok::<_, ReduceError>(comm.take_recording().iter().filter_map(left).collect::<Vec<_>>())
+    });
+    let sent: Vec<Vec<usize>> = sent.into_iter().map(Result::unwrap).collect();
+    let of = |machine: &Vec<usize>| machine.iter().flat_map(|rank| &sent[*rank]).copied().collect::<Vec<_>>();
+    machines.iter().map(|machine| [of(machine).len(), of(machine).iter().sum()]).collect()
+}
+
+/// The claim. One of `n` ranks sends where all did, and to one rank of another machine where all of it were sent to.
 #[test]
-fn between_machines_a_gather_sends_as_many_times_less_as_a_machine_has_ranks() {
-    let (len, input) = (4000, |rank: usize, i: usize| ((7 * i + rank) % 13) as f32);
-    let top_k = || Gather::new(TopK::factor(CompressionFactor::new(10.0).unwrap()), Mean);
-    // Three machines of four ranks, on links of 100 Mbit/s that the ranks of a machine share.
-    let flat = steps(simulated(12, "100mbit,0s,4"), top_k, (len, 1), input);
-    let two = steps(simulated(12, "100mbit,0s,4"), || Hierarchical::new(top_k(), None), (len, 1), input);
-    let seconds = |ranks: &[(Vec<Vec<f32>>, Traffic, f64)]| ranks.iter().map(|rank| rank.2).fold(0.0, f64::max);
-    let times = seconds(&flat) / seconds(&two);
-    assert!(times > 3.0, "{times} times as fast between machines");
+fn between_machines_a_gather_sends_fewer_messages_by_the_square_of_a_machines_ranks() {
+    let (len, factor) = (4000, CompressionFactor::new(10.0).unwrap());
+    let top_k = || Gather::new(TopK::factor(factor), Mean);
+    // Of one length whatever the values are.
+    let sign = || Gather::new(crate::compress::ScaledSign::new(), Mean);
+    for (machines, n) in [(3, 4), (4, 2), (2, 3), (3, 1)] {
+        let world = || Local::builder(machines * n).machines_of(n.try_into().unwrap()).build();
+        let fewer = |flat: &[[usize; 2]], two: &[[usize; 2]], what: usize| {
+            assert_eq!((flat.len(), two.len()), (machines, machines));
+            flat.iter().zip(two).all(|(flat, two)| flat[what] == n * n * two[what] && two[what] > 0)
+        };
+        let flat = between_machines(world(), sign, len);
+        let two = between_machines(world(), || Hierarchical::new(sign(), None), len);
+        assert!(fewer(&flat, &two, 0) && fewer(&flat, &two, 1), "{machines} machines of {n}: {flat:?}, {two:?}");
+        assert_eq!(two[0][0], machines - 1);
+        let flat = between_machines(world(), top_k, len);
+        let two = between_machines(world(), || Hierarchical::new(top_k(), None), len);
+        assert!(fewer(&flat, &two, 0), "{machines} machines of {n}: {flat:?}, {two:?}");
+    }
+    // A ring in the order of ranks crosses each link once.
+    let world = || Local::builder(12).machines_of(4.try_into().unwrap()).build();
+    let (flat, two) =
+        (between_machines(world(), || Dense, len), between_machines(world(), || Hierarchical::new(Dense, None), len));
+    for (flat, two) in flat.iter().zip(&two) {
+        let [flat, two] = [flat[1], two[1]].map(|bytes| bytes as f64 / (4 * len) as f64);
+        assert!((flat - 2.0 * 11.0 / 12.0).abs() < 1e-2 && (two - 2.0 * 2.0 / 3.0).abs() < 1e-2, "{flat} {two}");
+    }
 }
 
 /// What a machine does not send waits in equal parts, and comes later.
@@ -80,7 +114,7 @@ fn under_error_feedback_all_of_it_comes() {
     };
     let ranks = steps(Local::world(4), reducer, (4, 40), input);
     for i in 0..4 {
-        let came = ranks[3].0.iter().map(|average| f64::from(average[i])).sum::<f64>() / 40.0;
+        let came = ranks[3].iter().map(|average| f64::from(average[i])).sum::<f64>() / 40.0;
         assert!((came - 0.4375).abs() < 0.05, "value {i}: {came} a step");
     }
 }
@@ -97,6 +131,17 @@ fn settings_that_cannot_work_are_said() {
     let exchange = Exchange { reducer: "hierarchical:dense,group=4".parse().unwrap(), ..Exchange::default() };
     let error = exchange.build_reducer(&Layout::flat(4), 6).map(drop).unwrap_err().to_string();
     assert!(error.contains("groups of 4 ranks of hierarchical do not tile a world of 6"), "{error}");
+    let built = |text: &str, world| {
+        let exchange = Exchange { reducer: text.parse().unwrap(), ..Exchange::default() };
+        exchange.build_reducer(&Layout::flat(4), world).map(drop).map_err(|error| error.to_string())
+    };
+    // Four machines of two, and among the four groups of two; groups of three are none.
+    assert_eq!(built("hierarchical:(hierarchical:dense,group=2),group=2", 8), Ok(()));
+    let error = built("hierarchical:(hierarchical:dense,group=3),group=2", 8).unwrap_err();
+    assert!(error.contains("groups of 3 ranks of hierarchical do not tile a world of 4"), "{error}");
+    let error = built("hierarchical:(hierarchical:dense,group=2)", 8).unwrap_err();
+    assert!(error.contains("may find 1 machines") && error.contains("set its group"), "{error}");
+    assert_eq!(built("hierarchical:(hierarchical:dense)", 8), Ok(()));
     let text = "hierarchical:(gather:topk:10x),group=4";
     let config: ReducerConfig = text.parse().unwrap();
     assert_eq!(config.to_string().parse(), Ok(config));
