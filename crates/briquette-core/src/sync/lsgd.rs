@@ -8,29 +8,32 @@
 //! sends its parameters `x̃_j` to its group; after every `g` steps so does the best of the world, `x̃`. With pulls `λ_l`, `λ_g`:
 //!
 //! ```text
-//! when a leader is chosen:  x ← x + λ_l·(x̃_j − x)       and  x ← x + λ_g·(x̃ − x)
-//! at the steps between:     x ← x + (λ_l/l)·(x̃_j − x) + (λ_g/g)·(x̃ − x)
+//! when a leader is chosen:  x ← x + λ_l·(x̃_j − x)        then  x ← x + λ_g·(x̃ − x)
+//! at the steps between:     x ← x + (λ_l/l)·(x̃_j − x)    then  x ← x + (λ_g/g)·(x̃ − x)
 //! ```
 //!
-//! Of equal losses the lowest rank's leads; one that is not finite never does. Several groups are the paper's *multi-leader* form; a group
-//! of all ranks has one leader.
+//! Of equal losses the lowest rank's leads; one that is not finite never does, nor does a rank that had no samples since the last choice. A rank
+//! is not pulled by itself: while it leads its group or the world, that pull is 0. Several groups are the paper's *multi-leader* form; a
+//! group of all ranks has one leader.
 //!
 //! **On the wire.** Each `l` steps 8 bytes from every rank to every other of its group, and `4d` from its leader to each of the others; each
 //! `g` steps the same in the world, and a header.
 //!
 //! **Properties.** Replicas differ. Where all ranks are at one place, nothing is pulled: stationary points stay ones (they do not
-//! under [`Easgd`](super::Easgd)). The model to evaluate is the mean over ranks.
+//! under [`Easgd`](super::Easgd)). One rank alone leads always, and is plain SGD to the bit. The model to evaluate is the mean over ranks. Each
+//! rank's loss must be recorded at every step with samples.
 //!
-//! **State.** Both leaders' parameters, the rank's own sum of losses.
+//! **State.** Both leaders' parameters and whether the rank is one of them, the rank's own sum of losses.
 //!
 //! **Knobs.** `period` `g`, steps, default 16, a multiple of `local` `l`, default 4; `pull` `λ_l` and `global_pull` `λ_g` in [0, 1],
 //! default 0.1; `group`, ranks of a group, which divides the world; by default the ranks of one machine are a group.
 //!
-//! **Deviations.** Losses are means since the last choice, where the code has a window of batches. A leader is pulled towards the
-//! place that it led from, as in the code.
+//! **Deviations.** Losses are means since the last choice, where the code has a window of batches. Between choices the code pulls a leader back to
+//! the place that it led from. Pulls come after the optimizer's step and begin where it ended, one after the other; the paper's step has
+//! all three from one place. The paper's algorithm is asynchronous; this is its form in lock step.
 //!
-//! **Reference.** Y. Teng et al., *Leader Stochastic Gradient Descent for Distributed Training of Deep Learning Models*, NeurIPS 2019
-//! (arXiv 1905.10395), algorithm 1, and the authors' code.
+//! **Reference.** Y. Teng, W. Gao, F. Chalus, A. Choromanska, D. Goldfarb, A. Weller, *Leader Stochastic Gradient Descent for Distributed Training
+//! of Deep Learning Models*, NeurIPS 2019 (arXiv 1905.10395), section 2 and algorithm 1, and the authors' code.
 //!
 //! ```
 //! use briquette_core::sync::lsgd::leader;
@@ -40,14 +43,16 @@
 //! ```
 
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
-use crate::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Frame, Session, Traffic};
+use crate::{Session, Traffic};
 
 mod config;
+mod followed;
 
 pub use config::LsgdConfig;
+use followed::Followed;
 
 /// The rank of these losses that leads: the first of the lowest; none where none is finite.
 pub fn leader(losses: &[f64]) -> Option<usize> {
@@ -59,10 +64,8 @@ pub fn leader(losses: &[f64]) -> Option<usize> {
 #[derive(Debug)]
 pub struct Lsgd {
     settings: LsgdConfig,
-    /// Where this rank's group is pulled to; empty before its first leader.
-    of_group: Staged<Vec<f32>>,
-    /// And where the world is.
-    of_world: Staged<Vec<f32>>,
+    of_group: Followed,
+    of_world: Followed,
     /// Sum and number of this rank's losses since the last choice.
     losses: Staged<(f64, u64)>,
     seconds: ExchangeSeconds,
@@ -80,69 +83,40 @@ impl Lsgd {
         Ok(Lsgd { settings, of_group, of_world, losses, seconds, traffic })
     }
 
-    /// The ranks of this rank's group.
-    fn group(&self, comm: &Session) -> Vec<usize> {
-        match self.settings.group {
-            Some(size) => {
-                let first = comm.rank() / size * size;
-                (first..first + size).collect()
-            }
-            None => comm.places().machine().to_vec(),
+    /// This rank's loss of a step; nothing of one without samples.
+    fn own_loss(cx: &Context<'_>, comm: &Session) -> Result<Option<f64>, ReduceError> {
+        // Where no rank agrees, what the step knows is this rank's.
+        let known = (cx.agreed_step.samples, cx.agreed_step.loss);
+        match cx.ranks.get(comm.rank()).map_or(known, |own| (own.samples, own.loss)) {
+            (0, _) => Ok(None),
+            (_, None) => Err(ReduceError::NoLoss { step: cx.agreed_step.step, rank: comm.rank() }),
+            (_, loss) => Ok(loss),
         }
     }
-}
-
-/// Has the rank with the lowest loss send its parameters to the others of the session's group; what was there stays where none leads.
-fn follow(loss: f64, x: &[f32], followed: &mut Staged<Vec<f32>>, comm: &mut Session) -> Result<(), CommError> {
-    let (rank, mut parts) = (comm.rank(), Vec::new());
-    comm.scope().operation = "choice of a leader";
-    comm.all_gather(&loss.to_le_bytes(), &mut parts)?;
-    let heard = |(other, part): (usize, &Frame)| match part.first_chunk() {
-        _ if other == rank => loss,
-        Some(bytes) => f64::from_le_bytes(*bytes),
-        None => f64::NAN,
-    };
-    let losses: Vec<f64> = parts.iter().enumerate().map(heard).collect();
-    let (before, next) = followed.both();
-    next.clone_from(before);
-    if let Some(leader) = leader(&losses) {
-        let mut bytes = Frame::new();
-        if leader == rank {
-            bytes.extend(x.iter().flat_map(|x| x.to_le_bytes()));
-        }
-        comm.broadcast(leader, &mut bytes)?;
-        if bytes.len() != 4 * x.len() {
-            let (expected, got, during) = (4 * x.len(), bytes.len(), *comm.scope());
-            return Err(CommError::Size { rank, other: leader, during, expected, got });
-        }
-        next.clear();
-        next.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-    }
-    comm.scope().operation = "";
-    followed.stage();
-    Ok(())
-}
-
-fn pull(x: &mut [f32], share: f32, to: &[f32]) {
-    x.iter_mut().zip(to).for_each(|(x, to)| *x += share * (to - *x));
 }
 
 impl Stateful for Lsgd {
     fn save(&self, state: &mut State) {
         let own = Place::PerRank(OnResize::Drop);
         let (sum, count) = *self.losses.now();
-        state.put("world", self.of_world.now().clone());
-        state.put_at(own, "group", self.of_group.now().clone());
+        let leads = [&self.of_group, &self.of_world].map(|followed| f32::from(u8::from(*followed.is_own.now())));
+        state.put("world", self.of_world.place.now().clone());
+        state.put_at(own, "group", self.of_group.place.now().clone());
+        state.put_at(own, "leads", leads.to_vec());
         state.put_at(own, "loss", sum);
         state.put_at(own, "losses", count);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let of_world = state.memory("world", self.of_world.now())?;
-        let of_group = state.memory("group", self.of_group.now())?;
+        let of_world = state.memory("world", self.of_world.place.now())?;
+        let of_group = state.memory("group", self.of_group.place.now())?;
+        // Dropped in a world of another size: nobody there has led.
+        let leads = state.f32s("leads", None)?.iter().map(|leads| *leads > 0.0).collect::<Vec<_>>();
         let losses = (state.f64("loss")?, state.u64("losses")?);
-        self.of_world.set(of_world);
-        self.of_group.set(of_group);
+        for (followed, place, at) in [(&mut self.of_group, of_group, 0), (&mut self.of_world, of_world, 1)] {
+            followed.place.set(place);
+            followed.is_own.set(leads.get(at).copied().unwrap_or_default());
+        }
         self.losses.set(losses);
         Ok(())
     }
@@ -181,27 +155,27 @@ impl SyncStrategy for Lsgd {
     ) -> Result<Momenta, SyncError> {
         let step = cx.agreed_step.step;
         let failed = |source| SyncError::Reduce { step, source };
-        let own = cx.ranks.get(comm.rank()).map_or(cx.agreed_step.loss, |own| own.loss);
-        let loss = own.ok_or_else(|| failed(ReduceError::NoLoss { step, rank: comm.rank() }))?;
+        let loss = Self::own_loss(cx, comm).map_err(failed)?;
         check_own(parameters, cx, comm)?;
         let (before, start) = (comm.traffic(), comm.now());
         let LsgdConfig { local, period, pull: of_group, global_pull: of_world, .. } = self.settings;
         let (mut sum, mut count) = *self.losses.now();
-        (sum, count) = (sum + loss, count + 1);
+        (sum, count) = (sum + loss.unwrap_or(0.0), count + u64::from(loss.is_some()));
+        // Not a number without samples: such a rank does not lead.
         let mean = sum / count as f64;
         let [in_group, in_world] = [local, period].map(|period| (step + 1).is_multiple_of(period));
         if in_group {
-            let group = self.group(comm);
-            comm.within(&group, |group| follow(mean, parameters, &mut self.of_group, group))
+            let places = comm.places_in(self.settings.group);
+            comm.within(places.machine(), |group| self.of_group.choose(mean, parameters, group))
                 .map_err(|error| failed(error.into()))?;
         }
         if in_world {
-            follow(mean, parameters, &mut self.of_world, comm).map_err(|error| failed(error.into()))?;
+            self.of_world.choose(mean, parameters, comm).map_err(|error| failed(error.into()))?;
         }
         *self.losses.next_mut() = if in_group { (0.0, 0) } else { (sum, count) };
         self.losses.stage();
-        pull(parameters, if in_group { of_group } else { of_group / local as f32 }, self.of_group.latest());
-        pull(parameters, if in_world { of_world } else { of_world / period as f32 }, self.of_world.latest());
+        self.of_group.pull(parameters, if in_group { of_group } else { of_group / local as f32 });
+        self.of_world.pull(parameters, if in_world { of_world } else { of_world / period as f32 });
         self.traffic = comm.traffic() - before;
         self.seconds = ExchangeSeconds { exchange: comm.now() - start, ..ExchangeSeconds::default() };
         Ok(Momenta::Keep)

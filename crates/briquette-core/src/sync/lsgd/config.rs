@@ -2,6 +2,7 @@
 
 use super::Lsgd;
 use crate::Layout;
+use crate::comm::Places;
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
@@ -33,12 +34,7 @@ impl LsgdConfig {
     /// That the settings can be those of a world of this size.
     pub(super) fn check_in(&self, world: usize) -> Result<(), ConfigError> {
         self.check()?;
-        match self.group {
-            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
-                "groups of {size} ranks of lsgd do not tile a world of {world}: use a divisor of {world}, or leave group out"
-            ))),
-            _ => Ok(()),
-        }
+        Places::check_groups(Self::NAME, self.group, world)
     }
 }
 

@@ -1,9 +1,13 @@
-use super::super::testkit::{Gradient, Sgd, train_with_losses};
-use super::super::{Easgd, EasgdConfig};
+use std::sync::Mutex;
+
+use super::super::testkit::{Gradient, Sgd, train, train_with_losses};
+use super::super::{Easgd, EasgdConfig, EveryStep, RankStep};
 use super::*;
-use crate::Layout;
+use crate::comm::{Local, run_ranks};
 use crate::config::Described;
-use crate::reduce::Dense;
+use crate::error::CommError;
+use crate::reduce::{AgreedStep, Dense};
+use crate::{Key, Layout};
 
 const STILL: Sgd = Sgd { rate: 0.0, momentum: 0.0, steps: 0 };
 
@@ -81,41 +85,88 @@ fn ties_are_the_lowest_ranks_and_what_is_not_finite_never_leads() {
     assert_eq!(train_with_losses(2, lsgd(every_step(2), 2), &start, task, &|_, _| f64::NAN), [[0.0], [1.0]]);
 }
 
-/// The paper's section 3: a stationary point of the loss is one of leader gradient descent, and not of elastic averaging with ranks in
-/// different valleys.
+/// The paper's section 3: a stationary point of the loss is one of leader gradient descent; elastic averaging has others, and leaves ranks in
+/// different valleys at points that are none of the loss's.
 #[test]
 fn stationary_points_stay_ones_which_they_do_not_under_elastic_averaging() {
-    // (x² − 1)²/4 has minima at ±1: the first step puts one rank in each.
-    let gradient = |rank: usize, step: u64, x: &[f32]| match (step, rank) {
-        (0, 0) => vec![10.0],
-        (0, _) => vec![-10.0],
-        _ => vec![x[0].powi(3) - x[0]],
-    };
-    let start = |_: usize| vec![0.0];
+    // (x² − 1)²/4 has minima at ±1: the first step puts one rank in each, or both in one.
+    let slope = |x: f32| x.powi(3) - x;
     let sgd = Sgd { rate: 0.1, momentum: 0.0, steps: 400 };
-    let loss = |rank: usize, _: u64| rank as f64;
-    // Rank 0 leads: it stays, and so does a minimum that all ranks share.
-    let led = train_with_losses(2, lsgd(every_step(2), 2), &start, (sgd, &gradient), &loss);
-    assert!((led[0][0] + 1.0).abs() < 1e-6, "{led:?}");
-    // Elastic averaging holds both away from their minima: the centre is evaluated, and is between them.
+    let ends = |to: [f32; 2], strategy: &(dyn Fn() -> Box<dyn SyncStrategy> + Sync)| {
+        let last = Mutex::new([0.0; 2]);
+        let gradient = |rank: usize, step: u64, x: &[f32]| {
+            last.lock().unwrap()[rank] = x[0];
+            vec![if step == 0 { -10.0 * to[rank] } else { slope(x[0]) }]
+        };
+        train_with_losses(2, strategy, &|_| vec![0.0], (sgd, &gradient), &|rank, _| rank as f64);
+        last.into_inner().unwrap()
+    };
+    let led = || -> Box<dyn SyncStrategy> { Box::new(Lsgd::new(every_step(2), 2).unwrap()) };
+    assert_eq!(ends([-1.0, -1.0], &led), [-1.0; 2], "a minimum that ranks share");
+    assert_eq!(ends([1.0, 1.0], &led), [1.0; 2], "and another");
+    let apart = ends([-1.0, 1.0], &led);
+    assert!(apart[0] == -1.0 && (apart[1] + 1.0).abs() < 1e-6, "rank 0 leads, and stays: {apart:?}");
     let settings = EasgdConfig { period: 1, beta: 0.2, alpha: Some(0.01) };
-    let elastic = train_with_losses(2, || Easgd::new(settings, Dense).unwrap(), &start, (sgd, &gradient), &loss);
-    assert!(elastic[0][0].abs() < 0.5, "the centre is no minimum: {elastic:?}");
+    let elastic = || -> Box<dyn SyncStrategy> { Box::new(Easgd::new(settings, Dense).unwrap()) };
+    let held = ends([-1.0, 1.0], &elastic);
+    assert!(held.iter().all(|x| slope(*x).abs() > 0.05 && x.abs() > 0.5), "springs hold both off: {held:?}");
+}
+
+/// To the bit, at all steps between choices, too.
+#[test]
+fn one_rank_alone_is_plain_sgd() {
+    let gradient = |_: usize, _: u64, x: &[f32]| vec![x[0]];
+    let sgd = Sgd { rate: 0.25, momentum: 0.5, steps: 40 };
+    let task = (sgd, &gradient as Gradient<'_>);
+    let alone = train(1, || EveryStep::new(Dense), &[1.0], task);
+    for settings in [LsgdConfig::default(), every_step(1), LsgdConfig { pull: 1.0, ..LsgdConfig::default() }] {
+        let x = train_with_losses(1, lsgd(settings, 1), &|_| vec![1.0], task, &|_, step| step as f64);
+        assert_eq!(x, alone, "{settings:?}");
+    }
 }
 
 #[test]
-fn one_rank_alone_is_not_pulled() {
-    let gradient = |_: usize, _: u64, x: &[f32]| vec![x[0]];
-    let sgd = Sgd { rate: 0.25, momentum: 0.0, steps: 5 };
-    let settings = LsgdConfig { period: 1, local: 1, ..LsgdConfig::default() };
-    let x = train_with_losses(1, lsgd(settings, 1), &|_| vec![1.0], (sgd, &gradient), &|_, _| 1.0);
-    assert_eq!(x[0][0], 0.75_f32.powi(5));
+fn a_leader_is_not_pulled_back_while_it_leads() {
+    // A constant slope. Rank 0 leads after two steps, when it has moved by 2; rank 1 after four.
+    let gradient = |_: usize, _: u64, _: &[f32]| vec![1.0];
+    let sgd = Sgd { rate: 1.0, momentum: 0.0, steps: 3 };
+    let settings = LsgdConfig { period: 2, local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
+    let loss = |rank: usize, _: u64| rank as f64;
+    let x = train_with_losses(2, lsgd(settings, 2), &|_| vec![0.0], (sgd, &gradient), &loss);
+    // Rank 1 is pulled by a quarter of the way from −3 back to −2.
+    assert_eq!(x, [[-3.0], [-2.75]]);
+}
+
+/// Which has no loss to record, and does not end the run.
+#[test]
+fn a_rank_whose_data_ran_out_follows_and_never_leads() {
+    let ranks = run_ranks(Local::world(2), |mut comm| {
+        let (mut lsgd, mut x, layout) = (lsgd(every_step(2), 2)(), vec![comm.rank() as f32], Layout::flat(1));
+        lsgd.begin(&x);
+        for step in 0..4 {
+            // Rank 0 has a batch at the first step alone; where it records a loss of none, that says nothing.
+            let idle = comm.rank() == 0 && step > 0;
+            let (samples, loss) = (u64::from(!idle), Some(if idle { -9.0 } else { comm.rank() as f64 }));
+            let own = RankStep { samples, loss: loss.filter(|_| step != 2 || !idle), ..RankStep::default() };
+            let agreed_step = AgreedStep { step, samples: own.samples, loss: own.loss, ..AgreedStep::default() };
+            // With a header, and without.
+            let ranks = if step == 3 { [own; 2].to_vec() } else { Vec::new() };
+            let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
+            lsgd.after_step(&mut x, &cx, &mut comm).unwrap();
+            lsgd.commit();
+        }
+        Ok::<_, CommError>(x[0])
+    });
+    // Rank 1 goes 0.19 of the way to rank 0 at the first step, and leads at the next three.
+    let ([x, y], led) = ([0, 1].map(|rank| *ranks[rank].as_ref().unwrap()), 0.81_f32);
+    assert!((y - led).abs() < 1e-6 && (x - led * (1.0 - 0.81_f32.powi(3))).abs() < 1e-6, "{x} {y}");
 }
 
 #[test]
 fn a_loss_that_is_not_recorded_and_groups_that_do_not_tile_are_said() {
-    let (mut comm, layout, agreed_step) = (crate::comm::Local::world(1).remove(0), Layout::flat(1), Default::default());
-    let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+    let (mut comm, layout) = (Local::world(1).remove(0), Layout::flat(1));
+    let agreed_step = AgreedStep { samples: 1, ..AgreedStep::default() };
+    let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
     let mut lsgd = Lsgd::new(LsgdConfig::default(), 1).unwrap();
     let error = lsgd.after_step(&mut vec![1.0], &cx, &mut comm).unwrap_err().to_string();
     assert!(error.contains("rank 0") && error.contains("record_loss"), "{error}");
