@@ -18,8 +18,12 @@
 //! stays 1; on other graphs it corrects for ranks that receive more than they send.
 //!
 //! **Overlap.** With a `staleness` of `τ` messages travel while ranks compute, and are added `τ` steps after the one that they were sent at. What
-//! is on its way is missing in `x` and in `w` alike, so `z` is right, and without the weights it is not. A step of the optimizer moves `z` by `1/w` times
-//! as much then: `w` is near `2/(2 + τ)` with one peer.
+//! is on its way is missing in `x` and in `w` alike, so `z` is right, and without the weights it is not. With `p` peers `w` is near
+//! `(p + 1)/(p + 1 + τp)`, and a step of the optimizer moves `z` by `1/w` times as much: `1 + τ/2` with one peer. So the largest stable rate is
+//! `w` times that of SGD.
+//!
+//! A run begins as if messages had always travelled. Else nothing came during the first `τ` steps, and `w` would fall to `(p + 1)^−τ`. Of
+//! the `x` that it begins with, each rank keeps `w` as above and is given the rest back in `τ` equal parts, one a step, until the first messages are there.
 //!
 //! **On the wire.** `4d + 4` bytes to each peer: the share of `x`, then that of `w`.
 //!
@@ -28,13 +32,14 @@
 //! step only: else a rank whose values are not finite stops, and the others with it. `DataParallel`, which must know whether every
 //! rank has another batch, waits for all ranks at every step.
 //!
-//! **State.** A rank's own `z` as it was handed out, and `w`; its last `τ` shares, which a resumed run sends again.
+//! **State.** A rank's own `z` as it was handed out, and `w`; its last `τ` shares, which a resumed run sends again. In a world of another size all
+//! of it is dropped, and the run begins anew from the mean.
 //!
 //! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbours a step, `ring`, `complete`, or the edges of a fixed
 //! graph, `0>1;1>2;2>0`, which must lead from every rank to every other. `staleness`, steps up to 8, default 0.
 //!
 //! **Deviations.** The paper adds a message at most `τ` steps late, as soon as it is there; here exactly `τ`, so that a run is reproducible to the
-//! bit. A rank that is slow for less than `τ` steps delays nobody in either.
+//! bit. A rank that is slow for less than `τ` steps delays nobody in either. The paper begins with `w = 1` and nothing on its way.
 //!
 //! **Reference.** M. Assran, N. Loizou, N. Ballas, M. Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019
 //! (arXiv 1811.10792), algorithms 1 and 2.
@@ -108,10 +113,13 @@ impl Sgp {
     fn mix(&mut self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
         let peers = self.graph.peers(step, comm.rank(), comm.world()).len();
         let share = 1.0 / (peers + 1) as f32;
-        let weight = self.weight() * share;
+        let late = self.staleness > 0 && peers > 0;
+        let weight =
+            if late { self.in_flight.begin_with(x, self.weight(), (peers, self.staleness)) } else { self.weight() };
+        let weight = weight * share;
         x.iter_mut().for_each(|x| *x *= share);
         let before = comm.traffic();
-        if self.staleness == 0 {
+        if !late {
             send((x, weight), step, &self.graph, comm)?;
             let came = receive(x, step, &self.graph, comm)?;
             self.traffic = comm.traffic() - before;

@@ -15,7 +15,7 @@ use crate::{Session, Traffic};
 struct Share {
     /// `p·x`, then `p·w`: what each peer gets.
     values: Arc<Vec<f32>>,
-    /// How many do.
+    /// How many do; none of a part of the start, which comes back to this rank.
     peers: usize,
     /// When it was sent, on the session's clock.
     started: f64,
@@ -32,13 +32,21 @@ struct Came {
 pub(super) struct InFlight {
     /// Oldest first, one a step.
     sent: Staged<VecDeque<Share>>,
+    /// What was on its way before the first step.
+    before_first: VecDeque<Share>,
     /// Of the shares that have been sent, oldest first: those that have come, and when, then those that have not.
     arrived: VecDeque<(Vec<f32>, Traffic, f64)>,
     pending: VecDeque<Pending<Came>>,
     /// The session that they are of.
     session: Option<Arc<()>>,
-    /// Whether the oldest is in what is staged.
+    /// Whether the oldest of these is in what is staged.
     landed: bool,
+}
+
+impl Share {
+    fn is_sent(&self) -> bool {
+        self.peers > 0
+    }
 }
 
 impl InFlight {
@@ -51,8 +59,25 @@ impl InFlight {
     pub(super) fn add_to(&self, x: &mut [f32], latest: bool) {
         let sent = if latest { self.sent.latest() } else { self.sent.now() };
         for share in sent {
-            x.iter_mut().zip(&*share.values).for_each(|(x, share_of_x)| *x += share.peers as f32 * share_of_x);
+            let times = share.peers.max(1) as f32;
+            x.iter_mut().zip(&*share.values).for_each(|(x, share_of_x)| *x += times * share_of_x);
         }
+    }
+
+    /// At the first step of all, takes off `x` and its weight what would be on its way if messages had always travelled: it comes back in
+    /// equal parts, one a step, until the first message is there. What is left of the weight.
+    pub(super) fn begin_with(&mut self, x: &mut [f32], weight: f32, (peers, staleness): (usize, usize)) -> f32 {
+        self.before_first.clear();
+        if !self.sent.now().is_empty() {
+            return weight;
+        }
+        let whole = (1 + peers + staleness * peers) as f32;
+        let (kept, part) = ((1 + peers) as f32 / whole, peers as f32 / whole);
+        let values = Arc::new(x.iter().map(|x| x * part).chain([weight * part]).collect());
+        let part = Share { values, peers: 0, started: 0.0 };
+        self.before_first.extend(std::iter::repeat_n(part, staleness));
+        x.iter_mut().for_each(|x| *x *= kept);
+        weight * kept
     }
 
     /// Takes up a share at `step`, and adds what the others sent `staleness` steps before; the weight of that, and its bytes.
@@ -65,13 +90,16 @@ impl InFlight {
     ) -> Result<(f32, Traffic), CommError> {
         self.resume(step, graph, comm);
         let (sent, next) = self.sent.both();
-        next.clone_from(sent);
+        next.clone_from(if sent.is_empty() { &self.before_first } else { sent });
         let values = Arc::new(x.iter().copied().chain([weight]).collect());
         next.push_back(Share { values, peers, started: comm.now() });
         let (mut came, mut traffic) = (0.0, Traffic::default());
-        self.landed = next.len() > staleness;
-        if self.landed {
-            next.pop_front();
+        let due = if next.len() > staleness { next.pop_front() } else { None };
+        self.landed = due.as_ref().is_some_and(Share::is_sent);
+        if let Some(back) = due.filter(|share| !share.is_sent()) {
+            x.iter_mut().zip(&*back.values).for_each(|(x, part)| *x += part);
+            came = back.values.last().copied().unwrap_or_default();
+        } else if self.landed {
             if self.arrived.is_empty() {
                 self.wait(comm)?;
             }
@@ -110,7 +138,8 @@ impl InFlight {
         }
         self.pending.clear();
         self.arrived.clear();
-        let (now, sent) = (comm.now(), self.sent.now().clone());
+        let (now, mut sent) = (comm.now(), self.sent.now().clone());
+        sent.retain(Share::is_sent);
         let first = step - sent.len() as u64;
         for (share, step) in sent.iter().zip(first..) {
             comm.set_clock(share.started);
