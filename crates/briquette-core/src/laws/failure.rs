@@ -7,17 +7,56 @@ use crate::comm::Faulty;
 use crate::error::SyncError;
 use crate::reduce::Reducer;
 use crate::state::State;
-use crate::sync::Agrees;
+use crate::sync::{Agrees, HEADER_STEPS};
 
 /// Law 4: fails at every call of every rank in a step, and each time goes on from its start on a fresh world: a rank that
 /// failed as it is, the others by loading.
+///
+/// # Panics
+/// Where it does not, and in a world of several ranks that make no call at that step.
 pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
-    let clean = setup.run(step as usize + 2);
+    let (clean, calls) = (setup.run(step as usize + 2), calls_of_step(setup, step));
+    assert!(calls > 0 || setup.world == 1, "law 4 is not tried: {setup}: no calls at step {step}");
     for failing in 0..setup.world {
-        for call in 0..calls_of_step(setup, step) {
+        for call in 0..calls {
             check_failure(setup, step, (failing, call), &clean);
         }
     }
+}
+
+/// Steps to [fail](leaves_no_trace) at, of a world of several ranks: the first at which a rank makes a call, before anybody remembers
+/// anything, and the first such from step 2 on.
+///
+/// # Panics
+/// Where there are none among many.
+pub fn steps_to_fail_at<C: Synchronizes + Clone>(setup: &Setup<C>) -> Vec<u64> {
+    // At least one header is among them, whatever the strategy's period.
+    let most = setup.exchange_from(2) + 2 * HEADER_STEPS;
+    let mut tried = 8;
+    loop {
+        let steps = tried.min(most);
+        let calls = calls_of_steps(setup, steps);
+        let from = |first: u64| (first..steps).find(|step| calls[*step as usize] > 0);
+        if let (Some(first), Some(second)) = (from(0), from(2)) {
+            return if first == second { vec![first] } else { vec![first, second] };
+        }
+        assert!(steps < most, "law 4 cannot be tried: {setup}: no rank makes calls in {steps} steps");
+        tried *= 4;
+    }
+}
+
+/// At each of the first steps, the most calls of a rank.
+fn calls_of_steps<C: Synchronizes + Clone>(setup: &Setup<C>, steps: u64) -> Vec<u64> {
+    let counts = each_rank(local(setup.world).build(), |mut comm, rank| {
+        let mut state = Rank::new(setup, rank);
+        let each = |_| {
+            let before = comm.calls();
+            state.step(&mut comm).unwrap();
+            comm.calls() - before
+        };
+        (0..steps).map(each).collect::<Vec<_>>()
+    });
+    (0..steps as usize).map(|step| counts.iter().map(|calls| calls[step]).max().unwrap_or_default()).collect()
 }
 
 /// The most sends and receives of a rank in a step.

@@ -41,7 +41,7 @@ pub use exchange::{
 };
 pub use failure::{
     calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
-    takes_back_the_state_of_step_0,
+    steps_to_fail_at, takes_back_the_state_of_step_0,
 };
 
 use std::fmt;
@@ -234,9 +234,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     takes_back_the_state_of_step_0(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
     refuses_what_is_not_finite(&setup);
-    let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
-    steps.dedup();
-    steps.into_iter().for_each(|step| leaves_no_trace(&setup, step));
+    steps_to_fail_at(&setup).into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }
 
 /// Holds a reducer to laws 2 and 4, and exchanged at every step to the laws of a [`strategy`].

@@ -8,10 +8,7 @@ use briquette_core::reduce::PowerSgdConfig;
 fn law_4_a_failure_leaves_no_trace() {
     for config in representatives() {
         let setup = Setup::short(&config, 3);
-        // The very first exchange, before anybody remembers anything, and a later one.
-        let mut steps = vec![setup.exchange_from(0), setup.exchange_from(2)];
-        steps.dedup();
-        steps.into_iter().for_each(|step| laws::leaves_no_trace(&setup, step));
+        laws::steps_to_fail_at(&setup).into_iter().for_each(|step| laws::leaves_no_trace(&setup, step));
     }
 }
 
