@@ -21,7 +21,9 @@ use crate::text::serde_as_text;
 ///
 /// Behind a `;` each, paths follow that differ, in both directions, as `RANKS/RANKS=BANDWIDTH[,LATENCY]`; `RANKS` is a rank, a range or `*` for
 /// all, and of several paths for a pair the last counts. Two sites of four ranks are `10gbit,20us;0-3/4-7=100mbit,30ms`, a rank that is far from
-/// all others `1gbit;*/5=20mbit,50ms`. A slow path holds the frames on it, not the links at its ends.
+/// all others `1gbit;*/5=20mbit,50ms`. A slow path holds the frames on it, not the links at its ends. Each pair has a path to itself, and with
+/// `k` ranks per link `1/k` of its bandwidth, as of a link's: on `10gbit,20us,4;0-3/4-7=100mbit` ranks 0 and 4 have 25 Mbit/s. Inside
+/// a machine paths mean nothing.
 ///
 /// ```
 /// use briquette_core::comm::Network;
@@ -98,6 +100,39 @@ impl Network {
     /// Whether two ranks are on one machine.
     pub fn same_machine(&self, a: usize, b: usize) -> bool {
         a / self.ranks_per_link == b / self.ranks_per_link
+    }
+
+    /// That every path joins ranks of different machines in a world of this many, and names no others.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the path that does not.
+    ///
+    /// ```
+    /// use briquette_core::comm::Network;
+    /// let network: Network = "1gbit;0-3/4-7=100mbit".parse()?;
+    /// assert_eq!(network.check(8), Ok(()));
+    /// assert!(network.check(6).unwrap_err().to_string().contains("names rank 7"));
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn check(&self, world: usize) -> Result<(), ConfigError> {
+        for path in self.paths.iter() {
+            let named = path.ends.iter().map(|ranks| *ranks.end()).filter(|rank| *rank != usize::MAX);
+            if let Some(rank) = named.max().filter(|rank| *rank >= world) {
+                return Err(ConfigError::Conflict(format!(
+                    "path {path} of the network names rank {rank}, and there are {world} ranks, from 0"
+                )));
+            }
+            let [one, other] = path.ends.clone().map(|ranks| *ranks.start()..world.min(ranks.end().saturating_add(1)));
+            let joins = |a: usize| other.clone().any(|b| a != b && !self.same_machine(a, b));
+            // One rank alone has no paths, and leaves none out.
+            if world > 1 && !one.into_iter().any(joins) {
+                let per_link = self.ranks_per_link;
+                return Err(ConfigError::Conflict(format!(
+                    "path {path} of the network joins no ranks of different machines, with {per_link} on each: leave it out"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// What a frame of `bytes` bytes meets between two ranks.
@@ -203,15 +238,22 @@ impl fmt::Display for Network {
         if self.ranks_per_link > 1 {
             write!(f, ",{}", self.ranks_per_link)?;
         }
-        let ranks = |ranks: &RangeInclusive<usize>| match (*ranks.start(), *ranks.end()) {
+        self.paths.iter().try_for_each(|path| {
+            write!(f, ";{path}=")?;
+            path.speed.write(false, f)
+        })
+    }
+}
+
+/// Its ends.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [one, other] = self.ends.each_ref().map(|ranks| match (*ranks.start(), *ranks.end()) {
             (_, usize::MAX) => "*".to_owned(),
             (first, last) if first == last => first.to_string(),
             (first, last) => format!("{first}-{last}"),
-        };
-        self.paths.iter().try_for_each(|Path { ends: [one, other], speed }| {
-            write!(f, ";{}/{}=", ranks(one), ranks(other))?;
-            speed.write(false, f)
-        })
+        });
+        write!(f, "{one}/{other}")
     }
 }
 
@@ -280,5 +322,36 @@ mod tests {
         assert_eq!(passage(0, 1), (0.001, 1.0, 1.0, false));
         assert_eq!((passage(0, 2), passage(2, 1)), ((0.03, 2.0, 1.0, true), (0.03, 2.0, 1.0, true)));
         assert_eq!((passage(0, 3), passage(3, 2)), ((0.0, 0.1, 0.1, true), (0.0, 0.1, 0.1, true)));
+    }
+
+    #[test]
+    fn ranks_that_share_a_link_share_paths_too() {
+        let network: Network = "8mbit,0s,4;0-3/4-7=4mbit".parse().unwrap();
+        // A quarter of 4 Mbit/s, while a quarter of the link's 8 Mbit/s is busy.
+        let Passage { seconds, link_seconds, .. } = network.between(0, 4, 1_000_000);
+        assert_eq!((seconds, link_seconds), (8.0, 4.0));
+    }
+
+    #[test]
+    fn paths_that_mean_nothing_in_a_world_are_named() {
+        let check =
+            |text: &str, world| text.parse::<Network>().unwrap().check(world).map_err(|error| error.to_string());
+        for text in ["1gbit;0-3/4-7=100mbit", "1gbit,0s,4;0-3/4-7=100mbit;*/5=1mbit", "1gbit;*/*=1mbit", "1gbit"] {
+            assert_eq!(check(text, 8), Ok(()), "{text}");
+        }
+        assert_eq!(check("1gbit;*/0=1mbit", 1), Ok(()), "alone");
+        for (text, world, words) in [
+            ("1gbit;0-3/4-7=100mbit", 6, "path 0-3/4-7 of the network names rank 7, and there are 6 ranks"),
+            (
+                "1gbit,0s,4;0/1=100mbit",
+                8,
+                "path 0/1 of the network joins no ranks of different machines, with 4 on each",
+            ),
+            ("1gbit;2/2=1mbit", 8, "path 2/2 of the network joins no ranks"),
+            ("1gbit,0s,4;*/*=1mbit", 4, "path */* of the network joins no ranks"),
+        ] {
+            let error = check(text, world).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 }

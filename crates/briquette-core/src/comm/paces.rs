@@ -18,9 +18,11 @@ use crate::text::serde_as_text;
 /// | part | meaning |
 /// |---|---|
 /// | `50ms`, `500ms,50ms` | constant; rank 0 ten times slower than the others |
-/// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal: the median stays, the mean grows by `exp(0.3²/2)` |
-/// | `;slow=0.03x10` | with probability 0.03, 10 times as long: stragglers that change from step to step |
+/// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal, up to 2: the median stays, the mean grows by `exp(0.3²/2)` |
+/// | `;slow=0.03x10` | with probability 0.03, 10 times as long (1 to 1000): stragglers that change from step to step |
 /// | `;seed=7` | of both draws, 0 if not given |
+///
+/// A draw above 10⁶ s counts as 10⁶ s.
 ///
 /// [`trace`](Self::trace) takes measured times instead.
 ///
@@ -52,6 +54,9 @@ struct Slow {
 
 /// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
 const LONGEST: f64 = 1e6;
+/// What varies it: a normal draw is below 8.6, so times 3·10⁷ at the most.
+const MOST_SIGMA: f64 = 2.0;
+const MOST_TIMES: f64 = 1e3;
 const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each from 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
                     (probability, factor), ;seed=7 what is wanted";
 
@@ -96,6 +101,7 @@ impl Paces {
             Some(slow) if uniform(2) < slow.probability => seconds * slow.factor,
             _ => seconds,
         }
+        .min(LONGEST)
     }
 }
 
@@ -118,11 +124,19 @@ impl FromStr for Paces {
             let (name, value) = part.split_once('=').ok_or_else(wrong)?;
             let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
             match name.trim() {
-                "lognormal" => paces.sigma = number(value).filter(|sigma| *sigma >= 0.0).ok_or_else(wrong)?,
+                "lognormal" => {
+                    paces.sigma = number(value).ok_or_else(wrong)?;
+                    let is_bounded = (0.0..=MOST_SIGMA).contains(&paces.sigma);
+                    ConfigError::unless(is_bounded, "lognormal of compute times", "from 0 to 2", value)?;
+                }
                 "slow" => {
                     let (probability, factor) = value.split_once('x').ok_or_else(wrong)?;
-                    let probability = number(probability).filter(|p| (0.0..=1.0).contains(p)).ok_or_else(wrong)?;
-                    let factor = number(factor).filter(|factor| *factor >= 1.0).ok_or_else(wrong)?;
+                    let [probability, factor] = [number(probability), number(factor)];
+                    let (probability, factor) = probability.zip(factor).ok_or_else(wrong)?;
+                    let is_share = (0.0..=1.0).contains(&probability);
+                    ConfigError::unless(is_share, "probability in slow of compute times", "from 0 to 1", probability)?;
+                    let is_bounded = (1.0..=MOST_TIMES).contains(&factor);
+                    ConfigError::unless(is_bounded, "factor in slow of compute times", "from 1 to 1000", factor)?;
                     paces.slow = Some(Slow { probability, factor });
                 }
                 "seed" => paces.seed = value.parse().map_err(|_| wrong())?,
@@ -178,11 +192,19 @@ mod tests {
             let paces: Paces = text.parse().unwrap();
             assert_eq!(paces.to_string().parse::<Paces>().unwrap(), paces, "{text}");
         }
-        for text in
-            ["", "50", "ms", "-1ms", "1e9s", "nans", "50ms;slow=2x10", "50ms;slow=0.1x0.5", "50ms;fast=1", "50ms;seed"]
+        let error = |text: &str| text.parse::<Paces>().unwrap_err().to_string();
+        for text in ["", "50", "ms", "-1ms", "1e9s", "nans", "50ms;slow=2", "50ms;slow=xx1", "50ms;fast=1", "50ms;seed"]
         {
-            let error = text.parse::<Paces>().unwrap_err().to_string();
-            assert!(error.contains("0 s to 1000000 s"), "{text}: {error}");
+            assert!(error(text).contains("0 s to 1000000 s"), "{text}: {}", error(text));
+        }
+        for (text, part) in [
+            ("50ms;lognormal=1000", "lognormal of compute times must be from 0 to 2"),
+            ("50ms;lognormal=-0.1", "lognormal of compute times"),
+            ("50ms;slow=2x10", "probability in slow of compute times must be from 0 to 1"),
+            ("50ms;slow=0.1x0.5", "factor in slow of compute times must be from 1 to 1000"),
+            ("50ms;slow=0.1x1e300", "factor in slow of compute times"),
+        ] {
+            assert!(error(text).contains(part), "{text}: {}", error(text));
         }
         assert!(Paces::trace(vec![vec![1.0], vec![]]).unwrap_err().to_string().contains("step 1"));
     }
@@ -192,6 +214,13 @@ mod tests {
         let paces = Paces::trace(vec![vec![1.0, 2.0], vec![3.0]]).unwrap();
         let of = |rank| (0..3).map(|step| paces.seconds(rank, step)).collect::<Vec<_>>();
         assert_eq!((of(0), of(1), of(5)), (vec![1.0, 3.0, 1.0], vec![2.0, 3.0, 2.0], vec![2.0, 3.0, 2.0]));
+    }
+
+    #[test]
+    fn no_draw_is_longer_than_a_time_may_be() {
+        let paces: Paces = "900000s;lognormal=2;slow=0.5x1000".parse().unwrap();
+        let seconds: Vec<f64> = (0..1000).map(|step| paces.seconds(0, step)).collect();
+        assert!(seconds.iter().all(|seconds| *seconds <= 1e6) && seconds.contains(&1e6));
     }
 
     /// Of `exp(0.5 z)` the median is 1, the mean `exp(1/8) = 1.133`; 5 % of steps are 4 times slower.

@@ -112,11 +112,17 @@ enum Pace {
 
 impl Simulated {
     /// A world of `ranks` threads on `network`, in rank order.
+    ///
+    /// # Panics
+    /// As for [`over`](Self::over).
     pub fn world(ranks: usize, network: Network, compute: Compute) -> Vec<Session> {
         Simulated::over(Local::builder(ranks), network, compute)
     }
 
     /// The same with the deadline and queue capacity of `local`, which are real; its clock is not used.
+    ///
+    /// # Panics
+    /// For a network with a path that means nothing in this world: [`Network::check`] says so before.
     pub fn over(local: LocalBuilder, network: Network, compute: Compute) -> Vec<Session> {
         let pace = match compute {
             Compute::Fixed(step) => Pace::Given(step.into()),
@@ -127,8 +133,9 @@ impl Simulated {
             let simulation = Simulation::new(watch, network.clone(), pace.clone());
             Session::with_time(Box::new(endpoint), Time::Simulated(simulation))
         };
-        let watches = local.watches();
-        local.endpoints().into_iter().zip(watches).map(session).collect()
+        let (watches, endpoints) = (local.watches(), local.endpoints());
+        network.check(endpoints.len()).unwrap_or_else(|error| panic!("{error}"));
+        endpoints.into_iter().zip(watches).map(session).collect()
     }
 }
 
