@@ -20,6 +20,8 @@
 //! | a coded sparsifier with dense values | the sparsifier | `coded::tests::with_dense_values_it_is_the_sparsifier` |
 //! | SlowMo, `α` = 1, `β` = 0; a period of 1; one rank | Local SGD; momentum SGD; Lookahead | `slow_mo::tests`, the first three |
 //! | SGP on a complete graph; `2^m` ranks on the exponential graph, `m` hops | Local SGD, `H` = 1; the exact mean | `sgp::tests::a_complete_graph_…`, `…a_power_of_two_…` |
+//! | SGP, every rank with as many in- as out-neighbours | `w` is 1 and `z` is `x`: D-PSGD | `mixing.rs` `where_as_many_come_as_go_…` |
+//! | hierarchical in groups of 1; all ranks one group | the reducer between machines; dense | `mixing.rs` `hierarchical_…` |
 //! | Overlap-Local-SGD, `α` = 0; `α` = 1 of one rank | ranks by themselves; plain SGD | `overlap_local_sgd::tests::without_a_pull_…`, `…a_full_pull_…` |
 //! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
 //! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
@@ -28,7 +30,7 @@
 //! | BMUF, `η` = 0; a constant rate | Local SGD; SlowMo, `α` = 1 | `bmuf::tests::without_momentum_…`, `…at_a_constant_rate_…` |
 //! | Local SGD, `H` = 1, momentum SGD, momenta kept or averaged | minibatch momentum SGD | `periodic::tests::of_one_step_…` |
 //! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
-//! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_…` |
+//! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_is_plain_sgd` |
 //! | Parle of one rank, or without springs; `L` = 1, `α` = 0; the same of one rank | Entropy-SGD; elastic SGD; SGD | `parle::tests::without_springs_…`, `…of_one_step_…` |
 //! | backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 
@@ -44,6 +46,8 @@ use briquette_core::wrapper::DianaConfig;
 use briquette_core::wrapper::Shifted;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::AgreedStep};
 use rand::Rng;
+
+mod mixing;
 
 fn layout() -> Layout {
     Layout::new([("matrix", vec![10, 6]), ("bias", vec![10])])
