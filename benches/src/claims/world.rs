@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use briquette::core::comm::{Compute, Local, Network, Paces, Session, Simulated, run_ranks};
+use briquette::core::comm::{Compute, Event, Local, Network, Paces, Session, Simulated, run_ranks};
 use briquette::core::compress::Dense;
 use briquette::core::config::{Config, ServerConfig};
 use briquette::core::error::{CommError, ReduceError, SyncError};
@@ -50,6 +50,8 @@ pub(super) struct Ended {
     pub sent: u64,
     /// At the busiest step of any rank.
     pub peak: u64,
+    /// From the busiest machine to others, by what is not in the background.
+    pub link: u64,
 }
 
 impl Descent<'_> {
@@ -66,7 +68,7 @@ impl Descent<'_> {
         })
     }
 
-    /// From `start(rank)`; `loss` is what a rank records.
+    /// From `start(rank)`; `loss` is what a rank records. Strategies are told of one start, the same on every rank: the mean.
     pub(super) fn run(
         &self,
         start: &(dyn Fn(usize) -> Vec<f32> + Sync),
@@ -74,35 +76,38 @@ impl Descent<'_> {
         loss: &(dyn Fn(&[f32]) -> f64 + Sync),
     ) -> Result<Ended> {
         let config = self.config()?;
-        let ranks = run_ranks(self.world()?, |mut comm| self.rank(&config, &mut comm, start, gradient, loss));
+        let starts: Vec<Vec<f32>> = (0..self.ranks).map(start).collect();
+        // Of equal ones these are the same bits.
+        let begin: Vec<f32> = mean_over(&starts).into_iter().map(|x| x as f32).collect();
+        let from = |rank: usize| (starts[rank].clone(), &begin[..]);
+        let ranks = run_ranks(self.world()?, |mut comm| self.rank(&config, &mut comm, from, (gradient, loss)));
         let ranks = ranks.into_iter().collect::<Result<Vec<_>, Failed>>()?;
-        let world = ranks.len() as f64;
-        let views = (0..ranks[0].1.len()).map(|i| ranks.iter().map(|rank| f64::from(rank.1[i])).sum::<f64>() / world);
+        let machines = ranks.iter().map(|rank| rank.machine);
+        let left = |machine: usize| ranks.iter().filter(|rank| rank.machine == machine).map(|rank| rank.left).sum();
         Ok(Ended {
-            model: views.collect(),
-            seconds: ranks.iter().map(|rank| rank.2).fold(0.0, f64::max),
-            sent: ranks.iter().map(|rank| rank.3.iter().sum()).max().unwrap_or_default(),
-            peak: ranks.iter().flat_map(|rank| &rank.3).copied().max().unwrap_or_default(),
-            ranks: ranks.into_iter().map(|rank| rank.0).collect(),
+            model: mean_over(&ranks.iter().map(|rank| &rank.view).collect::<Vec<_>>()),
+            seconds: ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max),
+            sent: ranks.iter().map(|rank| rank.sent.iter().sum()).max().unwrap_or_default(),
+            peak: ranks.iter().flat_map(|rank| &rank.sent).copied().max().unwrap_or_default(),
+            link: machines.map(left).max().unwrap_or_default(),
+            ranks: ranks.into_iter().map(|rank| rank.x).collect(),
         })
     }
 
-    /// What it trains, its view, seconds, and bytes sent at each step.
-    #[expect(clippy::type_complexity, reason = "read once, above")]
-    fn rank(
+    fn rank<'b>(
         &self,
         config: &Config,
         comm: &mut Session,
-        start: &(dyn Fn(usize) -> Vec<f32> + Sync),
-        gradient: Gradient<'_>,
-        loss: &(dyn Fn(&[f32]) -> f64 + Sync),
-    ) -> Result<(Vec<f32>, Vec<f32>, f64, Vec<u64>), Failed> {
-        let mut x = start(comm.rank());
+        from: impl Fn(usize) -> (Vec<f32>, &'b [f32]),
+        (gradient, loss): (Gradient<'_>, &(dyn Fn(&[f32]) -> f64 + Sync)),
+    ) -> Result<RankEnded, Failed> {
+        let (mut x, begin) = from(comm.rank());
         let layout = Layout::new((0..self.tensors).map(|i| (format!("{i}"), vec![x.len() / self.tensors])));
         let failed = |error: briquette::core::error::ConfigError| panic!("{}: {error}", self.strategy);
         let mut strategy = config.build(&layout, comm.world()).unwrap_or_else(failed);
         (1..=config.channels()).try_for_each(|channel| comm.open(channel))?;
-        strategy.begin(&x);
+        strategy.begin(begin);
+        comm.record();
         let (mut g, mut before, mut sent) = (vec![0.0; x.len()], None, Vec::new());
         for step in 0..self.steps {
             comm.begin_step(step);
@@ -138,8 +143,31 @@ impl Descent<'_> {
         strategy.settle(comm)?;
         let mut view = x.clone();
         strategy.view(&mut view);
-        Ok((x, view, seconds, sent))
+        let places = comm.places();
+        let left = |event: &Event| match event {
+            Event::Sent(to, bytes) if !places.machine().contains(to) => *bytes as u64,
+            _ => 0,
+        };
+        let left = comm.take_recording().iter().map(left).sum();
+        Ok(RankEnded { x, view, seconds, sent, left, machine: places.machine()[0] })
     }
+}
+
+struct RankEnded {
+    /// What it trains.
+    x: Vec<f32>,
+    view: Vec<f32>,
+    seconds: f64,
+    /// Bytes at each step, and in all to other machines.
+    sent: Vec<u64>,
+    left: u64,
+    /// The first rank of its machine.
+    machine: usize,
+}
+
+fn mean_over(ranks: &[impl AsRef<[f32]>]) -> Vec<f64> {
+    let at = |i: usize| ranks.iter().map(|rank| f64::from(rank.as_ref()[i])).sum::<f64>() / ranks.len() as f64;
+    (0..ranks.first().map_or(0, |rank| rank.as_ref().len())).map(at).collect()
 }
 
 /// Of a rank.
