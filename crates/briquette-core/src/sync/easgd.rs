@@ -1,8 +1,9 @@
 //! EASGD: elastic averaging, ranks on springs to a centre.
 //!
 //! **Why, and when not.** Local SGD makes ranks equal at every average, so they look at one place. Here each keeps parameters of its own and
-//! is only pulled towards a centre, which follows their mean: ranks explore, and what is evaluated is calm. Where all that counts is to
-//! take the same way as one process with a large batch, exchange gradients.
+//! is only pulled towards a centre, which follows their mean: ranks explore, and what is evaluated is calm. Springs weaker than the slopes
+//! between two valleys leave ranks in both, and the centre between them, where the loss may be high. Where all that counts is to take the
+//! same way as one process with a large batch, exchange gradients.
 //!
 //! **Method.** All ranks hold the centre `x̃`, at first the initial model. After every `τ` local steps, with `m` the mean over ranks of
 //! `x_i − x̃`:
