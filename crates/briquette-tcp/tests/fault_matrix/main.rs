@@ -70,15 +70,17 @@ pub(crate) enum Operation {
     Rendezvous,
     AllGather,
     AllReduce,
+    Broadcast,
     Barrier,
     CheckpointSave,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 5] = [
+    pub(crate) const ALL: [Operation; 6] = [
         Operation::Rendezvous,
         Operation::AllGather,
         Operation::AllReduce,
+        Operation::Broadcast,
         Operation::Barrier,
         Operation::CheckpointSave,
     ];
@@ -89,6 +91,7 @@ impl Operation {
             Operation::Rendezvous => "rendezvous",
             Operation::AllGather => "all_gather",
             Operation::AllReduce => "all_reduce",
+            Operation::Broadcast => "broadcast",
             Operation::Barrier => "barrier",
             Operation::CheckpointSave => "checkpoint save",
         }
@@ -140,7 +143,7 @@ fn every_fault_during_every_operation_ends_as_documented() {
         );
     }
     briquette_testkit::held!(
-        "8 faults during 5 operations, to rank 0 and to another",
+        "8 faults during 6 operations, to rank 0 and to another",
         rows.len(),
         "as the table above says; no rank hung",
         every_fault_during_every_operation_ends_as_documented

@@ -99,7 +99,7 @@ fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
     for step in 0.. {
         comm.begin_step(step);
         comm.scope().operation = told.operation.name();
-        once(comm, told)?;
+        once(comm, told, step)?;
         if step == 10 {
             fs::write(told.directory.join(format!("{RUNNING}{rank}")), "").unwrap();
         }
@@ -119,7 +119,7 @@ fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
     Ok(())
 }
 
-fn once(comm: &mut Session, told: &Told) -> Result<(), CommError> {
+fn once(comm: &mut Session, told: &Told, step: u64) -> Result<(), CommError> {
     let rank = comm.rank();
     match told.operation {
         Operation::AllGather => comm.all_gather(&vec![rank as u8; 2000], &mut Vec::new()),
@@ -127,6 +127,14 @@ fn once(comm: &mut Session, told: &Told) -> Result<(), CommError> {
             let mut x = vec![1.0; 2000];
             comm.all_reduce_sum(&mut x)?;
             assert!(x.iter().all(|sum| *sum == comm.world() as f32));
+            Ok(())
+        }
+        Operation::Broadcast => {
+            // As leaders do: first one rank, then another.
+            let root = step as usize % comm.world();
+            let mut bytes = vec![root as u8; if rank == root { 2000 } else { 0 }];
+            comm.broadcast(root, &mut bytes)?;
+            assert_eq!(bytes, vec![root as u8; 2000]);
             Ok(())
         }
         Operation::Rendezvous | Operation::Barrier => comm.barrier(),
