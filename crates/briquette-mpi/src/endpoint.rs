@@ -229,9 +229,9 @@ impl Endpoint {
     }
 
     /// Waited for one of `others` until the deadline.
-    fn overdue(&mut self, others: &[usize], during: Scope) -> CommError {
-        let error = CommError::deadline(self.rank, others, during, self.deadline);
-        self.abort(during, &error.reason());
+    fn overdue(&mut self, others: &[usize], call: &Call) -> CommError {
+        let error = CommError::deadline(self.rank, others, call.scope, call.longest(self.deadline));
+        self.abort(call.scope, &error.reason());
         error
     }
 
@@ -262,11 +262,11 @@ impl Transport for Endpoint {
             self.abort(call.scope, &reason);
             return self.listen();
         }
-        let mut wait = Wait::new(self.deadline);
+        let mut wait = Wait::new(call.longest(self.deadline));
         self.reclaim(&mut call.pool);
         while self.waits_for_room(to) && !self.has_left(to) {
             if !wait.goes_on() {
-                return Err(self.overdue(&[to], call.scope));
+                return Err(self.overdue(&[to], call));
             }
             self.listen()?;
             self.reclaim(&mut call.pool);
@@ -285,7 +285,7 @@ impl Transport for Endpoint {
 
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.listen()?;
-        let mut wait = Wait::new(self.deadline);
+        let mut wait = Wait::new(call.longest(self.deadline));
         loop {
             let first = from.iter().find_map(|rank| Some((*rank, self.take(*rank, &mut call.pool)?)));
             if let Some(taken) = first {
@@ -297,7 +297,7 @@ impl Transport for Endpoint {
             }
             self.reclaim(&mut call.pool);
             if !wait.goes_on() {
-                return Err(self.overdue(from, call.scope));
+                return Err(self.overdue(from, call));
             }
         }
     }

@@ -175,7 +175,7 @@ impl Tcp {
         call: &mut Call,
         mut done: impl FnMut(&mut Tcp, &mut FramePool) -> Option<T>,
     ) -> Result<T, CommError> {
-        let until = Instant::now() + self.deadline;
+        let until = Instant::now() + call.longest(self.deadline);
         loop {
             if let Some(error) = self.shared.abort_cause(call.scope) {
                 return Err(error);
@@ -187,7 +187,7 @@ impl Tcp {
                 return Err(self.ended(other, end, call));
             }
             if Instant::now() >= until {
-                return Err(self.overdue(others, call.scope));
+                return Err(self.overdue(others, call));
             }
             if let Err(error) = self.wait(until, &mut call.pool) {
                 return Err(self.lost(others[0], call.scope, format!("cannot watch its sockets: {error}")));
@@ -222,13 +222,13 @@ impl Tcp {
         self.stop(during, Stop::Lost { by: self.rank, rank, cause })
     }
 
-    fn overdue(&mut self, others: &[usize], during: Scope) -> CommError {
-        let mut error = CommError::deadline(self.rank, others, during, self.deadline);
+    fn overdue(&mut self, others: &[usize], call: &Call) -> CommError {
+        let mut error = CommError::deadline(self.rank, others, call.scope, call.longest(self.deadline));
         if let CommError::Deadline { others, last_seen, .. } = &mut error {
             let seen: Vec<_> = others.iter().filter_map(|other| self.shared.last_seen(*other)).collect();
             *last_seen = (!seen.is_empty()).then(|| seen.join("; "));
         }
-        self.abort(during, &error.to_string());
+        self.abort(call.scope, &error.to_string());
         error
     }
 
@@ -298,7 +298,7 @@ impl Transport for Tcp {
         }
         if to == self.rank {
             if self.own.len() >= self.limits.queue {
-                return Err(self.overdue(&[to], call.scope));
+                return Err(self.overdue(&[to], call));
             }
             self.own.push_back(frame);
             return Ok(());
@@ -322,7 +322,7 @@ impl Transport for Tcp {
             return Ok((self.rank, frame));
         }
         if from == [self.rank] {
-            return Err(self.overdue(from, call.scope));
+            return Err(self.overdue(from, call));
         }
         let (rank, tag, frame) =
             self.until(from, call, |comm, pool| from.iter().find_map(|rank| comm.pop(*rank, pool)))?;

@@ -122,9 +122,10 @@ impl Local {
         if waiting(&mut guard) {
             call.waits();
         }
+        let longest = call.longest(self.world.deadline);
         loop {
             let before = call.progress();
-            let waited = changed.wait_timeout_while(guard, self.world.deadline, |state| waiting(state));
+            let waited = changed.wait_timeout_while(guard, longest, |state| waiting(state));
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             if !timeout.timed_out() || before == call.progress() {
                 return now;
@@ -134,7 +135,8 @@ impl Local {
     }
 
     /// Why a wait for these ranks ended without what was waited for.
-    fn in_vain(&mut self, others: &[usize], during: Scope) -> CommError {
+    fn in_vain(&mut self, others: &[usize], call: &Call) -> CommError {
+        let during = call.scope;
         if let Some(error) = self.world.stopped.get() {
             return error.clone();
         }
@@ -143,7 +145,7 @@ impl Local {
             self.abort(during, &format!("lost rank {other}: {cause}"));
             return CommError::Lost { rank: self.rank, other, address: None, during, cause };
         }
-        let error = CommError::deadline(self.rank, others, during, self.world.deadline);
+        let error = CommError::deadline(self.rank, others, during, call.longest(self.world.deadline));
         self.abort(during, &error.reason());
         error
     }
@@ -232,7 +234,7 @@ impl Transport for Local {
         let mut queues = self.wait(inbox.lock(), &inbox.room, full, call);
         if queues[rank].len() >= world.capacity || world.is_stopped() || world.has_left(to) {
             drop(queues);
-            return Err(self.in_vain(&[to], call.scope));
+            return Err(self.in_vain(&[to], call));
         }
         queues[rank].push_back((frame, call.departure));
         inbox.arrived.notify_one();
@@ -252,7 +254,7 @@ impl Transport for Local {
             inbox.room.notify_all();
         }
         drop(queues);
-        let (rank, (frame, departure)) = sent.ok_or_else(|| self.in_vain(from, call.scope))?;
+        let (rank, (frame, departure)) = sent.ok_or_else(|| self.in_vain(from, call))?;
         call.departure = departure;
         Ok((rank, frame))
     }

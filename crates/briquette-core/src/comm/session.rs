@@ -331,6 +331,15 @@ impl Session {
         &mut self.call.pool
     }
 
+    /// What `body` returns, in which a wait may take so many deadlines more. For waiting for a rank that itself waits, for up to a deadline:
+    /// it then gives up first, and names the rank that it waited for.
+    pub(crate) fn patient<T>(&mut self, deadlines: u32, body: impl FnOnce(&mut Session) -> T) -> T {
+        let before = std::mem::replace(&mut self.call.patience, deadlines);
+        let out = body(self);
+        self.call.patience = before;
+        out
+    }
+
     /// Called once at the start of every step's exchange, when the rank has finished computing.
     pub fn begin_step(&mut self, step: u64) {
         self.call.scope = Scope { step, ..Scope::default() };

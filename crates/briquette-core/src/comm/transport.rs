@@ -1,6 +1,7 @@
 //! What a network, or what stands for one, must be able to do: ranked byte pipes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::time::Time;
 use super::{AbortCause, Clock, Frame, FramePool, Scope};
@@ -88,12 +89,19 @@ pub struct Call {
     pub scope: Scope,
     /// Frames to be used again.
     pub pool: FramePool,
+    /// Deadlines that a wait may take beside the first: more than none for a rank that waits for one that itself waits.
+    pub patience: u32,
     /// When the frame departs or departed, in simulated seconds; [`Local`](super::Local) carries it, others need not.
     pub(super) departure: f64,
     pub(super) time: Time,
 }
 
 impl Call {
+    /// How long a wait may take where `deadline` is that of the transport.
+    pub fn longest(&self, deadline: Duration) -> Duration {
+        deadline.saturating_mul(self.patience.saturating_add(1))
+    }
+
     /// A transport over which a network is simulated calls this before it blocks, so that another rank may compute.
     pub(super) fn waits(&mut self) {
         self.time.end_turn();
