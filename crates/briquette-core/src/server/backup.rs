@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `b = 0` | synchronous SGD |
 //!
-//! **On the wire.** `14 + 4d` bytes to a worker and `28` and a message from it, for each gradient.
+//! **On the wire.** `14 + 4d` bytes to a worker and `29` and a message from it, for each gradient.
 //!
 //! **State.** The model and the optimizer, on the server.
 //!
@@ -86,6 +86,10 @@ impl Policy for BackupConfig {
 
     fn quorum(&self, _: u64) -> usize {
         self.ranks
+    }
+
+    fn puts_back(&self) -> bool {
+        true
     }
 }
 

@@ -16,26 +16,41 @@
 //! | [`async_local_sgd`] | one rank's local steps | always |
 //! | [`synthesis`] | one difference of gradients, or all ranks' full gradients | it is of this epoch, and not too late |
 //!
+//! **Who waits.** A worker whose contribution is in an update waits for that update: for nobody where one contribution makes it, and for the
+//! slowest of those that are needed under [`backup`] and at the start of an epoch of [`synthesis`]. The server waits for those that compute.
+//!
 //! **Determinism.** What is made of contributions depends on the order in which they arrive. Over TCP that order differs between runs, and so do
 //! results. On a [simulated](crate::comm::Simulated) network with given compute times it follows from simulated seconds: a run is
 //! reproducible to the bit. The sum of several contributions does not depend on their order: it is taken by rank.
 //!
-//! **Checkpoints.** [`serve`] ends at a version with every worker idle: contributions that come after it are rejected, and put back where a worker
-//! remembers. What there is then is a consistent world: the server's model, optimizer and policy, and each worker's residual and count of
-//! batches. A run that pauses at a version and one that is resumed from it go on alike. Pausing itself changes what follows, as all workers
-//! then begin at one version.
+//! **Pauses and checkpoints.** [`serve`] ends at a version with every worker idle: all wait for the slowest, and contributions that come after
+//! that version do not count. What there is then is a consistent world: the server's model, optimizer and policy, and each worker's residual
+//! and count of batches. A pause is part of what happens in a run: all workers begin anew at one version, so a run that pauses is another run
+//! than one that does not. That is true of every save, be it at an epoch's end, every so many updates or by Ctrl-C. So only a pause that was
+//! planned resumes to the bit, and only where the order of arrival is simulated: the run that pauses at a version and goes on, and the one that is
+//! resumed from what was saved there, are the same.
 //!
-//! **On the wire.** An assignment is 14 bytes and the model in f32, twice that where gradients at two points are asked for; a contribution is 28
-//! bytes and a [message](crate::Message).
+//! **A memory** of a worker ([`Uplink`]) keeps what its messages left out. What becomes of a message that did not count is the policy's to say
+//! ([`Policy::puts_back`]): one that came too late for its update waits in the memory; one that was refused for where it was taken must
+//! not, as it would travel with the next. [`synthesis`] allows no memory: a difference is of use in its epoch alone.
+//!
+//! **On the wire.** An assignment is 14 bytes and the model in f32, twice that where gradients at two points are asked for; a contribution is 29
+//! bytes and a [message](crate::Message): `docs/wire.md`.
 //!
 //! **Failure.** A rank that fails, the server included, stops the world as everywhere: the others' errors name it. A worker that leaves without a
-//! word is not waited for: the others get to the version that was asked for, and the server's error then names it.
+//! word is named by the server when what is left cannot make an update, and at the latest when all are to be idle. One that hangs is
+//! named by the server at its deadline; those that wait for the server have [more patience](PATIENCE).
 
 pub mod async_local_sgd;
 pub mod async_sgd;
 pub mod backup;
 mod drive;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
+mod golden;
 pub mod picky;
+mod shelf;
 mod state;
 pub mod synthesis;
 #[cfg(test)]
@@ -48,8 +63,9 @@ mod wire;
 pub use async_local_sgd::AsyncLocalSgdConfig;
 pub use async_sgd::AsyncSgd;
 pub use backup::BackupConfig;
-pub use drive::{Batch, Computed, Trainer, serve, work};
+pub use drive::{Batch, Computed, PATIENCE, Trainer, serve, work};
 pub use picky::PickyConfig;
+pub use shelf::Shelf;
 pub use state::{Contribution, Reply, Served, Server};
 pub use synthesis::SynthesisConfig;
 pub use uplink::Uplink;
@@ -129,7 +145,17 @@ pub trait Policy: std::fmt::Debug + Send {
         Update::Optimizer
     }
 
-    /// What it remembers between updates, one vector.
+    /// Whether a worker that remembers is to send what did not count once more, with its next contribution.
+    fn puts_back(&self) -> bool {
+        false
+    }
+
+    /// Whether it asks for differences from the model before, which is saved then.
+    fn looks_back(&self) -> bool {
+        false
+    }
+
+    /// What it remembers between updates, one vector, empty at first.
     fn memory(&mut self) -> Option<&mut Vec<f32>> {
         None
     }
@@ -142,6 +168,11 @@ pub trait PolicySettings: std::fmt::Debug {
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError>;
+
+    /// Whether workers may remember what their messages leave out.
+    fn allows_memory(&self) -> bool {
+        true
+    }
 }
 
 /// That settings are in their ranges, and that there is a worker.

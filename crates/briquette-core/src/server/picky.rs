@@ -11,7 +11,8 @@
 //! ‖x_t − x_s‖ ≤ ε/(2β):   x_{t+1} = x_t − η·g        else x stays, and the worker gets it anew
 //! ```
 //!
-//! for gradients of norm `ε` of a `β`-smooth function. The server keeps the model that each worker has: no delay exceeds what is kept.
+//! for gradients of norm `ε` of a `β`-smooth function. The server keeps the model that each worker has: no delay exceeds what is kept. What is
+//! rejected is gone: a worker's memory is what it was before, as it would otherwise bring it in with the next gradient.
 //!
 //! | setting | is then |
 //! |---|---|
@@ -90,7 +91,8 @@ mod tests {
     use super::super::testkit::{Noisy, simulate};
     use super::*;
 
-    /// Gradients that are taken at once, and others 50 times as long: three in five come late.
+    /// Gradients of which one in fifty takes a hundred times as long: at any time two thirds of the workers are at such a one, and what they
+    /// send is of hundreds of versions before.
     const PACES: &str = "0ms,10ms;slow=0.02x100;seed=1";
 
     #[test]
@@ -99,8 +101,6 @@ mod tests {
         let all = simulate(&AsyncSgd, 4, PACES, &noisy, 60);
         let picky = simulate(&PickyConfig { threshold: f64::INFINITY }, 4, PACES, &noisy, 60);
         assert_eq!((picky.model, picky.seconds), (all.model, all.seconds));
-        let alone = simulate(&PickyConfig { threshold: 1e-9 }, 1, PACES, &noisy, 60);
-        assert_eq!(alone.served.far, 0, "nothing is late");
     }
 
     /// Claim: at a rate that is good without delays, plain asynchronous SGD does not get there, and Picky SGD does.

@@ -19,6 +19,8 @@ pub struct Contribution {
     pub loss: f64,
     /// Gradients of batches that it took.
     pub gradients: u32,
+    /// Whether the worker is asked to stop, and the run with it.
+    pub stops: bool,
     /// The vector.
     pub message: Message,
 }
@@ -95,6 +97,13 @@ impl Server {
         Server { policy, model, before, version: 0, until: 0, seats, mean, served }
     }
 
+    /// Where there have been so many updates: begins to count there.
+    #[must_use]
+    pub fn at_version(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
     /// The model.
     pub fn model(&self) -> &[f32] {
         &self.model
@@ -115,9 +124,26 @@ impl Server {
         &self.served
     }
 
-    /// Workers that have not been told to stop.
-    pub(super) fn busy(&self) -> impl Iterator<Item = usize> {
-        (0..self.seats.len()).filter(|worker| self.seats[*worker].doing != Doing::Idle)
+    /// Workers that compute: from each of them a contribution will come.
+    pub fn computing(&self) -> impl Iterator<Item = usize> {
+        (0..self.seats.len()).filter(|worker| self.seats[*worker].doing == Doing::Computes)
+    }
+
+    /// Contributions of which the next update is made, so far, and how many it takes.
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.waiters().count(), self.policy.quorum(self.version))
+    }
+
+    fn waiters(&self) -> impl Iterator<Item = (usize, &Contribution)> {
+        self.seats.iter().enumerate().filter_map(|(worker, seat)| match &seat.doing {
+            Doing::Waits(contribution) => Some((worker, contribution)),
+            _ => None,
+        })
+    }
+
+    /// Whether a worker that remembers is to [put back](Policy::puts_back) what did not count.
+    pub fn puts_back(&self) -> bool {
+        self.policy.puts_back()
     }
 
     /// What all workers, which are idle, are told to begin with, when there are to be `until` updates.
@@ -126,20 +152,26 @@ impl Server {
         (0..self.seats.len()).map(|worker| self.assign(worker, None)).collect()
     }
 
+    /// The next update is the last: whoever is in it is told to stop then, and the others when their contribution comes.
+    pub fn stop(&mut self) {
+        self.until = self.until.min(self.version.saturating_add(1));
+    }
+
     /// A worker's contribution has come. `step` applies an update to the model, as the server's optimizer does.
     ///
     /// # Errors
-    /// Those of `step`, and of a message that does not fit; the server cannot be used any more.
+    /// Those of `step`; of a message that does not fit, and of a contribution that nobody asked for. The server cannot be used any more.
     pub fn arrived<E: From<WireError>>(
         &mut self,
         worker: usize,
         contribution: Contribution,
         step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
     ) -> Result<Vec<Reply>, E> {
+        self.expects(worker, contribution.version)?;
         self.served.gradients += u64::from(contribution.gradients);
-        // Whose version it is of is the server's to know.
-        let (now, version) = (self.version, self.seats[worker].version);
-        let (model, theirs) = (&self.model, &self.seats[worker].model);
+        let Seat { model: theirs, version, .. } = &self.seats[worker];
+        let (now, version) = (self.version, *version);
+        let model = &self.model;
         let distance = || distance2(model, theirs).sqrt();
         let verdict = match now < self.until {
             true => self.policy.judge(&Arrival { version, now, distance: &distance }),
@@ -156,14 +188,24 @@ impl Server {
         self.served.delays += now - version;
         self.served.longest_delay = self.served.longest_delay.max(now - version);
         self.seats[worker].doing = Doing::Waits(contribution);
-        let waiting = |seat: &&Seat| matches!(seat.doing, Doing::Waits(_));
-        if self.seats.iter().filter(waiting).count() < self.policy.quorum(now) {
+        let (waiting, quorum) = self.waiting();
+        if waiting < quorum {
             return Ok(Vec::new());
         }
         self.update(step)?;
-        let waiting: Vec<usize> =
-            (0..self.seats.len()).filter(|worker| matches!(self.seats[*worker].doing, Doing::Waits(_))).collect();
+        let waiting: Vec<usize> = self.waiters().map(|(worker, _)| worker).collect();
         Ok(waiting.into_iter().map(|worker| self.assign(worker, Some(Verdict::Accepted))).collect())
+    }
+
+    /// That a contribution to this version is due. Which one it is of is the server's to know: a worker that says otherwise answers
+    /// something else.
+    fn expects(&self, worker: usize, value: u64) -> Result<(), WireError> {
+        let Seat { doing, version, .. } = &self.seats[worker];
+        match *doing {
+            Doing::Computes if *version == value => Ok(()),
+            Doing::Computes => Err(WireError::Field { what: "version of a contribution", value }),
+            _ => Err(WireError::Field { what: "contribution of a worker without a task, its version", value }),
+        }
     }
 
     /// By worker, so that the sum does not depend on who came first.
@@ -171,28 +213,24 @@ impl Server {
         &mut self,
         step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let contributions = || {
-            self.seats.iter().filter_map(|seat| match &seat.doing {
-                Doing::Waits(contribution) => Some(contribution),
-                _ => None,
-            })
-        };
-        let samples = contributions().map(|contribution| contribution.samples).sum::<u64>().max(1) as f64;
-        self.mean.clear();
-        self.mean.resize(self.model.len(), 0.0);
+        let mut mean = std::mem::take(&mut self.mean);
+        mean.clear();
+        mean.resize(self.model.len(), 0.0);
+        let samples = self.waiters().map(|(_, contribution)| contribution.samples as f64).sum::<f64>().max(1.0);
         let mut loss = 0.0;
-        for contribution in contributions() {
+        for (_, contribution) in self.waiters() {
             let share = contribution.samples as f64 / samples;
             loss += share * contribution.loss;
-            contribution.message.add_to(share as f32, &mut self.mean)?;
+            contribution.message.add_to(share as f32, &mut mean)?;
         }
         self.served.loss = loss;
-        self.policy.direct(&mut self.mean, self.version);
+        self.policy.direct(&mut mean, self.version);
         let mut next = (*self.model).clone();
         match self.policy.update() {
-            Update::Optimizer => step(&mut next, &self.mean, self.version)?,
-            Update::Subtract(factor) => next.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= factor * mean),
+            Update::Optimizer => step(&mut next, &mean, self.version)?,
+            Update::Subtract(factor) => next.iter_mut().zip(&mean).for_each(|(x, mean)| *x -= factor * mean),
         }
+        self.mean = mean;
         self.before = std::mem::replace(&mut self.model, Arc::new(next));
         self.version += 1;
         Ok(())
@@ -205,30 +243,59 @@ impl Server {
         Reply { worker, verdict, task }
     }
 
-    /// Between two calls of [`serve`](super::serve), when every worker is idle.
+    /// Between two calls of [`serve`](super::serve), when every worker is idle: all but the model, which whoever has trained it keeps.
     pub fn save(&mut self, state: &mut State) {
         state.put("version", self.version);
-        state.put("model", self.model.to_vec());
-        state.put("before", self.before.to_vec());
+        state.put("before", if self.policy.looks_back() { self.before.to_vec() } else { Vec::new() });
         state.put("memory", self.policy.memory().cloned().unwrap_or_default());
         let Served { accepted, late, far, gradients, delays, longest_delay, loss } = self.served;
         let counts = [accepted, late, far, gradients, delays, longest_delay].map(|count| count as f64);
         state.put("served", counts.into_iter().chain([loss]).collect::<Vec<f64>>());
     }
 
-    /// What was saved.
+    /// What was saved, into a server that was made of the model of then.
     ///
     /// # Errors
     /// [`StateError`] for what is missing or of another shape; nothing has changed then.
     pub fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let model = state.f32s("model", Some(self.model.len()))?.to_vec();
-        let before = state.f32s("before", Some(self.model.len()))?.to_vec();
-        let memory = state.f32s("memory", None)?.to_vec();
-        let (version, counts) = (state.u64("version")?, state.f64s("served")?);
-        let [accepted, late, far, gradients, delays, longest_delay] = std::array::from_fn(|i| counts[i] as u64);
-        self.served = Served { accepted, late, far, gradients, delays, longest_delay, loss: counts[6] };
+        let before = vector_or_none(state, "before", self.model.len())?;
+        let memory = vector_or_none(state, "memory", self.model.len())?;
+        let (version, served) = (state.u64("version")?, served(state)?);
         self.policy.memory().into_iter().for_each(|own| own.clone_from(&memory));
-        (self.model, self.before, self.version) = (Arc::new(model), Arc::new(before), version);
+        self.before = if before.is_empty() { Arc::clone(&self.model) } else { Arc::new(before) };
+        (self.version, self.served) = (version, served);
         Ok(())
+    }
+
+    /// That [`load`](Self::load) and [`Uplink::load`](super::Uplink::load) can read what was saved of a model of `len` values, on whichever
+    /// rank.
+    ///
+    /// # Errors
+    /// Theirs.
+    pub fn check(state: &State, len: usize) -> Result<(), StateError> {
+        if !state.contains("served") {
+            return vector_or_none(state, "residual", len).and(state.u64("taken")).map(|_| ());
+        }
+        vector_or_none(state, "before", len)?;
+        vector_or_none(state, "memory", len)?;
+        state.u64("version").and(served(state)).map(|_| ())
+    }
+}
+
+fn served(state: &State) -> Result<Served, StateError> {
+    let saved = state.f64s("served")?;
+    let &[accepted, late, far, gradients, delays, longest_delay, loss] = saved else {
+        return Err(StateError::mismatch("served", "7 numbers", saved));
+    };
+    let [accepted, late, far, gradients, delays, longest_delay] =
+        [accepted, late, far, gradients, delays, longest_delay].map(|count| count as u64);
+    Ok(Served { accepted, late, far, gradients, delays, longest_delay, loss })
+}
+
+/// A vector that is empty or as long as the model.
+pub(super) fn vector_or_none(state: &State, name: &str, len: usize) -> Result<Vec<f32>, StateError> {
+    match state.f32s(name, None)? {
+        [] => Ok(Vec::new()),
+        _ => state.f32s(name, Some(len)).map(<[f32]>::to_vec),
     }
 }

@@ -2,12 +2,13 @@
 
 use rand_distr::{Distribution, StandardNormal};
 
-use super::{Batch, Computed, PolicySettings, Served, Server, Trainer, Uplink, serve, work};
+use super::{Batch, Computed, Contribution, Policy, PolicySettings, Served, Server, Trainer, Uplink, serve, work};
 use crate::comm::{Compute, Network, Simulated, run_ranks};
-use crate::compress::Dense;
-use crate::error::ReduceError;
+use crate::compress::{Compressor, Dense};
+use crate::config::ServerConfig;
+use crate::error::{ConfigError, ReduceError};
 use crate::state::State;
-use crate::{Key, Session};
+use crate::{Key, Message, Session};
 
 /// A problem of which a rank knows its part.
 pub(super) trait Problem: Sync {
@@ -92,19 +93,19 @@ pub(super) fn train(
                     let mut state = State::default();
                     link.save(&mut state);
                     link = uplink();
-                    link.load(&state).unwrap();
+                    link.load(&state, x.len()).unwrap();
                 }
                 work(&mut link, &mut plain, (0, &mut batch), (Key::new(1), &mut x), &mut comm)?;
             }
             return Ok((x, None));
         }
-        let begin = || Server::new(settings.build(workers).unwrap(), problem.start(), workers);
-        let mut server = begin();
+        let begin = |model| Server::new(settings.build(workers).unwrap(), model, workers);
+        let mut server = begin(problem.start());
         for leg in legs {
             if leg.resumed {
                 let mut state = State::default();
                 server.save(&mut state);
-                server = begin();
+                server = begin(server.model().to_vec());
                 server.load(&state).unwrap();
             }
             serve(&mut server, &mut plain, leg.until, &mut comm)?;
@@ -244,5 +245,63 @@ impl Problem for Finite {
 
     fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
         self.gradient_of(rank, batch, x, out);
+    }
+}
+
+/// Policies that can be of so many workers.
+pub(super) fn all(workers: usize) -> impl Iterator<Item = ServerConfig> {
+    ServerConfig::all().into_iter().filter(move |config| config.get().build(workers).is_ok())
+}
+
+/// One of the list, as settings.
+pub(super) struct Of(pub(super) ServerConfig);
+
+impl std::fmt::Debug for Of {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl PolicySettings for Of {
+    fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        self.0.get().build(workers)
+    }
+}
+
+/// A contribution of one value.
+pub(super) fn one(version: u64, value: f32, samples: u64) -> Contribution {
+    let mut message = Message::default();
+    Dense.compress_into(&[value], Key::new(0), &mut message);
+    Contribution { version, samples, loss: f64::from(value), gradients: 1, stops: false, message }
+}
+
+/// Sums up the gradients of a worker, and what a server steps with.
+#[derive(Debug)]
+pub(super) struct Recording<'a> {
+    noisy: &'a Noisy,
+    pub(super) rank: usize,
+    pub(super) sum: Vec<f32>,
+}
+
+impl<'a> Recording<'a> {
+    pub(super) fn new(noisy: &'a Noisy, rank: usize) -> Self {
+        Recording { noisy, rank, sum: vec![0.0; 10] }
+    }
+}
+
+impl Trainer for Recording<'_> {
+    type Error = ReduceError;
+
+    fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
+        let number = if let Batch::Number(number) = batch { number } else { 0 };
+        self.noisy.gradient_of(self.rank, number, x, out);
+        self.sum.iter_mut().zip(&*out).for_each(|(sum, g)| *sum += g);
+        Ok(Computed { samples: 1, loss: 0.0, batches: 1 })
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], _: u64) -> Result<(), ReduceError> {
+        self.sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+        x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= self.noisy.rate * g);
+        Ok(())
     }
 }

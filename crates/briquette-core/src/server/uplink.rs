@@ -1,5 +1,6 @@
-//! What a worker sends: compressed, with what was not sent remembered, and put back when it was rejected.
+//! What a worker sends: compressed, with what was not sent remembered.
 
+use super::wire::Fate;
 use crate::compress::Compressor;
 use crate::error::{ReduceError, StateError};
 use crate::state::{OnResize, Place, State};
@@ -7,8 +8,9 @@ use crate::{Key, Message};
 
 /// A worker's way to the server.
 ///
-/// With a memory, what a message leaves out is added to the next vector, and so is a message that did not count: a gradient that came late is
-/// not lost. Without one, it is.
+/// With a memory, what a message leaves out is added to the next vector. What becomes of a message that did not count, the
+/// [policy](super::Policy::puts_back) says: it waits as a whole, as a gradient that came too late for its update and is as good as any; or it
+/// is gone, and the memory is what it was before.
 pub struct Uplink {
     compressor: Box<dyn Compressor>,
     /// Absent without a memory.
@@ -16,6 +18,8 @@ pub struct Uplink {
     /// What the last message was made of; empty when its verdict is known.
     fed: Vec<f32>,
     message: Message,
+    /// Gradients that the worker has taken: which of its compute times is next, where they are simulated.
+    pub(super) taken: u64,
 }
 
 impl std::fmt::Debug for Uplink {
@@ -28,7 +32,8 @@ impl Uplink {
     /// Through `compressor`, with error feedback or without.
     pub fn new(compressor: impl Compressor + 'static, remembers: bool) -> Self {
         let (fed, message) = Default::default();
-        Uplink { compressor: Box::new(compressor), residual: remembers.then(Vec::new), fed, message }
+        let residual = remembers.then(Vec::new);
+        Uplink { compressor: Box::new(compressor), residual, fed, message, taken: 0 }
     }
 
     /// What waits to be sent; empty at first, and without a memory.
@@ -39,8 +44,12 @@ impl Uplink {
     /// The message of `x` and of what waits.
     ///
     /// # Errors
-    /// [`ReduceError::NonFinite`] where their sum is not finite.
+    /// [`ReduceError::NonFinite`] where their sum is not finite, [`ReduceError::Length`] where they are of two models.
     pub(super) fn compress(&mut self, x: &[f32], key: Key, rank: usize) -> Result<&Message, ReduceError> {
+        let waits = self.residual().len();
+        if waits > 0 && waits != x.len() {
+            return Err(ReduceError::Length { expected: waits, got: x.len() });
+        }
         self.fed.clear();
         self.fed.extend_from_slice(x);
         self.fed.iter_mut().zip(self.residual.iter().flatten()).for_each(|(fed, residual)| *fed += residual);
@@ -52,13 +61,13 @@ impl Uplink {
     }
 
     /// What became of the last message.
-    pub(super) fn judged(&mut self, counted: bool) {
-        if self.fed.is_empty() {
-            return;
-        }
-        if let Some(residual) = &mut self.residual {
+    pub(super) fn judged(&mut self, fate: Option<Fate>) {
+        if let (Some(residual), Some(fate)) = (&mut self.residual, fate)
+            && !self.fed.is_empty()
+            && fate != Fate::Dropped
+        {
             std::mem::swap(residual, &mut self.fed);
-            if counted {
+            if fate == Fate::Counted {
                 self.message.add_to(-1.0, residual).expect("of this vector");
             }
         }
@@ -68,15 +77,17 @@ impl Uplink {
     /// Between two calls of [`work`](super::work).
     pub fn save(&self, state: &mut State) {
         state.put_at(Place::PerRank(OnResize::Spread), "residual", self.residual().to_vec());
+        state.put("taken", self.taken);
     }
 
-    /// What was saved.
+    /// What was saved, of a model of `len` values.
     ///
     /// # Errors
-    /// [`StateError`] for what is missing or has another type.
-    pub fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let saved = state.f32s("residual", None)?.to_vec();
-        self.residual.iter_mut().for_each(|residual| residual.clone_from(&saved));
+    /// [`StateError`] for what is missing, or of another type or length; nothing has changed then.
+    pub fn load(&mut self, state: &State, len: usize) -> Result<(), StateError> {
+        let (residual, taken) = (super::state::vector_or_none(state, "residual", len)?, state.u64("taken")?);
+        self.residual.iter_mut().for_each(|own| own.clone_from(&residual));
+        self.taken = taken;
         Ok(())
     }
 }
@@ -86,23 +97,42 @@ mod tests {
     use super::*;
     use crate::compress::TopK;
 
-    /// Half of (3, 2) goes; counted, 2 waits and is 2 + 2 next time. Rejected, all of it waits.
+    fn half(remembers: bool) -> Uplink {
+        Uplink::new(TopK::fraction(0.5).unwrap(), remembers)
+    }
+
+    /// Half of (3, 2) goes; counted, 2 waits and is 2 + 2 next time. Put back, all of it waits; dropped, what waited before.
     #[test]
-    fn what_is_not_sent_and_what_does_not_count_waits() {
-        let mut uplink = Uplink::new(TopK::fraction(0.5).unwrap(), true);
-        let mut send = |counted| {
+    fn what_is_not_sent_waits_and_what_does_not_count_as_the_policy_says() {
+        let mut uplink = half(true);
+        let mut send = |fate| {
             uplink.compress(&[3.0, 2.0], Key::new(0), 1).unwrap();
-            uplink.judged(counted);
+            uplink.judged(Some(fate));
             uplink.residual().to_vec()
         };
-        assert_eq!(send(true), [0.0, 2.0]);
-        assert_eq!(send(false), [3.0, 4.0]);
-        assert_eq!(send(true), [0.0, 6.0]);
-        let mut forgets = Uplink::new(TopK::fraction(0.5).unwrap(), false);
+        assert_eq!(send(Fate::Counted), [0.0, 2.0]);
+        assert_eq!(send(Fate::Dropped), [0.0, 2.0]);
+        assert_eq!(send(Fate::PutBack), [3.0, 4.0]);
+        assert_eq!(send(Fate::Counted), [0.0, 6.0]);
+        let mut forgets = half(false);
         forgets.compress(&[3.0, 2.0], Key::new(0), 1).unwrap();
-        forgets.judged(false);
+        forgets.judged(Some(Fate::PutBack));
         assert!(forgets.residual().is_empty());
-        let error = uplink.compress(&[f32::NAN, 0.0], Key::new(0), 4).unwrap_err().to_string();
+    }
+
+    #[test]
+    fn what_cannot_be_sent_or_loaded_is_named() {
+        let error = half(true).compress(&[f32::NAN, 0.0], Key::new(0), 4).unwrap_err().to_string();
         assert!(error.contains("rank 4"), "{error}");
+        let mut state = State::default();
+        state.put("residual", vec![1.0_f32; 3]);
+        state.put("taken", 5_u64);
+        let error = half(true).load(&state, 2).unwrap_err().to_string();
+        assert!(error.contains("`residual` is 3 f32 values, expected 2"), "{error}");
+        let mut uplink = half(true);
+        uplink.load(&state, 3).unwrap();
+        assert_eq!((uplink.residual(), uplink.taken), (&[1.0; 3][..], 5));
+        let error = uplink.compress(&[0.0; 2], Key::new(0), 1).unwrap_err();
+        assert_eq!(error, ReduceError::Length { expected: 3, got: 2 });
     }
 }

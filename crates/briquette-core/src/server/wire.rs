@@ -1,7 +1,8 @@
-//! Frames between server and workers.
+//! Frames between server and workers: `docs/wire.md`.
 
-use super::{Contribution, Task, Verdict};
+use super::{Contribution, Task};
 use crate::error::WireError;
+use crate::sync::header::MOST_SAMPLES;
 use crate::{Frame, Message};
 
 /// What a worker is told beside the model.
@@ -10,13 +11,24 @@ pub(super) struct Assignment {
     /// None: stop.
     pub(super) task: Option<Task>,
     /// Of its contribution before.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) fate: Option<Fate>,
     pub(super) version: u64,
+}
+
+/// What a worker's memory makes of its last message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It counted: what it left out waits.
+    Counted,
+    /// It did not, and waits as a whole.
+    PutBack,
+    /// It did not, and is gone.
+    Dropped,
 }
 
 /// Bytes in front of an assignment's models and of a contribution's message.
 pub(super) const ASSIGNMENT: usize = 14;
-pub(super) const CONTRIBUTION: usize = 28;
+pub(super) const CONTRIBUTION: usize = 29;
 
 impl Assignment {
     /// With the models, one after the other.
@@ -28,38 +40,42 @@ impl Assignment {
             Some(Task::Full) => (3, 0),
             None => (4, 0),
         };
-        let verdict = match self.verdict {
+        let fate = match self.fate {
             None => 0,
-            Some(Verdict::Accepted) => 1,
-            Some(Verdict::Late) => 2,
-            Some(Verdict::Far) => 3,
+            Some(Fate::Counted) => 1,
+            Some(Fate::PutBack) => 2,
+            Some(Fate::Dropped) => 3,
         };
-        out.extend([task, verdict]);
+        out.extend([task, fate]);
         out.extend(steps.to_le_bytes());
         out.extend(self.version.to_le_bytes());
         models.iter().for_each(|model| out.extend(model.iter().flat_map(|value| value.to_le_bytes())));
     }
 
-    /// And how many bytes there are of models.
+    /// And the bytes of models.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (head, models) = split::<ASSIGNMENT>(bytes, "an assignment")?;
-        let [task, verdict, a, b, c, d, version @ ..] = *head;
+        let [task, fate, a, b, c, d, version @ ..] = *head;
+        let steps = u32::from_le_bytes([a, b, c, d]);
         let task = match task {
             0 => Some(Task::Gradient),
-            1 => Some(Task::Steps(u32::from_le_bytes([a, b, c, d]))),
+            1 => Some(Task::Steps(steps)),
             2 => Some(Task::Difference),
             3 => Some(Task::Full),
             4 => None,
             got => return Err(WireError::Field { what: "task of an assignment", value: u64::from(got) }),
         };
-        let verdict = match verdict {
+        if matches!(task, Some(Task::Steps(_))) != (steps > 0) {
+            return Err(WireError::Field { what: "number of local steps of an assignment", value: u64::from(steps) });
+        }
+        let fate = match fate {
             0 => None,
-            1 => Some(Verdict::Accepted),
-            2 => Some(Verdict::Late),
-            3 => Some(Verdict::Far),
+            1 => Some(Fate::Counted),
+            2 => Some(Fate::PutBack),
+            3 => Some(Fate::Dropped),
             got => return Err(WireError::Field { what: "verdict of an assignment", value: u64::from(got) }),
         };
-        Ok((Assignment { task, verdict, version: u64::from_le_bytes(version) }, models))
+        Ok((Assignment { task, fate, version: u64::from_le_bytes(version) }, models))
     }
 }
 
@@ -69,20 +85,34 @@ impl Contribution {
         out.extend(self.samples.to_le_bytes());
         out.extend(self.loss.to_le_bytes());
         out.extend(self.gradients.to_le_bytes());
+        out.push(u8::from(self.stops));
         self.message.encode_into(out);
     }
 
-    /// Whose message is of `len` values.
+    /// Whose message is of `len` values. What it says of itself is in range: a mean over contributions can be taken.
     pub(super) fn read(bytes: &[u8], len: usize) -> Result<Self, WireError> {
         let (head, rest) = split::<CONTRIBUTION>(bytes, "a contribution")?;
-        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| head[at + i]));
+        let (version, samples, loss) = (word(0), word(8), f64::from_bits(word(16)));
+        if !(1..=MOST_SAMPLES).contains(&samples) {
+            return Err(WireError::Field { what: "number of samples of a contribution", value: samples });
+        }
+        if !loss.is_finite() {
+            let what = "loss of a contribution is not finite: the bits of it";
+            return Err(WireError::Field { what, value: loss.to_bits() });
+        }
+        let stops = match head[28] {
+            0 => false,
+            1 => true,
+            got => return Err(WireError::Field { what: "stop request of a contribution", value: u64::from(got) }),
+        };
         let mut message = Message::default();
         message.decode_from(rest)?;
         if message.len() != len {
             return Err(WireError::Length { expected: len, got: message.len() });
         }
-        let gradients = u32::from_le_bytes(head[24..28].try_into().expect("four bytes"));
-        Ok(Contribution { version: word(0), samples: word(8), loss: f64::from_bits(word(16)), gradients, message })
+        let gradients = u32::from_le_bytes(std::array::from_fn(|i| head[24 + i]));
+        Ok(Contribution { version, samples, loss, gradients, stops, message })
     }
 }
 
@@ -92,31 +122,107 @@ fn split<'a, const N: usize>(bytes: &'a [u8], what: &'static str) -> Result<(&'a
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng;
+
     use super::*;
     use crate::Key;
     use crate::compress::{Compressor, TopK};
 
+    fn contribution() -> Contribution {
+        let mut message = Message::default();
+        TopK::fraction(0.5).unwrap().compress_into(&[1.0, -3.0], Key::new(0), &mut message);
+        Contribution { version: 3, samples: 32, loss: 0.5, gradients: 2, stops: true, message }
+    }
+
+    /// Neither frame panics, whatever the bytes, and one that is read is written as the same bytes but for the message.
+    fn check_frames(bytes: &[u8]) {
+        if let Ok((assignment, models)) = Assignment::read(bytes) {
+            let mut again = Frame::new();
+            assignment.write(&[], &mut again);
+            assert_eq!((&again[..], models), bytes.split_at(ASSIGNMENT));
+        }
+        for len in [0, 1, 7] {
+            if let Ok(contribution) = Contribution::read(bytes, len) {
+                let mut again = Frame::new();
+                contribution.write(&mut again);
+                assert_eq!(again[..CONTRIBUTION], bytes[..CONTRIBUTION]);
+                assert_eq!(Contribution::read(&again, len).as_ref(), Ok(&contribution));
+            }
+        }
+    }
+
+    /// `docs/wire.md`: task 1, verdict 2, 7 steps, version 258, then 1.0.
+    #[test]
+    fn an_assignment_by_hand() {
+        let assignment = Assignment { task: Some(Task::Steps(7)), fate: Some(Fate::PutBack), version: 258 };
+        let mut frame = Frame::new();
+        assignment.write(&[&[1.0]], &mut frame);
+        assert_eq!(frame, [1, 2, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f]);
+    }
+
+    /// `docs/wire.md`: version 3, 32 samples, loss 0.5, 2 gradients, a stop request, then the message.
+    #[test]
+    fn a_contribution_by_hand() {
+        let mut frame = Frame::new();
+        contribution().write(&mut frame);
+        let head = [3, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f, 2, 0, 0, 0, 1];
+        assert_eq!(frame[..CONTRIBUTION], head);
+        assert_eq!(&frame[CONTRIBUTION..CONTRIBUTION + 2], b"BQ");
+    }
+
     #[test]
     fn frames_go_back_and_forth_and_damage_is_an_error() {
         for task in [None, Some(Task::Gradient), Some(Task::Steps(7)), Some(Task::Difference), Some(Task::Full)] {
-            let assignment = Assignment { task, verdict: Some(Verdict::Far), version: 1 << 40 };
+            let assignment = Assignment { task, fate: Some(Fate::Dropped), version: 1 << 40 };
             let mut frame = Frame::new();
             assignment.write(&[&[1.0, 2.0]], &mut frame);
             assert_eq!(frame.len(), ASSIGNMENT + 8);
             assert_eq!(Assignment::read(&frame), Ok((assignment, &frame[ASSIGNMENT..])));
             assert!(Assignment::read(&frame[..13]).is_err());
-            frame[0] = 9;
-            assert!(Assignment::read(&frame).is_err());
+            for (at, value) in [(0, 9), (1, 4), (5, 1)] {
+                let mut damaged = frame.clone();
+                damaged[at] = value;
+                assert_eq!(Assignment::read(&damaged).is_ok(), at == 5 && matches!(task, Some(Task::Steps(_))));
+            }
         }
-        let mut message = Message::default();
-        TopK::fraction(0.5).unwrap().compress_into(&[1.0, -3.0], Key::new(0), &mut message);
-        let contribution = Contribution { version: 3, samples: 32, loss: 0.5, gradients: 2, message };
+        let contribution = contribution();
         let mut frame = Frame::new();
         contribution.write(&mut frame);
         assert_eq!(Contribution::read(&frame, 2).unwrap(), contribution);
         assert!(Contribution::read(&frame, 3).is_err(), "of another length");
         for cut in 0..frame.len() {
             assert!(Contribution::read(&frame[..cut], 2).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn claims_out_of_range_are_named() {
+        let claims: [(Contribution, &str); 4] = [
+            (Contribution { samples: 0, ..contribution() }, "number of samples of a contribution is 0"),
+            (Contribution { samples: MOST_SAMPLES + 1, ..contribution() }, "number of samples"),
+            (Contribution { loss: f64::NAN, ..contribution() }, "loss of a contribution is not finite"),
+            (Contribution { loss: f64::NEG_INFINITY, ..contribution() }, "loss of a contribution is not finite"),
+        ];
+        for (claim, named) in claims {
+            let mut frame = Frame::new();
+            claim.write(&mut frame);
+            let error = Contribution::read(&frame, 2).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_read_and_never_panic() {
+        let mut valid = Frame::new();
+        contribution().write(&mut valid);
+        for block in 0..2000 {
+            let mut rng = Key::new(3).block(block);
+            let mut bytes: Vec<u8> = (0..rng.random_range(0..60)).map(|_| rng.random()).collect();
+            check_frames(&bytes);
+            bytes.clone_from(&valid);
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] = rng.random();
+            check_frames(&bytes);
         }
     }
 }

@@ -32,7 +32,10 @@
 //! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
 //! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_is_plain_sgd` |
 //! | Parle of one rank, or without springs; `L` = 1, `α` = 0; the same of one rank | Entropy-SGD; elastic SGD; SGD | `parle::tests::without_springs_…`, `…of_one_step_…` |
-//! | backup ranks, Picky SGD, majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
+//! | backup ranks, `b` = 0, dense or top-k with a memory | every step | `server::golden::backup_ranks_without_spares_…` |
+//! | Picky SGD without a threshold; asynchronous SGD, Picky SGD or backup ranks of one worker | asynchronous SGD; SGD | `server::picky::tests::without_a_threshold_…`, `server::golden::one_worker_is_sgd` |
+//! | SYNTHESIS, `Δ` = 0; `q` = 1 | SPIDER; gradient descent | `server::synthesis::tests::without_delays_…`, `…of_epochs_of_1_…` |
+//! | majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};

@@ -1,0 +1,229 @@
+//! Ranks that fail, hang, leave, stop, or say what nobody asked for.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::testkit::{Noisy, Of, Recording, one};
+use super::*;
+use crate::comm::{Local, run_ranks};
+use crate::compress::Dense;
+use crate::config::ServerConfig;
+use crate::error::{CommError, ReduceError};
+use crate::{Frame, Key, Session};
+
+/// How a rank fails, after two updates that went well.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fails {
+    Aborts,
+    Leaves,
+    Hangs,
+}
+
+/// What the errors of the other ranks say, when one fails in the midst of a run.
+fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize, how: Fails) -> Vec<String> {
+    let (alive, others_end) = channel::<()>();
+    let (alive, others_end) = (Mutex::new(vec![alive; workers + 1]), Mutex::new(others_end));
+    let deadline = if how == Fails::Hangs { 1 } else { 20 };
+    let world = Local::builder(workers + 1).deadline(Duration::from_secs(deadline)).build();
+    let errors = run_ranks(world, |mut comm| {
+        let (rank, noisy) = (comm.rank(), Noisy::default());
+        let alive = alive.lock().unwrap().pop();
+        let mut plain = Recording::new(&noisy, rank);
+        let mut server = Server::new(config.build(workers).unwrap(), noisy.start(), workers);
+        let (mut x, mut uplink, mut batch) = (noisy.start(), Uplink::new(Dense, false), 0);
+        let mut until = |version, comm: &mut Session| match rank {
+            0 => serve(&mut server, &mut plain, version, comm),
+            _ => work(&mut uplink, &mut plain, (0, &mut batch), (Key::new(1), &mut x), comm).map(|_| ()),
+        };
+        // The others may not have heard of its end when a rank fails after it.
+        let well = until(2, &mut comm);
+        if rank != failing {
+            let error = well.and_then(|()| until(300, &mut comm)).expect_err("a rank fails");
+            return Ok::<_, CommError>(Some(error.to_string()));
+        }
+        well.expect("all ranks are well");
+        match how {
+            Fails::Aborts => comm.abort("out of memory"),
+            Fails::Leaves => {}
+            // Until every other rank has ended, which drops its sender.
+            Fails::Hangs => {
+                drop(alive);
+                let _ended = others_end.lock().unwrap().recv_timeout(Duration::from_secs(60));
+            }
+        }
+        Ok(None)
+    });
+    errors.into_iter().filter_map(Result::unwrap).collect()
+}
+
+/// The server or a worker stops the world, leaves without a word, or hangs; whether one contribution makes an update or all are needed.
+#[test]
+fn who_fails_is_named_everywhere() {
+    let backup = ServerConfig::from(BackupConfig { ranks: 3, spare: 0 });
+    let synthesis = ServerConfig::from(SynthesisConfig { epoch: 4, delay: 2 });
+    for config in [ServerConfig::from(AsyncSgd), backup, synthesis] {
+        for failing in [0, 2] {
+            for how in [Fails::Aborts, Fails::Leaves, Fails::Hangs] {
+                // It takes its time, and the others' patience is the same.
+                if how == Fails::Hangs && config != backup {
+                    continue;
+                }
+                let errors = errors(&Of(config), 3, failing, how);
+                let named = format!("rank {failing}");
+                let all = errors.len() == 3 && errors.iter().all(|error| error.contains(&named));
+                assert!(all, "{config}, rank {failing} {how:?}: {errors:#?}");
+                let told =
+                    errors.iter().any(|error| error.contains("to the server") || error.contains("by the server"));
+                assert!(told || how == Fails::Aborts, "what was going on: {errors:#?}");
+            }
+        }
+    }
+}
+
+/// With a spare nobody misses it, until all are to be idle.
+#[test]
+fn a_spare_that_leaves_is_missed_at_the_pause() {
+    let errors = errors(&BackupConfig { ranks: 2, spare: 1 }, 3, 2, Fails::Leaves);
+    assert!(errors.len() == 3 && errors.iter().all(|error| error.contains("rank 2")), "{errors:#?}");
+    assert!(
+        errors[0].contains("rank 2 lost") && errors[0].contains("at step 300"),
+        "the others got there: {errors:#?}"
+    );
+}
+
+#[test]
+fn what_is_not_finite_is_named_everywhere() {
+    let errors = run_ranks(Local::world(3), |mut comm| {
+        let (rank, noisy) = (comm.rank(), Noisy { rate: 0.1, noise: f32::NAN });
+        let mut plain = Recording::new(&noisy, rank);
+        if rank == 0 {
+            let mut server = Server::new(AsyncSgd.build(2).unwrap(), noisy.start(), 2);
+            return Ok::<_, CommError>(serve(&mut server, &mut plain, 10, &mut comm).unwrap_err().to_string());
+        }
+        let (mut x, mut uplink) = (noisy.start(), Uplink::new(Dense, true));
+        Ok(work(&mut uplink, &mut plain, (0, &mut 0), (Key::new(1), &mut x), &mut comm).unwrap_err().to_string())
+    });
+    assert!(errors.iter().flatten().all(|error| error.contains("not finite")), "{errors:?}");
+}
+
+#[test]
+fn frames_of_another_size_are_refused_on_both_sides() {
+    let lengths = |worker: Vec<f32>| {
+        let results = run_ranks(Local::world(2), |mut comm| {
+            let noisy = Noisy::default();
+            let mut plain = Recording::new(&noisy, comm.rank());
+            let mut x = worker.clone();
+            let error = match comm.rank() {
+                0 => {
+                    let mut server = Server::new(AsyncSgd.build(1).unwrap(), noisy.start(), 1);
+                    serve(&mut server, &mut plain, 10, &mut comm).unwrap_err()
+                }
+                // Takes the model as it is, and sends a message of its own length.
+                _ if worker.is_empty() => {
+                    comm.recv(0)?;
+                    let mut frame = Frame::new();
+                    one(0, 1.0, 1).write(&mut frame);
+                    comm.send(0, frame)?;
+                    comm.recv(0).map(drop).map_err(ReduceError::from).unwrap_err()
+                }
+                _ => work(&mut Uplink::new(Dense, true), &mut plain, (0, &mut 0), (Key::new(1), &mut x), &mut comm)
+                    .unwrap_err(),
+            };
+            Ok::<_, CommError>(error.to_string())
+        });
+        results.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    for error in lengths(vec![0.0; 9]) {
+        assert!(error.contains("rank 1 got 40 bytes from rank 0") && error.contains("expected 36"), "{error}");
+    }
+    for error in lengths(Vec::new()) {
+        assert!(error.contains("contribution of rank 1: message is for 1 values, expected 10"), "{error}");
+    }
+}
+
+fn last_word(comm: &mut Session) -> String {
+    loop {
+        if let Err(error) = comm.recv(0) {
+            return error.to_string();
+        }
+    }
+}
+
+/// A worker that says everything twice: its second word comes when it has another task.
+#[test]
+fn a_worker_that_answers_twice_is_named() {
+    let errors = run_ranks(Local::world(3), |mut comm| {
+        let (rank, noisy) = (comm.rank(), Noisy::default());
+        let mut plain = Recording::new(&noisy, rank);
+        let error = match rank {
+            0 => {
+                let mut server = Server::new(AsyncSgd.build(2).unwrap(), vec![1.0], 2);
+                serve(&mut server, &mut plain, 10_000, &mut comm).unwrap_err().to_string()
+            }
+            1 => {
+                comm.recv(0)?;
+                for _ in 0..2 {
+                    let mut frame = Frame::new();
+                    one(0, 0.0, 1).write(&mut frame);
+                    comm.send(0, frame)?;
+                }
+                last_word(&mut comm)
+            }
+            _ => last_word(&mut comm),
+        };
+        Ok::<_, CommError>(error)
+    });
+    for error in errors.into_iter().map(Result::unwrap) {
+        assert!(error.contains("contribution of rank 1: message invalid: version of a contribution is 0"), "{error}");
+    }
+}
+
+/// Asks to stop after so many gradients, or steps.
+struct Stopping<'a>(Recording<'a>, Option<u64>);
+
+impl Trainer for Stopping<'_> {
+    type Error = ReduceError;
+
+    fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
+        self.1 = self.1.map(|left| left.saturating_sub(1));
+        self.0.gradient(x, batch, out)
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], version: u64) -> Result<(), ReduceError> {
+        self.1 = self.1.map(|left| left.saturating_sub(1));
+        self.0.step(x, gradient, version)
+    }
+
+    fn stops(&self) -> bool {
+        self.1 == Some(0)
+    }
+}
+
+/// Any rank's request counts: the update under way is the last, and no worker is left waiting.
+#[test]
+fn a_stop_request_of_any_rank_ends_the_run_at_the_next_update() {
+    for config in [ServerConfig::from(AsyncSgd), BackupConfig { ranks: 3, spare: 0 }.into()] {
+        for asks in 0..=3 {
+            let runs = run_ranks(Local::world(4), |mut comm| {
+                let (rank, noisy) = (comm.rank(), Noisy::default());
+                let recording = Recording::new(&noisy, rank);
+                let mut stopping = Stopping(recording, (rank == asks).then_some(4));
+                let (mut x, mut uplink) = (noisy.start(), Uplink::new(Dense, true));
+                if rank > 0 {
+                    let version = work(&mut uplink, &mut stopping, (0, &mut 0), (Key::new(1), &mut x), &mut comm)?;
+                    return Ok::<_, ReduceError>((version, x));
+                }
+                let mut server = Server::new(config.get().build(3).unwrap(), x, 3);
+                serve(&mut server, &mut stopping, 1_000_000, &mut comm)?;
+                Ok((server.version(), server.model().to_vec()))
+            });
+            let runs: Vec<_> = runs.into_iter().map(Result::unwrap).collect();
+            assert!(runs.iter().all(|run| *run == runs[0]), "{config}: {runs:?}");
+            assert!((1..100_000).contains(&runs[0].0), "{config}, rank {asks}: {}", runs[0].0);
+            if config != ServerConfig::from(AsyncSgd) && asks > 0 {
+                assert_eq!(runs[0].0, 4, "its fourth gradient asks, and is in the fourth update");
+            }
+        }
+    }
+}

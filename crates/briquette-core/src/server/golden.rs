@@ -1,0 +1,187 @@
+//! Policies by hand, and those that are one with something simpler.
+
+use super::testkit::{Leg, Noisy, Problem, one, simulate, simulated, train};
+use super::*;
+use crate::comm::{Local, run_ranks};
+use crate::compress::{Dense, TopK};
+use crate::config::{Config, Exchange, Feedback, ReducerConfig};
+use crate::error::{ReduceError, WireError};
+use crate::reduce::AgreedStep;
+use crate::sync::Context;
+use crate::{Key, Layout};
+
+/// A model of one value, 10 at first; the optimizer's rate is 1.
+fn server(config: &impl PolicySettings, workers: usize) -> Server {
+    let mut server = Server::new(config.build(workers).unwrap(), vec![10.0], workers);
+    server.begin(100);
+    server
+}
+
+/// What becomes of a worker's value: the verdict of its own reply, and the model then. `version` is what it was sent.
+fn says(server: &mut Server, worker: usize, version: u64, value: f32) -> (Option<Verdict>, f32) {
+    let step = |x: &mut Vec<f32>, mean: &[f32], _: u64| {
+        x[0] -= mean[0];
+        Ok::<_, WireError>(())
+    };
+    let replies = server.arrived(worker, one(version, value, 1), step).unwrap();
+    let own = replies.iter().find(|reply| reply.worker == worker);
+    (own.and_then(|reply| reply.verdict), server.model()[0])
+}
+
+const ACCEPTED: Option<Verdict> = Some(Verdict::Accepted);
+
+/// 10 − 1 − 2 − 3 − 4, whatever the delays: 0, 1, 1 and 1.
+#[test]
+fn asynchronous_sgd_by_hand() {
+    let mut server = server(&AsyncSgd, 2);
+    assert_eq!(says(&mut server, 0, 0, 1.0), (ACCEPTED, 9.0));
+    assert_eq!(says(&mut server, 1, 0, 2.0), (ACCEPTED, 7.0));
+    assert_eq!(says(&mut server, 0, 1, 3.0), (ACCEPTED, 4.0));
+    assert_eq!(says(&mut server, 1, 2, 4.0), (ACCEPTED, 0.0));
+    assert_eq!((server.served().delays, server.served().longest_delay), (3, 1));
+}
+
+/// A threshold of 1.5: from 10 to 9 is near, from 9 to 7 too far, and so is from 7 to 3.
+#[test]
+fn picky_sgd_by_hand() {
+    let mut server = server(&PickyConfig { threshold: 1.5 }, 2);
+    let far = Some(Verdict::Far);
+    assert_eq!(says(&mut server, 0, 0, 1.0), (ACCEPTED, 9.0));
+    assert_eq!(says(&mut server, 1, 0, 2.0), (ACCEPTED, 7.0));
+    assert_eq!(says(&mut server, 0, 1, 3.0), (far, 7.0));
+    assert_eq!(says(&mut server, 0, 2, 4.0), (ACCEPTED, 3.0));
+    assert_eq!(says(&mut server, 1, 2, 5.0), (far, 3.0));
+    assert_eq!((server.served().accepted, server.served().far, server.version()), (3, 2, 3));
+    assert!(!server.puts_back());
+}
+
+/// Half of how far local steps led, by default of two workers: 10 − 4/2 − 2/2, and 7 − 6/2.
+#[test]
+fn asynchronous_local_sgd_by_hand() {
+    let mut server = server(&AsyncLocalSgdConfig { period: 2, mixing: None }, 2);
+    assert_eq!(says(&mut server, 0, 0, 4.0), (ACCEPTED, 8.0));
+    assert_eq!(says(&mut server, 1, 0, 2.0), (ACCEPTED, 7.0));
+    assert_eq!(says(&mut server, 0, 1, 6.0), (ACCEPTED, 4.0));
+}
+
+/// v = (4 + 2)/2 = 3 of both full gradients; 3 − 1, 2 − ½, 1½ + ½, and one that is two versions late; 2 − 1.
+#[test]
+fn synthesis_by_hand() {
+    let mut server = server(&SynthesisConfig { epoch: 8, delay: 1 }, 2);
+    assert_eq!(says(&mut server, 0, 0, 4.0), (None, 10.0));
+    assert_eq!(says(&mut server, 1, 0, 2.0), (ACCEPTED, 7.0));
+    assert_eq!((server.model_before(), server.version()), (&[10.0][..], 1));
+    assert_eq!(says(&mut server, 0, 1, -1.0), (ACCEPTED, 5.0));
+    assert_eq!(says(&mut server, 1, 1, -0.5), (ACCEPTED, 3.5));
+    assert_eq!(says(&mut server, 1, 3, 0.5), (ACCEPTED, 1.5));
+    assert_eq!(says(&mut server, 0, 2, 99.0), (Some(Verdict::Late), 1.5));
+    assert_eq!(says(&mut server, 0, 4, -1.0), (ACCEPTED, 0.5));
+}
+
+/// Begun in the midst of an epoch, without an estimate, it takes one first.
+#[test]
+fn synthesis_without_an_estimate_begins_an_epoch() {
+    let policy = SynthesisConfig { epoch: 8, delay: 1 }.build(1).unwrap();
+    let mut server = Server::new(policy, vec![10.0], 1).at_version(3);
+    assert_eq!(server.begin(100)[0].task, Some(Task::Full));
+    assert_eq!(says(&mut server, 0, 3, 4.0), (ACCEPTED, 6.0));
+    assert_eq!(says(&mut server, 0, 4, 1.0), (ACCEPTED, 1.0));
+}
+
+/// `½‖x − c‖²`, centres of each rank's and batch's own that are multiples of 1/64. At a rate of ¼ every sum is exact for three steps.
+struct Dyadic;
+
+const LEN: usize = 40;
+
+impl Problem for Dyadic {
+    fn start(&self) -> Vec<f32> {
+        vec![0.0; LEN]
+    }
+
+    fn rate(&self) -> f32 {
+        0.25
+    }
+
+    fn batches(&self) -> u64 {
+        1
+    }
+
+    fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
+        let key = Key::new(8).step(batch.unwrap_or_default()).rank(rank);
+        let centre = |i| (key.word(i) % 2001) as f32 / 64.0 - 1000.0 / 64.0;
+        out.clear();
+        out.extend(x.iter().enumerate().map(|(i, x)| x - centre(i)));
+    }
+}
+
+/// Every step on so many ranks, whose gradients are those of a server's workers.
+fn in_lock_step(reducer: &str, feedback: Feedback, ranks: usize) -> Vec<f32> {
+    let reducer: ReducerConfig = reducer.parse().unwrap();
+    let config = Config::every_step(Exchange { reducer, feedback, dense_below: Some(0), ..Exchange::default() });
+    let models = run_ranks(Local::world(ranks), |mut comm| {
+        let layout = Layout::flat(LEN);
+        let mut strategy = config.build(&layout, ranks).unwrap();
+        let (mut x, mut gradient) = (Dyadic.start(), Vec::new());
+        for step in 0..3 {
+            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            Dyadic.gradient_of(comm.rank() + 1, Some(step), &x, &mut gradient);
+            strategy.after_backward(&mut gradient, &cx, &mut comm).unwrap();
+            x.iter_mut().zip(&gradient).for_each(|(x, g)| *x -= 0.25 * g);
+            strategy.commit();
+        }
+        Ok::<_, ReduceError>(x)
+    });
+    models.into_iter().next().unwrap().unwrap()
+}
+
+#[test]
+fn backup_ranks_without_spares_are_every_step_to_the_bit() {
+    let topk = || Uplink::new(TopK::fraction(0.25).unwrap(), true);
+    let dense = || Uplink::new(Dense, false);
+    for workers in [2, 4] {
+        let legs = [Leg { until: 3, resumed: false }];
+        let backup = |uplink: fn() -> Uplink| {
+            let world = simulated(workers, "0ms,50ms;lognormal=0.5");
+            train(world, &BackupConfig { ranks: workers, spare: 0 }, &Dyadic, &legs, uplink).model
+        };
+        let exact = in_lock_step("dense", Feedback::None, workers);
+        assert!(exact.iter().any(|x| *x != 0.0));
+        assert_eq!(backup(dense), exact, "{workers} workers");
+        let lossy = in_lock_step("gather:topk:4x", Feedback::Error, workers);
+        assert!(lossy != exact);
+        assert_eq!(backup(topk), lossy, "{workers} workers, top-k with a memory");
+    }
+}
+
+/// With one worker nothing is late: plain SGD, to the bit.
+#[test]
+fn one_worker_is_sgd() {
+    let noisy = Noisy { rate: 0.05, ..Noisy::default() };
+    let (mut x, mut out) = (noisy.start(), Vec::new());
+    for batch in 0..40 {
+        noisy.gradient_of(1, batch, &x, &mut out);
+        x.iter_mut().zip(&out).for_each(|(x, g)| *x -= noisy.rate * g);
+    }
+    let plain = simulate(&AsyncSgd, 1, "50ms", &noisy, 40);
+    let picky = simulate(&PickyConfig { threshold: 1e-9 }, 1, "50ms", &noisy, 40);
+    let backup = simulate(&BackupConfig { ranks: 1, spare: 0 }, 1, "50ms", &noisy, 40);
+    for run in [plain, picky, backup] {
+        assert_eq!(run.model, x);
+        assert_eq!((run.served.accepted, run.served.far, run.served.late, run.served.longest_delay), (40, 0, 0, 0));
+    }
+}
+
+/// What Picky SGD rejects is in no later contribution: with a memory that all is sent from, it is as without.
+#[test]
+fn what_picky_sgd_rejects_does_not_come_back() {
+    let noisy = Noisy { rate: 0.3, noise: 0.05 };
+    let run = |remembers| {
+        let legs = [Leg { until: 200, resumed: false }];
+        let world = simulated(8, "0ms,10ms;slow=0.02x100;seed=1");
+        train(world, &PickyConfig { threshold: 0.5 }, &noisy, &legs, || Uplink::new(Dense, remembers))
+    };
+    let (forgets, remembers) = (run(false), run(true));
+    assert!(forgets.served.far > 0, "{:?}", forgets.served);
+    assert_eq!((forgets.model, forgets.served), (remembers.model, remembers.served));
+}
