@@ -100,6 +100,11 @@ fn checkpoint(seeds: &Path) -> io::Result<()> {
     write(seeds, "state", "all", &briquette_fuzz::checkpoint::claims::write(&state))?;
     write(seeds, "step_header", "zeros", &[0; 300])?;
     write(seeds, "step_header", "ones", &[0x7f; 400])?;
+    // A worker of a model of one value is told to take a gradient; a server of one value gets version 0, a sample, loss 0, a gradient.
+    let gradient = [&[1, 1, 0, 1][..], &[0; 14], &[3]].concat();
+    write(seeds, "server", "assignment", &gradient)?;
+    let said = [&[0; 8][..], &[1], &[0; 15], &[1, 0, 0, 0, 0]].concat();
+    write(seeds, "server", "contribution", &[&[0, 1, 0, 8][..], &said, &[1, 0, 0, 0, 0, 0, 0, 0]].concat())?;
     let quantiles = [1, 24, 16, 7, 200, 3, 9, 0, 2, 8, 0, 1, 5];
     write(seeds, "sparse_all_reduce", "quantiles", &quantiles)
 }

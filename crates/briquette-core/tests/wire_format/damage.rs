@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::claims::{check_frame, frame_of, seal};
 use crate::common::*;
-use crate::exchanges::{check_headers, check_sparse_all_reduce};
+use crate::exchanges::{check_headers, check_server, check_sparse_all_reduce};
 use crate::golden::GOLDEN;
 
 #[test]
@@ -171,6 +171,13 @@ proptest! {
     #[test]
     fn ranks_agree_on_headers_whatever_is_in_them(input in proptest::collection::vec(any::<u8>(), 0..600)) {
         check_headers(&input);
+    }
+
+    #[test]
+    fn a_server_and_a_worker_survive_whatever_is_sent(
+        input in proptest::collection::vec(prop_oneof![3 => 0..6_u8, 1 => any::<u8>()], 0..300),
+    ) {
+        check_server(&input);
     }
 
     #[test]

@@ -1,13 +1,15 @@
-//! What holds of whatever other ranks send in a step's header and in a sparse all-reduce: asserted here for the proptest twins
+//! What holds of whatever other ranks send in a step's header, in a sparse all-reduce and to or from a server: asserted here for the proptest twins
 //! and, from this very file, for the fuzz targets.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use briquette_core::comm::{Call, Frame, Scope, Session, Transport};
-use briquette_core::error::CommError;
+use briquette_core::compress::Dense;
+use briquette_core::error::{CommError, ReduceError};
 use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round, SparseAllReduce};
 use briquette_core::report::Waiting;
+use briquette_core::server::{AsyncSgd, Batch, Computed, PolicySettings, Server, Trainer, Uplink, serve, work};
 use briquette_core::sync::{Agreement, Header, StopFlags, agree};
 use briquette_core::{CompressionFactor, Key, Layout, Traffic};
 
@@ -196,4 +198,62 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
         assert!(average.iter().all(|v| v.is_finite()), "{average:?}");
         assert!(sent.iter().zip(&values).all(|(sent, own)| sent == own || *sent == 0.0), "{sent:?} of {values:?}");
     }
+}
+
+/// Says that it took a batch, whatever it is asked for.
+struct Idle;
+
+impl Trainer for Idle {
+    type Error = ReduceError;
+
+    fn gradient(&mut self, x: &[f32], _: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
+        out.clear();
+        out.resize(x.len(), 0.5);
+        Ok(Computed { samples: 1, loss: 0.0, batches: 1 })
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], _: u64) -> Result<(), ReduceError> {
+        x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= g);
+        Ok(())
+    }
+}
+
+/// Contributions to a server of two workers, and assignments to a worker: errors, or a model that is finite.
+pub fn check_server(input: &[u8]) {
+    let mut numbers = Numbers(input);
+    let (serves, len) = (numbers.byte() % 2 == 0, usize::from(numbers.byte() % 8));
+    let mut script = vec![VecDeque::new(); 3];
+    let mut received = 0;
+    while !numbers.0.is_empty() {
+        let (kind, count) = (numbers.byte(), usize::from(numbers.byte()));
+        let from = if serves { 1 + usize::from(kind % 2) } else { 0 };
+        let mut frame = numbers.take(if serves { 29 } else { 14 });
+        // A worker's steps take time, and a server's word for their number is taken.
+        if let (false, Some(steps)) = (serves, frame.get_mut(3..6)) {
+            steps.fill(0);
+        }
+        let rest = numbers.take(count);
+        match kind / 2 % 3 {
+            0 if serves => frame.extend(frame_of(kind / 6, &rest)),
+            0 => frame.extend((0..len).flat_map(|i| f32::from(rest.get(i).copied().unwrap_or(1)).to_le_bytes())),
+            _ => frame.extend(rest),
+        }
+        received += frame.len() as u64;
+        script[from].push_back(frame);
+    }
+    let mut x = vec![1.0; len];
+    let mut comm = Session::from(Scripted::new(usize::from(!serves), script));
+    let begin = asked();
+    let done = if serves {
+        let mut server = Server::new(AsyncSgd.build(2).expect("two workers"), x.clone(), 2);
+        let served = serve(&mut server, &mut Idle, 4, &mut comm);
+        x.copy_from_slice(server.model());
+        served
+    } else {
+        let mut uplink = Uplink::new(Dense, true);
+        work(&mut uplink, &mut Idle, (0, &mut 0), (Key::new(1), &mut x), &mut comm).map(|_| ())
+    };
+    let took = asked() - begin;
+    assert!(took <= 40 * received + OWN, "{received} bytes took {took} of memory");
+    assert!(!serves || done.is_err() || x.iter().all(|v| v.is_finite()), "{x:?}");
 }

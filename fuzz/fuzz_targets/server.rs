@@ -1,0 +1,6 @@
+//! What workers send a server, and a server its workers.
+#![no_main]
+
+use briquette_fuzz::*;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| exchanges::check_server(bytes));
