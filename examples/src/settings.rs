@@ -6,13 +6,16 @@
 
 mod check;
 mod exchange;
+mod server;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::core::comm::Network;
-use briquette::core::config::{AggregatorConfig, CompressorConfig, Config, Feedback, ReducerConfig, StrategyConfig};
+use briquette::core::config::{
+    AggregatorConfig, CompressorConfig, Config, Feedback, ReducerConfig, ServerConfig, StrategyConfig,
+};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +117,9 @@ flags! {
     model: String = String::new(),
     /// Ranks, each a thread with a model of its own
     ranks: usize = 4,
+    /// Train without lock step: rank 0 keeps the model, the others compute for it at their own pace and send gradients dense, or as
+    /// --compressor and --feedback error or none say; a step is an update of the model. Below is what there is
+    server: ServerConfig,
     /// Passes over the training data; with --steps, what a schedule that is not constant is stretched over
     epochs: usize = 5,
     /// Stop after this many optimizer steps, whatever the epochs

@@ -5,6 +5,7 @@ mod common;
 mod compress_seconds;
 mod failure;
 mod rank;
+mod server;
 mod start;
 
 use std::fmt::Display;
@@ -90,11 +91,17 @@ impl Control {
 pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Result<Summary> {
     control.check_out(&settings.out)?;
     let key = Key::new(settings.seed);
-    let mut shards = Shards::new(task.train_labels().len(), settings.ranks, settings.batch)?;
+    // A server has no data.
+    let workers = settings.ranks - usize::from(settings.server.is_some());
+    let mut shards = Shards::new(task.train_labels().len(), workers, settings.batch)?;
     if let Some(alpha) = settings.non_iid {
         shards = by_label(shards, task.train_labels(), alpha, key)?;
     }
-    let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
+    let batches = shards.epoch(key, 0).steps() as u64;
+    let steps_per_epoch = match settings.server {
+        None => batches,
+        Some(_) => (batches * workers as u64 / settings.gradients_of_an_update()).max(1),
+    };
     let total = steps_per_epoch.saturating_mul(settings.epochs as u64);
     let total = settings.steps.map_or(total, |steps| steps.min(total));
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {

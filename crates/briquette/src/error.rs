@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use briquette_core::error::{CommError, ConfigError, StateError, SyncError};
+use briquette_core::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
 
 briquette_core::debug_by_display!(Error);
 
@@ -14,6 +14,9 @@ pub enum Error {
     /// The exchange failed, or was refused.
     #[error(transparent)]
     Sync(#[from] SyncError),
+    /// What a [server](crate::ServerTraining) or a worker of its was sent, or made, cannot be used.
+    #[error(transparent)]
+    Reduce(#[from] ReduceError),
     /// The transport failed outside an exchange.
     #[error(transparent)]
     Comm(#[from] CommError),

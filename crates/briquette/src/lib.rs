@@ -32,6 +32,7 @@
 //! - [`Synchronizer`]: the exchange alone, when something else owns the optimizer; also stopping together, averaging
 //!   BatchNorm's statistics, and the [`StepReport`] with traffic, gain, factor and seconds.
 //! - `DataParallel` (feature `train`): a strategy for Burn's own `SupervisedTraining`.
+//! - [`ServerTraining`]: without lock step, rank 0 serves and the others work.
 //! - [`Compressed`]: compression with error feedback inside one process, to try what it costs.
 //! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also [in the background](
 //!   DistributedOptimizer::with_background_saving)) and resuming, to the bit in a world of the same size.
@@ -54,6 +55,7 @@
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
 //! | hardly any network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, or `diloco` in hundreds, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
+//! | ranks of different speed | [`ServerTraining`]: a server and workers, each at its own pace |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
 //! | exchanges that take a while, and cores to spare | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets go while the backward pass computes the next ones |
 //! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |
@@ -87,6 +89,7 @@ mod pool;
 mod probe;
 mod randomness;
 mod run;
+mod server;
 mod step_report;
 pub mod strategy;
 mod summary;
@@ -109,6 +112,7 @@ pub use optimizer::DistributedOptimizer;
 pub use pool::Pool;
 pub use randomness::Randomness;
 pub use run::{RunError, run, was_stopped};
+pub use server::ServerTraining;
 pub use step_report::{Arrival, StepReport};
 pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};

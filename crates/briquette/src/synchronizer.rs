@@ -48,7 +48,7 @@ pub struct Synchronizer {
     pub(crate) step: u64,
     pub(crate) agreed_step: Option<AgreedStep>,
     pub(crate) previous: Option<LastExchange>,
-    weight_decay: f64,
+    pub(crate) weight_decay: f64,
     /// What the training loop has compared, in every part of a run and in one.
     settings: (Settings, Settings),
     /// Nothing where the world decides.

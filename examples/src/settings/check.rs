@@ -57,6 +57,9 @@ impl Settings {
         }
         self.network()?;
         crate::backend::backends(self)?;
-        self.check_exchange()
+        if self.data.is_some() && self.dataset == "generated" {
+            bail!("--data would be ignored under --dataset generated: omit it");
+        }
+        if self.server.is_some() { self.check_server() } else { self.check_exchange() }
     }
 }

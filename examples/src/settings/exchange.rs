@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use briquette::core::compress::Compressor;
 use briquette::core::config::{
-    AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig,
+    AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, ServerConfig,
+    StrategyConfig,
 };
 use briquette::core::reduce::GatherConfig;
 use briquette::core::wrapper::Momentum;
@@ -47,7 +48,7 @@ impl Options {
         let is_auto = self.config.is_none() && !self.sets_content();
         let mut config = match &self.config {
             Some(config) => config.clone(),
-            None if is_auto => Config::auto(),
+            None if is_auto && self.server.is_none() => Config::auto(),
             None => Config::dense(),
         };
         self.set_strategy(&mut config)?;
@@ -93,7 +94,11 @@ impl Options {
         let Config { strategy, exchange } = config;
         if let Some(reducer) = &self.reducer {
             exchange.reducer = reducer.clone();
-        } else if self.config.is_none() && !is_auto && *strategy == StrategyConfig::EveryStep {
+        } else if self.config.is_none()
+            && !is_auto
+            && *strategy == StrategyConfig::EveryStep
+            && (self.server.is_none() || self.compressor.is_some())
+        {
             exchange.reducer = GatherConfig::default().into();
         }
         let under = match &*strategy {
@@ -138,7 +143,8 @@ impl Options {
             exchange.feedback = feedback;
         } else if self.config.is_none() && !is_auto && !is_set {
             let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
-            exchange.feedback = if is_lossy { Feedback::Error } else { Feedback::None };
+            let allowed = self.server.is_none_or(|server| server.get().allows_memory());
+            exchange.feedback = if is_lossy && allowed { Feedback::Error } else { Feedback::None };
         }
         Ok(())
     }
@@ -191,9 +197,6 @@ impl Settings {
                 self.config.strategy
             );
         }
-        if self.data.is_some() && self.dataset == "generated" {
-            bail!("--data would be ignored under --dataset generated: omit it");
-        }
         let mut config = self.config(1)?;
         if config.steps_with_averages() {
             // Layers are known when the model is there: whether a rule matches one is checked then.
@@ -240,6 +243,7 @@ pub fn families() -> String {
         ("--aggregator, --set aggregator=", AggregatorConfig::help()),
         ("--feedback, --set feedback=", Feedback::help()),
         ("--controller, --set controller=", ControllerConfig::help()),
+        ("--server", ServerConfig::help()),
     ];
     let list = |(flag, entries): (&str, Vec<(String, &str)>)| {
         let entries = entries.into_iter().map(|(syntax, help)| format!("  {syntax}\n          {help}\n"));

@@ -70,14 +70,14 @@ impl<T: Task> Rank<'_, T> {
     }
 
     /// At the end of an epoch, or of the run, that is to be evaluated and has not been.
-    fn unevaluated(&self) -> bool {
+    pub(super) fn unevaluated(&self) -> bool {
         let (run, step) = (self.run, self.step());
         let last = step == run.total;
         let due = step.is_multiple_of(run.steps_per_epoch.saturating_mul(run.settings.eval_every));
         step > 0 && (last || due) && self.totals.evaluated != Some(step)
     }
 
-    fn end_epoch(&mut self) -> Result<()> {
+    pub(super) fn end_epoch(&mut self) -> Result<()> {
         if self.unevaluated() {
             self.evaluate()?;
         }
@@ -87,7 +87,7 @@ impl<T: Task> Rank<'_, T> {
         Ok(())
     }
 
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.optim.synchronizer().step()
     }
 
@@ -215,7 +215,7 @@ impl<T: Task> Rank<'_, T> {
     /// Nothing where nothing was sent: one rank alone has no factors.
     fn factors(&self) -> String {
         let Totals { bytes_sent, bytes_dense, .. } = self.totals;
-        if bytes_sent == 0 {
+        if bytes_sent == 0 || bytes_dense == 0 {
             return String::new();
         }
         let factor = self.optim.report().exchange.factor.map_or(1.0, |f| f.get());
@@ -235,7 +235,7 @@ impl<T: Task> Rank<'_, T> {
         Ok(Totals { bytes_sent, bytes_received, bytes_dense, ..self.totals.clone() })
     }
 
-    fn save(&mut self) -> Result<()> {
+    pub(super) fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
         let notes = self.run.notes(&self.start, &totals)?;
         self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
@@ -249,7 +249,7 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
-        if self.rank == 0 {
+        if self.rank == 0 && self.run.settings.server.is_none() {
             self.run.control.say(self.optim.summary());
         }
         if self.run.records_frames() {

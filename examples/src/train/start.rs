@@ -27,10 +27,15 @@ impl<T: Task> Run<'_, T> {
     pub(super) fn rank(&self, comm: Session) -> Result<Summary> {
         let (settings, rank) = (self.settings, comm.rank());
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
-        let config = settings.config(self.steps_per_epoch)?;
-        let mut optim =
-            DistributedOptimizer::new(self.optimizer(), comm, self.task.strategy(config, rank), settings.seed)
-                .with_local_weight_decay(settings.weight_decay);
+        let server = self.server_training(rank)?;
+        let optim = match &server {
+            Some(server) => DistributedOptimizer::new(self.optimizer(), comm, server.strategy(), settings.seed),
+            None => {
+                let strategy = self.task.strategy(settings.config(self.steps_per_epoch)?, rank);
+                DistributedOptimizer::new(self.optimizer(), comm, strategy, settings.seed)
+            }
+        };
+        let mut optim = optim.with_local_weight_decay(settings.weight_decay);
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
         if let Some(steps) = settings.rebroadcast {
@@ -59,7 +64,11 @@ impl<T: Task> Run<'_, T> {
         }
         let bar = self.progress_bar(rank);
         let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
-        let interrupted = state.train().inspect_err(|error| state.tell_others(error))?;
+        let interrupted = match server {
+            Some(server) => state.train_by(server),
+            None => state.train(),
+        };
+        let interrupted = interrupted.inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted)
     }
 

@@ -91,14 +91,23 @@ impl Synchronizer {
     pub(crate) fn average<M: Module>(&mut self, module: M, part: Part) -> Result<M, (M, Error)> {
         // An update of BatchNorm that is pending would replace what is written.
         flat::drain(&module);
-        match (self.mean(&module, part), &self.joined) {
+        match (self.mean(&module, part, None), &self.joined) {
             (Ok(values), Some(joined)) => Ok(flat::write_values(module, part, &values, &joined.inventory)),
             (Ok(_), None) => Err((module, Error::NotJoined { rank: self.rank() })),
             (Err(error), _) => Err((module, error)),
         }
     }
 
-    fn mean<M: Module>(&mut self, module: &M, part: Part) -> Result<Vec<f32>, Error> {
+    /// [`average_buffers`](Self::average_buffers) over the ranks but one, which has seen no data.
+    pub(crate) fn average_buffers_without<M: Module>(&mut self, rank: usize, module: M) -> Result<M, Error> {
+        flat::drain(&module);
+        let values = self.mean(&module, Part::Buffers, Some(rank))?;
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
+        Ok(flat::write_values(module, Part::Buffers, &values, &joined.inventory))
+    }
+
+    /// Over all ranks, or all but one.
+    fn mean<M: Module>(&mut self, module: &M, part: Part, without: Option<usize>) -> Result<Vec<f32>, Error> {
         let mut values = Vec::new();
         let read = flat::read_values(module, part, &mut values);
         // The others are about to wait for this rank.
@@ -110,8 +119,11 @@ impl Synchronizer {
             Part::Trainable => "average of parameters",
             _ => "average of buffers",
         };
+        if without == Some(self.rank()) {
+            values.fill(0.0);
+        }
         self.comm.all_reduce_sum(&mut values)?;
-        let weight = 1.0 / self.comm.world() as f32;
+        let weight = 1.0 / (self.comm.world() - usize::from(without.is_some())) as f32;
         values.iter_mut().for_each(|v| *v *= weight);
         self.last_end = self.comm.now();
         Ok(values)

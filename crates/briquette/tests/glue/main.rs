@@ -22,6 +22,7 @@ mod resume;
 mod saving;
 #[path = "../seeded/mod.rs"]
 mod seeded;
+mod server;
 mod sharded;
 mod skipped;
 mod starting;

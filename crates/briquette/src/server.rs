@@ -1,0 +1,340 @@
+//! Training without lock step: one rank keeps the model, the others compute for it at their own pace.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use briquette_core::compress::Dense;
+use briquette_core::config::{CompressorConfig, ServerConfig};
+use briquette_core::error::{ConfigError, ReduceError, SyncError};
+use briquette_core::server::{Batch, Computed, Served, Server, Shelf, Trainer, Uplink, serve, work};
+use briquette_core::state::State;
+use briquette_core::{Key, Layout, Session};
+use burn::module::Module;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+
+use crate::error::Error;
+use crate::flat::{self, Gradients, Inventory, Part};
+use crate::optimizer::DistributedOptimizer;
+use crate::strategy::{BuildStrategy, custom};
+use crate::synchronizer::Synchronizer;
+
+/// The rank that serves.
+const SERVER: usize = 0;
+
+/// A server and its workers, in the place of steps that all ranks take together: rank 0 serves, the others work.
+///
+/// What an update is made of, the [policy](briquette_core::server) says: any gradient as it comes (`async-sgd`), the first `N` of `N + b`
+/// (`backup:4,spare=1`), those of a model near enough to the present one (`picky:0.5`), local steps (`async-local-sgd:8`), differences of
+/// gradients (`synthesis`).
+///
+/// ```no_run
+/// use briquette::{DistributedOptimizer, ServerTraining, core::Session};
+/// use burn::optim::SgdConfig;
+/// # use burn::prelude::*;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # fn loss(model: &Linear, batch: u64) -> Tensor<1> {
+/// #     model.forward(Tensor::<2>::ones([1, 2], &model.devices()[0])).mean()
+/// # }
+/// # fn train(session: Session, device: Device) -> Result<(), briquette::Error> {
+/// # let model = LinearConfig::new(2, 1).init(&device);
+/// let mut server = ServerTraining::new("backup:4,spare=1".parse()?); // a world of 6
+/// let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), session, server.strategy(), 42);
+/// let mut model = optim.join(model)?;
+/// for pause in 1..=10 {
+///     // Rank 0 serves and the others compute, until the model has had so many updates.
+///     model = server.train(&mut optim, model, 100 * pause, |_| 0.1, |model, batch| (loss(model, batch), 32))?;
+///     // Here every rank has the same model: to evaluate, or to save.
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The optimizer joins, saves, resumes and evaluates as ever; only [`step`](DistributedOptimizer::step) is refused.
+///
+/// **Where ranks are the same.** When [`train`](Self::train) returns, every worker is idle, and all ranks have the server's parameters and, of
+/// buffers (BatchNorm's running statistics), the workers' mean. Between, there is no model that all have. A pause costs a wait for the slowest
+/// worker, and those that begin again do so from one version. The next call begins at the module that the server's rank gives it.
+///
+/// **Momenta** are those of the server's optimizer, which steps with what comes; under `async-local-sgd` each worker's own. A slot without a
+/// gradient is stepped with zeros, on every rank: its momentum goes on, and an optimizer's own weight decay shrinks it.
+///
+/// **Determinism.** Over TCP results depend on the order in which contributions come. On a
+/// [simulated](briquette_core::comm::Simulated) network a run is the same to the bit. Each call of `train` ends in a pause, and so does each save:
+/// a run that pauses elsewhere is another run. One that is saved at a pause and resumed there is the same to the bit on a simulated network,
+/// in a world of the same size; in another it is refused.
+#[derive(Debug, Clone)]
+pub struct ServerTraining {
+    policy: ServerConfig,
+    /// What workers send, and whether they remember what they do not.
+    uplink: Option<(CompressorConfig, bool)>,
+    /// Of all this rank's data.
+    batches: Option<u64>,
+    stop: Arc<AtomicBool>,
+    served: Option<Served>,
+    /// This worker's next one.
+    batch: u64,
+}
+
+impl ServerTraining {
+    /// Under a policy, which must be the same on every rank, as everything here but the batches.
+    pub fn new(policy: ServerConfig) -> Self {
+        ServerTraining { policy, uplink: None, batches: None, stop: Arc::default(), served: None, batch: 0 }
+    }
+
+    /// Has workers compress what they send; by default it is dense. One that remembers adds what a message leaves out to the next, and, where the
+    /// policy [says so](briquette_core::server::Policy::puts_back), what did not count, too. `synthesis` allows no memory.
+    #[must_use]
+    pub fn with_compressor(mut self, compressor: CompressorConfig, remembers: bool) -> Self {
+        self.uplink = Some((compressor, remembers));
+        self
+    }
+
+    /// How many batches all data of this rank are, numbered from 0: what `synthesis` takes its full gradients of.
+    #[must_use]
+    pub fn with_batches(mut self, batches: u64) -> Self {
+        self.batches = Some(batches);
+        self
+    }
+
+    /// Has all ranks end [`train`](Self::train) early, at the next update after this was set on any of them: by Ctrl-C, say.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// What the [optimizer](DistributedOptimizer::new) is to be given, so that ranks compare these settings when they join, and its
+    /// checkpoints hold the state of server and workers.
+    pub fn strategy(&self) -> impl BuildStrategy + use<> {
+        let Self { policy, uplink, batches, .. } = *self;
+        custom(self.settings(), move |layout: &Layout, world: usize| {
+            let refused = |why: String| Err(ConfigError::Conflict(why));
+            policy.get().build(world - 1)?;
+            if uplink.is_some_and(|(_, remembers)| remembers) && !policy.get().allows_memory() {
+                return refused(format!(
+                    "server {policy} allows workers no memory: give `with_compressor` false, and a compressor without bias"
+                ));
+            }
+            if takes_all_data(policy) && batches.is_none() {
+                return refused(format!(
+                    "server {policy} takes full gradients: say by `with_batches` how many batches a rank's data are"
+                ));
+            }
+            Ok(Shelf::new(layout.len(), world))
+        })
+    }
+
+    fn settings(&self) -> String {
+        let uplink = match self.uplink {
+            None => "dense".to_owned(),
+            Some((compressor, true)) => format!("{compressor} with memory"),
+            Some((compressor, false)) => format!("{compressor} without memory"),
+        };
+        serde_json::json!({ "server": self.policy.to_string(), "uplink": uplink }).to_string()
+    }
+
+    /// Trains until the model has had `until` updates since the run began, and returns the model: all ranks must call it with the same
+    /// number. Where a rank [asked to stop](Self::with_stop) it has had fewer, [`step`](Synchronizer::step) of them.
+    ///
+    /// `rate` is the learning rate of an update, by its number, and of the local steps from there; `batch` this rank's mean loss on its batch of
+    /// a number, counted from 0 over the whole run, and how many samples that is, at least one. The server calls `rate`, and workers
+    /// `batch` and, under local steps, `rate`.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`]; those of the transport, which name who failed; [`Error::Sync`] for a gradient or a learning rate that is not
+    /// finite, [`Error::Reduce`] for such a contribution or model; [`Error::Config`] for an optimizer that was not given this
+    /// [`strategy`](Self::strategy). The world is then stopped.
+    pub fn train<M: Module>(
+        &mut self,
+        optim: &mut DistributedOptimizer,
+        module: M,
+        until: u64,
+        rate: impl FnMut(u64) -> f64,
+        batch: impl FnMut(&M, u64) -> (Tensor<1>, usize),
+    ) -> Result<M, Error> {
+        let trained = self.train_on(optim, module, until, (rate, batch));
+        trained.inspect_err(|error| optim.sync.comm.abort(&error.to_string()))
+    }
+
+    fn train_on<M: Module>(
+        &mut self,
+        DistributedOptimizer { inner, sync, .. }: &mut DistributedOptimizer,
+        module: M,
+        until: u64,
+        (rate, batch): (impl FnMut(u64) -> f64, impl FnMut(&M, u64) -> (Tensor<1>, usize)),
+    ) -> Result<M, Error> {
+        self.check(sync)?;
+        let (rank, world, seed, weight_decay) = (sync.rank(), sync.world(), sync.seed, sync.weight_decay);
+        let Synchronizer { comm, joined, step, .. } = &mut *sync;
+        let joined = joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        let (mut model, mut saved) = (Vec::new(), State::default());
+        flat::read_values(&module, Part::Trainable, &mut model)?;
+        joined.strategy.save(&mut saved);
+        let (inventory, gradients, stop) = (&joined.inventory, Gradients::default(), Arc::clone(&self.stop));
+        let (module, batches) = (Some(module), self.batches.unwrap_or_default());
+        let mut glue = Glue { rank, module, inner, inventory, gradients, weight_decay, batches, stop, rate, batch };
+        let (updates, mut state) = match rank {
+            SERVER => self.serve(&mut glue, (*step, until), (&mut model, &saved), comm)?,
+            _ => self.work(&mut glue, Key::new(seed), (&mut model, &saved), comm)?,
+        };
+        let module = glue.at(&model);
+        Shelf::mark(&mut state, world);
+        joined.strategy.load(&state)?;
+        sync.step = updates;
+        // A server has seen no data.
+        sync.average_buffers_without(SERVER, module)
+    }
+
+    /// That this rank can train.
+    fn check(&self, sync: &Synchronizer) -> Result<(), Error> {
+        let (rank, batches) = (sync.rank(), self.batches.unwrap_or_default());
+        let why = if sync.config.settings() != self.settings() {
+            "the optimizer was built with another strategy than this server's: give it `server.strategy()`".to_owned()
+        } else if rank != SERVER && takes_all_data(self.policy) && batches == 0 {
+            format!("server {} takes full gradients, and rank {rank} has no batches (`with_batches`)", self.policy)
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::Conflict(why).into())
+    }
+
+    /// Updates then, and what there is to save.
+    fn serve(
+        &mut self,
+        glue: &mut impl Trainer<Error = Error>,
+        (step, until): (u64, u64),
+        (model, saved): (&mut Vec<f32>, &State),
+        comm: &mut Session,
+    ) -> Result<(u64, State), Error> {
+        let (workers, mut state) = (comm.world() - 1, State::default());
+        // Ranks that have just joined have nothing on the shelf, whatever the step.
+        let mut server = Server::new(self.policy.get().build(workers)?, model.clone(), workers).at_version(step);
+        if Shelf::has_begun(saved) {
+            server.load(saved)?;
+        }
+        serve(&mut server, glue, until, comm)?;
+        server.save(&mut state);
+        model.copy_from_slice(server.model());
+        self.served = Some(*server.served());
+        Ok((server.version(), state))
+    }
+
+    /// As [`serve`](Self::serve).
+    fn work(
+        &mut self,
+        glue: &mut impl Trainer<Error = Error>,
+        key: Key,
+        (model, saved): (&mut Vec<f32>, &State),
+        comm: &mut Session,
+    ) -> Result<(u64, State), Error> {
+        let (mut uplink, mut state) = (self.uplink(), State::default());
+        if Shelf::has_begun(saved) {
+            uplink.load(saved, model.len())?;
+            self.batch = saved.u64(BATCH)?;
+        }
+        let updates = work(&mut uplink, glue, (SERVER, &mut self.batch), (key, model), comm)?;
+        uplink.save(&mut state);
+        state.put(BATCH, self.batch);
+        Ok((updates, state))
+    }
+
+    fn uplink(&self) -> Uplink {
+        match self.uplink {
+            None => Uplink::new(Dense, false),
+            Some((compressor, remembers)) => Uplink::new(compressor.build(), remembers),
+        }
+    }
+
+    /// What the server has done since the run began; nothing on a worker, and before it has [trained](Self::train).
+    pub fn served(&self) -> Option<&Served> {
+        self.served.as_ref()
+    }
+}
+
+/// A worker's next batch.
+const BATCH: &str = "batch";
+
+fn takes_all_data(policy: ServerConfig) -> bool {
+    matches!(policy, ServerConfig::Synthesis(_))
+}
+
+/// The model and its data, as vectors.
+struct Glue<'a, M, R, B> {
+    rank: usize,
+    /// Absent while it is mapped.
+    module: Option<M>,
+    inner: &'a mut ModuleOptimizer,
+    inventory: &'a Inventory,
+    gradients: Gradients,
+    weight_decay: f64,
+    batches: u64,
+    stop: Arc<AtomicBool>,
+    rate: R,
+    batch: B,
+}
+
+impl<M: Module, R, B> Glue<'_, M, R, B> {
+    /// The module with these parameters.
+    fn at(&mut self, x: &[f32]) -> M {
+        let module = self.module.take().expect("put back by whoever took it");
+        flat::write_values(module, Part::Trainable, x, self.inventory)
+    }
+}
+
+impl<M: Module, R: FnMut(u64) -> f64, B: FnMut(&M, u64) -> (Tensor<1>, usize)> Trainer for Glue<'_, M, R, B> {
+    type Error = Error;
+
+    fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, Error> {
+        let module = self.at(x);
+        let numbers = match batch {
+            Batch::Number(number) => number..number + 1,
+            Batch::All => 0..self.batches,
+        };
+        let mut all = Computed { batches: (numbers.end - numbers.start) as u32, ..Computed::default() };
+        out.clear();
+        out.resize(x.len(), 0.0);
+        for number in numbers {
+            let (loss, samples) = (self.batch)(&module, number);
+            let value = f64::from(loss.clone().try_into_scalar::<f32>().map_err(Error::device)?);
+            let grads = GradientsParams::from_grads(loss.backward(), &module);
+            self.gradients.collect(&module, grads, &self.inventory.layout, self.weight_decay)?;
+            if let Some(slot) = self.gradients.bad_slot {
+                let slot = self.inventory.layout.slots()[slot as usize].path().to_owned();
+                return Err(ReduceError::NonFinite { rank: self.rank, slot }.into());
+            }
+            let weight = if all.batches == 1 { 1.0 } else { samples as f32 };
+            out.iter_mut().zip(&self.gradients.flat).for_each(|(sum, g)| *sum += weight * g);
+            all.loss += f64::from(weight) * value;
+            all.samples += samples as u64;
+        }
+        if all.batches != 1 {
+            let samples = all.samples.max(1) as f32;
+            out.iter_mut().for_each(|sum| *sum /= samples);
+            all.loss /= f64::from(samples);
+        }
+        self.module = Some(module);
+        Ok(all)
+    }
+
+    fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], update: u64) -> Result<(), Error> {
+        let module = self.at(x);
+        self.gradients.collect(&module, GradientsParams::new(), &self.inventory.layout, 0.0)?;
+        self.gradients.flat.copy_from_slice(gradient);
+        // Zeros are gradients, too: momenta go on.
+        self.gradients.present.fill(true);
+        let grads = self.gradients.restore(&module, &self.inventory.layout)?;
+        let rate = (self.rate)(update);
+        if !rate.is_finite() {
+            return Err(SyncError::Rate { step: update, rank: self.rank, got: rate }.into());
+        }
+        let module = self.inner.step(rate, module, grads);
+        flat::read_values(&module, Part::Trainable, x)?;
+        self.module = Some(module);
+        Ok(())
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

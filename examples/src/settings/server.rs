@@ -1,0 +1,118 @@
+//! What a server's run takes of the flags.
+
+use anyhow::{Context, Result, bail, ensure};
+use briquette::ServerTraining;
+use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
+use briquette::core::reduce::GatherConfig;
+
+use super::{AugmentSpec, Settings};
+
+impl Settings {
+    /// The server and its workers, where there are any.
+    ///
+    /// # Errors
+    /// Names what would be ignored.
+    pub fn server_training(&self) -> Result<Option<ServerTraining>> {
+        let Some(policy) = self.server else { return Ok(None) };
+        let server = ServerTraining::new(policy);
+        let Config { strategy, exchange } = &self.config;
+        let Exchange { reducer, feedback, .. } = exchange;
+        let taken = Exchange { reducer: reducer.clone(), feedback: *feedback, ..Exchange::default() };
+        let others =
+            "--server takes of the flags of an exchange --compressor, and --feedback error or none: omit the others";
+        ensure!(*strategy == StrategyConfig::EveryStep && *exchange == taken && self.warm_up.is_none(), others);
+        let remembers = match feedback {
+            Feedback::Error => true,
+            Feedback::None => false,
+            _ => bail!(others),
+        };
+        Ok(Some(match reducer {
+            ReducerConfig::Dense => server,
+            ReducerConfig::Gather(gather) => {
+                let compressor = gather.compressor;
+                ensure!(*gather == GatherConfig { compressor, ..GatherConfig::default() }, others);
+                server.with_compressor(compressor, remembers)
+            }
+            _ => bail!(others),
+        }))
+    }
+
+    /// Gradients of batches that are in an update of the model.
+    pub fn gradients_of_an_update(&self) -> u64 {
+        match self.server {
+            Some(ServerConfig::Backup(settings)) => settings.ranks as u64,
+            Some(ServerConfig::AsyncLocalSgd(settings)) => u64::from(settings.period),
+            _ => 1,
+        }
+    }
+
+    pub(super) fn check_server(&self) -> Result<()> {
+        let ignored = [
+            ("rebroadcast", self.rebroadcast.is_some()),
+            ("record-gradient", self.record_gradient.is_some()),
+            ("record-frames", self.record_frames.is_some()),
+            ("compress-seconds", self.compress_seconds.is_some()),
+            ("metrics-addr", self.metrics_addr.is_some()),
+        ];
+        if let Some((flag, _)) = ignored.into_iter().find(|(_, given)| *given) {
+            bail!("--{flag} would be ignored under --server: omit it");
+        }
+        let policy = self.server.context("checked where it is given")?;
+        let draws = self.augment.is_some_and(|augment| augment != AugmentSpec::None);
+        if matches!(policy, ServerConfig::Synthesis(_)) && draws {
+            bail!(
+                "--server {policy} compares gradients of the same samples, and --augment makes others of them at every pass: use --augment none"
+            );
+        }
+        ensure!(
+            policy.get().allows_memory() || self.config.exchange.feedback == Feedback::None,
+            "--server {policy} allows workers no memory: use --feedback none, and a --compressor without bias such as qsgd:4"
+        );
+        policy.get().build(self.ranks - 1).context("--server")?;
+        self.server_training().map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Options;
+
+    fn of(policy: &str) -> Options {
+        let server = Some(policy.parse().expect("a policy"));
+        Options { server, ranks: Some(4), ..Options::default() }
+    }
+
+    fn refused(options: Options, words: &[&str]) {
+        let error = format!("{:#}", options.resolve().expect_err("refused"));
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    }
+
+    #[test]
+    fn a_memory_is_there_with_a_compressor_where_the_policy_allows_one() {
+        let compressor = Some("topk:10x".parse().expect("a compressor"));
+        let feedback = |options: Options| options.resolve().expect("valid").config.exchange.feedback;
+        assert_eq!(feedback(of("async-sgd")), Feedback::None);
+        assert_eq!(feedback(Options { compressor, ..of("async-sgd") }), Feedback::Error);
+        assert_eq!(feedback(Options { compressor, ..of("synthesis:8") }), Feedback::None);
+        let both = Options { compressor, feedback: Some(Feedback::Error), ..of("synthesis:8") };
+        refused(both, &["synthesis", "no memory", "--feedback none"]);
+    }
+
+    #[test]
+    fn what_would_be_ignored_or_cannot_be_is_named() {
+        refused(
+            Options { feedback: Some(Feedback::None), ..of("async-sgd") },
+            &["--feedback would be ignored", "dense"],
+        );
+        let data = Options { data: Some("there".into()), dataset: Some("generated".into()), ..of("async-sgd") };
+        refused(data, &["--data would be ignored"]);
+        refused(Options { augment: Some(AugmentSpec::Flip), ..of("synthesis:8") }, &["synthesis", "--augment"]);
+        assert!(Options { augment: Some(AugmentSpec::Flip), ..of("async-sgd") }.resolve().is_ok());
+        refused(of("backup:4,spare=1"), &["--server", "4 + 1 workers"]);
+        refused(
+            Options { rebroadcast: Some(7), ..of("async-sgd") },
+            &["--rebroadcast would be ignored under --server"],
+        );
+    }
+}
