@@ -6,6 +6,7 @@ mod backends;
 mod common;
 mod directory;
 mod frames;
+mod killed;
 mod output;
 mod processes;
 mod resume;

@@ -214,12 +214,12 @@ fn a_rank_that_is_killed_while_its_buckets_are_on_the_way_is_named_by_the_other(
 
 /// The processes that a process has started.
 #[cfg(target_os = "linux")]
-fn children(parent: u32) -> Vec<u32> {
+pub(crate) fn children(parent: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Whole lines of a run's record.
-fn records(metrics: &Path) -> usize {
+pub(crate) fn records(metrics: &Path) -> usize {
     fs::read_to_string(metrics).map_or(0, |text| text.matches('\n').count())
 }
