@@ -1,31 +1,40 @@
-//! A family's claims as one picture: a panel each, every setting a line of means over seeds.
+//! Pictures of results: panels in two columns, every setting a line.
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{Claim, Row, means};
+/// A setting, and a value at each `x`.
+pub type Curve<V> = (String, Vec<(f64, V)>);
+
+/// One panel.
+#[derive(Debug)]
+pub struct Panel<'a> {
+    /// Above it.
+    pub caption: &'a str,
+    /// Below it, and beside it.
+    pub axes: [&'a str; 2],
+    /// Which of them are logarithmic.
+    pub log: [bool; 2],
+    /// What is drawn.
+    pub curves: Vec<Curve<f64>>,
+}
 
 const PANEL: (u32, u32) = (620, 340);
 
-/// Draws the panels of claims, in two columns, to an SVG file.
+/// Draws panels to an SVG file.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn draw(path: &Path, claims: &[Claim], rows: &[Row]) -> Result<()> {
-    let panels: Vec<_> = claims
-        .iter()
-        .map(|claim| (claim, rows.iter().filter(|row| row.claim == claim.name).cloned().collect::<Vec<_>>()))
-        .filter(|(_, rows)| !rows.is_empty())
-        .collect();
+pub fn draw(path: &Path, panels: &[Panel<'_>]) -> Result<()> {
     let columns = panels.len().clamp(1, 2);
     let lines = panels.len().div_ceil(columns);
     let area = SVGBackend::new(path, (PANEL.0 * columns as u32, PANEL.1 * lines as u32)).into_drawing_area();
     let failed = |error: String| anyhow!("cannot draw {}: {error}", path.display());
     area.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
-    for (panel, (claim, rows)) in area.split_evenly((lines, columns)).iter().zip(&panels) {
-        draw_panel(panel, claim, rows).map_err(|error| failed(error.to_string()))?;
+    for (place, panel) in area.split_evenly((lines, columns)).iter().zip(panels) {
+        draw_panel(place, panel).map_err(|error| failed(error.to_string()))?;
     }
     area.present().map_err(|error| failed(error.to_string()))
 }
@@ -35,17 +44,15 @@ const LEAST: f64 = 1e-12;
 
 fn draw_panel<'a>(
     area: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
-    claim: &Claim,
-    rows: &[Row],
+    panel: &Panel<'_>,
 ) -> Result<(), Box<dyn std::error::Error + 'a>> {
-    let at = |v: f64| if claim.log { v.max(LEAST).log10() } else { v };
-    let curves: Vec<(String, Vec<(f64, f64)>)> = means(rows)
-        .into_iter()
-        .map(|(name, points)| {
-            let finite = points.into_iter().filter(|(_, y)| y.is_finite());
-            (name, finite.map(|(x, y)| (at(x), at(y))).collect())
-        })
-        .collect();
+    let [log_x, log_y] = panel.log;
+    let at = |v: f64, log: bool| if log { v.max(LEAST).log10() } else { v };
+    let curves = panel.curves.iter().map(|(name, points)| {
+        let finite = points.iter().filter(|(_, y)| y.is_finite());
+        (name.clone(), finite.map(|(x, y)| (at(*x, log_x), at(*y, log_y))).collect::<Vec<_>>())
+    });
+    let curves: Vec<_> = curves.collect();
     let range = |of: fn(&(f64, f64)) -> f64| {
         let values = curves.iter().flat_map(|(_, points)| points.iter().map(of));
         let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
@@ -53,20 +60,20 @@ fn draw_panel<'a>(
         low - margin..high + margin
     };
     let mut chart = ChartBuilder::on(area)
-        .caption(claim.name, ("sans-serif", 17))
+        .caption(panel.caption, ("sans-serif", 17))
         .margin(10)
         .x_label_area_size(34)
         .y_label_area_size(64)
         .build_cartesian_2d(range(|p| p.0), range(|p| p.1))?;
-    let label = |v: &f64| if claim.log { short(10_f64.powf(*v)) } else { short(*v) };
-    let (over, quantity) = rows.first().map_or(("", ""), |row| (row.over, row.quantity));
+    let label = |v: &f64, log: bool| if log { short(10_f64.powf(*v)) } else { short(*v) };
+    let [over, quantity] = panel.axes;
     chart
         .configure_mesh()
         .max_light_lines(0)
         .x_labels(6)
         .y_labels(6)
-        .x_label_formatter(&label)
-        .y_label_formatter(&label)
+        .x_label_formatter(&|v| label(v, log_x))
+        .y_label_formatter(&|v| label(v, log_y))
         .x_desc(over)
         .y_desc(quantity)
         .draw()?;

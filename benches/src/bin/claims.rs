@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use briquette_benches::claims::{Family, Row, draw};
+use briquette_benches::claims::{Family, Row, panels};
+use briquette_benches::picture::draw;
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::{day, machine};
 use clap::{Parser, ValueEnum};
@@ -66,7 +67,7 @@ fn main() -> Result<()> {
             of_family.extend(rows);
         }
         if let Some(directory) = &cli.svg {
-            draw(&directory.join(format!("claims-{}.svg", family.name())), family.claims(), &of_family)?;
+            draw(&directory.join(format!("claims-{}.svg", family.name())), &panels(family.claims(), &of_family))?;
         }
         all.extend(of_family);
     }

@@ -49,10 +49,6 @@ enum Which {
     Compressors,
     /// BiLSTM on AG-News, 3 epochs
     AgNews,
-    /// Strategies that do not wait for all ranks at every step, over a link of 10 ms
-    Strategies,
-    /// Long periods: BiLSTM on AG-News, 3 epochs, over a link of 10 ms
-    LongPeriods,
 }
 
 /// The name and the flags that make the row.
@@ -124,78 +120,20 @@ const AG_NEWS: &[Row] = &[
     ),
 ];
 
-/// The same period wherever there is one.
-const STRATEGIES: &[Row] = &[
-    ("dense", "--reducer dense"),
-    ("Local SGD", "--strategy local-sgd:4"),
-    ("SlowMo", "--strategy slowmo:4"),
-    ("SlowMo, top-k 10x", "--strategy slowmo:4 --reducer gather:topk:10x --feedback error"),
-    ("Overlap-Local-SGD", "--strategy overlap-local-sgd:4"),
-    // Its pull takes 1.45 of a step's length away in a steady drift.
-    ("Overlap-Local-SGD, 1.45 times the rate", "--strategy overlap-local-sgd:4 --lr 0.29"),
-    ("a step late", "--strategy delayed"),
-    ("a step late, half the rate", "--strategy delayed --lr 0.1"),
-    ("SGP", "--strategy sgp"),
-    ("SlowMo over SGP", "--strategy slowmo:12,base=sgp"),
-    ("dense, one rank ten times slower", "--reducer dense --clock fixed:500ms,50ms"),
-    ("SGP, one rank ten times slower", "--strategy sgp --clock fixed:500ms,50ms"),
-    ("CoCoD-SGD", "--strategy cocod:4"),
-    ("BMUF", "--strategy bmuf:4"),
-    ("DiLoCo", "--strategy diloco:12"),
-    ("EASGD", "--strategy easgd:4"),
-    ("LSGD, two groups", "--strategy lsgd:4,local=4,group=2"),
-    ("Parle", "--strategy parle:5"),
-    ("pairs on a machine, hierarchical", "--reducer hierarchical:dense,group=2 --network 100mbit,10ms,2"),
-    (
-        "pairs on a machine, hierarchical, top-k 10x",
-        "--reducer hierarchical:(gather:topk:10x),group=2 --feedback error --network 100mbit,10ms,2",
-    ),
-];
-
-/// 267 steps of each rank an epoch.
-const LONG_PERIODS: &[Row] = &[
-    ("dense", "--reducer dense"),
-    ("Local SGD, H = 50", "--strategy local-sgd:50"),
-    ("DiLoCo, H = 50", "--strategy diloco:50"),
-    ("DiLoCo, H = 100", "--strategy diloco:100"),
-];
-
 impl Which {
     fn rows(self) -> &'static [Row] {
         match self {
             Which::Cifar => CIFAR,
             Which::Compressors => COMPRESSORS,
             Which::AgNews => AG_NEWS,
-            Which::Strategies => STRATEGIES,
-            Which::LongPeriods => LONG_PERIODS,
         }
     }
 
     fn trainer(self) -> &'static str {
         match self {
-            Which::Cifar | Which::Compressors | Which::Strategies => "cifar",
-            Which::AgNews | Which::LongPeriods => "ag-news",
+            Which::Cifar | Which::Compressors => "cifar",
+            Which::AgNews => "ag-news",
         }
-    }
-
-    /// Rows of different tables may have the same name.
-    fn directory(self) -> &'static str {
-        match self {
-            Which::Strategies => "strategies",
-            Which::LongPeriods => "long-periods",
-            _ => self.trainer(),
-        }
-    }
-
-    /// A row may have a clock and a network of its own.
-    fn flags(self, row: &str) -> String {
-        let mut common = self.common().to_owned();
-        for (flag, whole) in [("--clock", " --clock fixed:50ms"), ("--network", " --network 100mbit,10ms")] {
-            if row.contains(flag) {
-                common = common.replace(whole, "");
-            }
-        }
-        format!("{common} {row}")
     }
 
     fn common(self) -> &'static str {
@@ -203,14 +141,6 @@ impl Which {
             Which::Cifar | Which::Compressors => {
                 "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,1ms \
                  --eval-every 5 --checkpoint-every 0 --plain"
-            }
-            Which::Strategies => {
-                "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,10ms \
-                 --eval-every 5 --checkpoint-every 0 --plain"
-            }
-            Which::LongPeriods => {
-                "--model bilstm --ranks 4 --batch 32 --epochs 3 --clock fixed:50ms --network 100mbit,10ms --eval-every 3 \
-                 --checkpoint-every 0 --plain"
             }
             Which::AgNews => {
                 "--model bilstm --ranks 4 --batch 32 --epochs 3 --clock fixed:50ms --network 100mbit,1ms --eval-every 3 \
@@ -247,12 +177,12 @@ fn work(cli: &Cli, queue: &Mutex<std::vec::IntoIter<(u64, Row)>>) -> Result<()> 
 }
 
 fn flags(cli: &Cli, row: &str, seed: u64) -> String {
-    format!("{} --seed {seed}", cli.table.flags(row))
+    format!("{} {row} --seed {seed}", cli.table.common())
 }
 
 fn directory(cli: &Cli, row: &str, seed: u64) -> PathBuf {
     let name: String = row.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    cli.out.join(cli.table.directory()).join(name).join(format!("seed-{seed}"))
+    cli.out.join(cli.table.trainer()).join(name).join(format!("seed-{seed}"))
 }
 
 fn summaries(cli: &Cli, (name, row): Row) -> Vec<(u64, Summary)> {
@@ -321,7 +251,7 @@ fn print(cli: &Cli) -> Result<()> {
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,
-            flags: format!("{} {}", cli.table.trainer(), cli.table.flags(flags)),
+            flags: format!("{} {} {flags}", cli.table.trainer(), cli.table.common()),
         };
         table.add_row(line.cells());
         csv.as_mut().map(|csv| csv.serialize(&line)).transpose()?;

@@ -4,14 +4,13 @@ mod gossip;
 mod growth;
 mod leaders;
 mod local;
-mod picture;
 mod server;
 mod world;
 
 use anyhow::Result;
 use serde::Serialize;
 
-pub use picture::draw;
+use crate::picture::{Curve, Panel};
 
 /// One value, of one seed.
 #[derive(Debug, Clone, Serialize)]
@@ -89,8 +88,16 @@ pub struct Claim {
     pub log: bool,
 }
 
-/// A setting, and a value at each `x`.
-pub type Curve<V> = (String, Vec<(f64, V)>);
+/// The panels of a family's claims, of those that have rows.
+pub fn panels<'a>(claims: &'a [Claim], rows: &[Row]) -> Vec<Panel<'a>> {
+    let panel = |claim: &'a Claim| {
+        let rows: Vec<Row> = rows.iter().filter(|row| row.claim == claim.name).cloned().collect();
+        let first = rows.first()?;
+        let axes = [first.over, first.quantity];
+        Some(Panel { caption: claim.name, axes, log: [claim.log; 2], curves: means(&rows) })
+    };
+    claims.iter().filter_map(panel).collect()
+}
 
 /// Means over seeds: each setting's values at each `x`, in the order in which they came.
 pub fn means(rows: &[Row]) -> Vec<Curve<f64>> {

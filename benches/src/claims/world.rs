@@ -7,7 +7,7 @@ use briquette::core::comm::{Compute, Event, Local, Network, Paces, Session, Simu
 use briquette::core::compress::Dense;
 use briquette::core::config::{Config, ServerConfig};
 use briquette::core::error::{CommError, ReduceError, SyncError};
-use briquette::core::server::{Batch, Computed, Served, Server, Trainer, Uplink, serve, work};
+use briquette::core::server::{Batch, Computed, Server, Trainer, Uplink, serve, work};
 use briquette::core::sync::{Agrees, Context, Header, Momenta, agree};
 use briquette::core::{Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
@@ -205,12 +205,11 @@ pub(super) struct Service<'a> {
     pub rate: f32,
 }
 
-/// A pause of a service: updates, the server's seconds, the model, what was done, and bytes sent and received by the server.
+/// A pause of a service: the server's seconds, the model, and bytes sent and received by the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pause {
     pub seconds: f64,
     pub model: Vec<f32>,
-    pub served: Served,
     pub bytes: u64,
 }
 
@@ -257,8 +256,8 @@ impl Service<'_> {
             for until in pauses {
                 serve(&mut server, &mut plain, *until, &mut comm)?;
                 let (seconds, traffic) = (comm.now(), comm.traffic());
-                let (model, served) = (server.model().to_vec(), *server.served());
-                seen.push(Pause { seconds, model, served, bytes: traffic.sent + traffic.received });
+                let model = server.model().to_vec();
+                seen.push(Pause { seconds, model, bytes: traffic.sent + traffic.received });
             }
             Ok::<_, ReduceError>(seen)
         });

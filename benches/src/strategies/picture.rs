@@ -1,0 +1,29 @@
+//! Accuracy against bytes and against simulated time, a point for each row.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::write::Line;
+use crate::picture::{self, Panel};
+
+pub(super) fn draw(path: &Path, lines: &[Line]) -> Result<()> {
+    let curves = |x: fn(&Line) -> f64| {
+        let point = |line: &Line| (line.row.to_owned(), vec![(x(line), line.test_accuracy)]);
+        lines.iter().map(point).collect()
+    };
+    let task = lines.first().map_or("", |line| line.task);
+    let bytes = Panel {
+        caption: task,
+        axes: ["MB sent by all ranks", "test accuracy"],
+        log: [true, false],
+        curves: curves(|line| line.bytes_sent / 1e6),
+    };
+    let seconds = Panel {
+        caption: task,
+        axes: ["simulated seconds", "test accuracy"],
+        log: [false, false],
+        curves: curves(|line| line.simulated_seconds),
+    };
+    picture::draw(path, &[bytes, seconds])
+}
