@@ -233,7 +233,7 @@ impl Config {
     /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered, or the average is
     /// of an earlier step's gradients.
     pub fn remembers(&self) -> bool {
-        self.strategy == StrategyConfig::Delayed || self.exchange.feedback.get().asks().remembers()
+        self.strategy.get().remembers() || self.exchange.feedback.get().asks().remembers()
     }
 
     /// Whether a rank's vector counts by its samples. If not, every rank counts the same, whatever it states: see

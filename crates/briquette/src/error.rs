@@ -130,7 +130,7 @@ pub enum Error {
     /// The inner optimizer's momenta cannot be averaged.
     #[error("rank {rank}: the inner optimizer's momenta cannot be averaged: {problem}; use `momenta=keep` or `reset`")]
     Momenta {
-        /// This rank.
+        /// The rank whose they are.
         rank: usize,
         /// What is wrong with its record.
         problem: String,

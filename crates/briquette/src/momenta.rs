@@ -24,8 +24,11 @@ impl Synchronizer {
             Momenta::Reset => Ok(Some(OptimizerRecord::default())),
             Momenta::Average if self.world() == 1 => Ok(None),
             Momenta::Average => {
+                let (begin, before) = (self.comm.now(), self.comm.traffic());
                 let averaged = self.average_momenta(module, saved);
-                averaged.map(Some).inspect_err(|error| self.comm.abort(&error.to_string()))
+                let averaged = averaged.inspect_err(|error| self.comm.abort(&error.to_string()))?;
+                self.spent_on_momenta(self.comm.now() - begin, self.comm.traffic() - before);
+                Ok(Some(averaged))
             }
         }
     }
@@ -36,7 +39,8 @@ impl Synchronizer {
         module: &M,
         saved: impl FnOnce() -> Result<Bytes, String>,
     ) -> Result<OptimizerRecord, Error> {
-        let unusable = |problem: String| Error::Momenta { rank: self.comm.rank(), problem };
+        let rank = self.comm.rank();
+        let unusable = |problem: String| Error::Momenta { rank, problem };
         let reader =
             saved().and_then(|bytes| Reader::from_bytes(bytes).map_err(|e| e.to_string())).map_err(unusable)?;
         let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
@@ -44,15 +48,14 @@ impl Synchronizer {
         // Names begin with ids, which each process draws: their order is that of the module.
         let order: BTreeMap<u64, usize> = ids::ids(module).iter().map(|id| id.val()).zip(0..).collect();
         tensors.sort_by_key(|tensor| place(&order, &tensor.name));
+        self.compare_momenta(&order, &tensors)?;
         let mut values = Vec::new();
         for tensor in tensors.iter().filter(|tensor| tensor.dtype == DType::F32) {
             let bytes = tensor.to_bytes().map_err(|e| unusable(e.to_string()))?;
             values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
         }
-        self.comm.scope().operation = "average of momenta";
         self.comm.all_reduce_sum(&mut values)?;
         self.comm.scope().operation = "";
-        let unusable = |problem: String| Error::Momenta { rank: self.comm.rank(), problem };
         let (world, mut rest) = (self.comm.world() as f32, &values[..]);
         let mut averaged = Vec::with_capacity(tensors.len());
         for tensor in tensors {
@@ -68,6 +71,31 @@ impl Synchronizer {
         let writer = metadata.iter().fold(writer, |w, (key, value)| w.with_metadata(key, value));
         let bytes = writer.into_bytes().map_err(|e| unusable(e.to_string()))?;
         OptimizerRecord::from_bytes(bytes).map_err(|e| unusable(e.to_string()))
+    }
+}
+
+impl Synchronizer {
+    /// That every rank keeps the same tensors, of values that can be averaged.
+    fn compare_momenta(&mut self, order: &BTreeMap<u64, usize>, tensors: &[Tensor]) -> Result<(), Error> {
+        let unusable = |rank: usize, problem: String| Err(Error::Momenta { rank, problem });
+        let (rank, mut mine) = (self.comm.rank(), String::new());
+        for tensor in tensors {
+            let (index, name) = place(order, &tensor.name);
+            if tensor.dtype.is_float() && tensor.dtype != DType::F32 {
+                let problem = format!("those of parameter {index} are {:?}: only f32 can be averaged", tensor.dtype);
+                return unusable(rank, problem);
+            }
+            mine += &format!("{index}{name} {:?} {:?}\n", tensor.shape, tensor.dtype);
+        }
+        self.comm.scope().operation = "average of momenta";
+        let (mine, mut all) = (crc32fast::hash(mine.as_bytes()).to_le_bytes().to_vec(), Vec::new());
+        self.comm.all_gather(&mine, &mut all)?;
+        all[rank] = mine;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            // It keeps none of a parameter that has had no gradient.
+            Some(other) => unusable(other, "they are of other parameters than rank 0's".into()),
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use briquette_core::Traffic;
+
 use crate::step_report::StepReport;
 
 /// What the steps of a rank were sent as, and what that saved. Its text is one line:
@@ -81,6 +83,12 @@ impl Tally {
         if factor == Some(1.0) {
             count(&mut self.measured, cost);
         }
+    }
+
+    /// What a step cost beyond its report.
+    pub(crate) fn add_late(&mut self, traffic: Traffic, seconds: f64) {
+        self.bytes_sent += traffic.sent;
+        self.overhead += seconds;
     }
 
     pub(crate) fn summary(&self, label: String, feedback: Option<String>) -> RunSummary {

@@ -333,6 +333,7 @@ impl Synchronizer {
         self.momenta = Momenta::Keep;
         let _step = self.span.clone().entered();
         let module = if plan.parameters {
+            let module = self.rebroadcast(module)?;
             self.exchange_parameters(module)?
         } else if plan.gradients {
             self.rebroadcast(module)?

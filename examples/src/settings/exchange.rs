@@ -191,7 +191,8 @@ impl Settings {
 
     /// What would be ignored is refused; the rest is built once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
-        if !self.config.steps_with_averages() && self.rebroadcast.is_some() {
+        let of_gradients = matches!(self.config.strategy, StrategyConfig::Minibatch(_));
+        if !self.config.steps_with_averages() && !of_gradients && self.rebroadcast.is_some() {
             bail!(
                 "--rebroadcast would be ignored under --strategy {}, which exchanges parameters itself: omit it",
                 self.config.strategy

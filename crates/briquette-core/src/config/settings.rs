@@ -29,6 +29,11 @@ pub trait StrategySettings: fmt::Debug {
         0
     }
 
+    /// Whether what the optimizer steps with may have values in slots for which no rank has a gradient at that step.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     /// What travels where the laws try it.
     fn exchanges(&self) -> Vec<Exchange>;
 }
@@ -152,6 +157,11 @@ pub trait FeedbackSettings: fmt::Debug {
 
     /// Whether what it sends is a velocity: it is then for gradients alone.
     fn has_momentum(&self) -> bool {
+        false
+    }
+
+    /// Whether what waits is kept in units of the learning rate's: it is then for what the optimizer multiplies by it, gradients.
+    fn reads_rate(&self) -> bool {
         false
     }
 

@@ -58,8 +58,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::in_background::{CHANNEL, InBackground};
-use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own, outer};
+use super::in_background::{CHANNEL, InBackground, Periods};
+use super::{Context, Momenta, Plan, SyncStrategy, check_own, outer};
 use crate::comm::Session;
 use crate::config::{Described, Exchange, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
@@ -102,7 +102,7 @@ impl StrategySettings for CoCoDConfig {
             ["reducer", "aggregator", "feedback", "controller", "bucket_values", "rules", "dense_below", "threads"];
         exchange.refuse_all_but(&used, "strategy cocod exchanges in the background")?;
         let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
-        Ok(Box::new(CoCoD { is_exact, ..CoCoD::new(*self, exchange.build_reducer(layout, world)?)? }))
+        Ok(Box::new(CoCoD { is_exact, ..CoCoD::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?)? }))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
@@ -149,8 +149,8 @@ impl<R: Reducer + 'static> CoCoD<R> {
         self.anchor.now()
     }
 
-    fn ends_period(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.settings.period)
+    fn periods(&self) -> Periods {
+        Periods { period: self.settings.period, offset: 0 }
     }
 
     /// What the exchange at the end of step `step` is told. Ranks have not agreed on anything else.
@@ -201,10 +201,7 @@ impl<R: Reducer + 'static> Stateful for CoCoD<R> {
 
 impl<R: Reducer + 'static> SyncStrategy for CoCoD<R> {
     fn plan(&self, step: u64) -> Plan {
-        let periods = HEADER_STEPS.div_ceil(self.settings.period);
-        let agrees = (step + 1).is_multiple_of(periods.saturating_mul(self.settings.period));
-        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
-        Plan { agrees, parameters: self.ends_period(step), ..Plan::ALONE }
+        self.periods().plan(step)
     }
 
     fn begin(&mut self, parameters: &[f32]) {
@@ -230,7 +227,7 @@ impl<R: Reducer + 'static> SyncStrategy for CoCoD<R> {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        if self.ends_period(cx.agreed_step.step) {
+        if self.periods().ends(cx.agreed_step.step) {
             let (key, agreed_step) = Self::round(cx.agreed_step.step, cx);
             self.exchange.start(key, agreed_step, cx, comm);
         }

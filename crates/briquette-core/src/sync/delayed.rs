@@ -189,6 +189,10 @@ impl StrategySettings for DelayedConfig {
         CHANNEL
     }
 
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn exchanges(&self) -> Vec<Exchange> {
         let compressed = |feedback: &str| Exchange {
             reducer: ReducerConfig::gather("topk:8x".parse().expect("a compressor's text")),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Context;
+use super::{Agrees, Context, HEADER_STEPS, Plan};
 use crate::Key;
 use crate::comm::{Pending, Session};
 use crate::error::{ReduceError, StateError};
@@ -12,6 +12,33 @@ use crate::state::{OnResize, Place, Staged, State, Stateful};
 
 /// The channel that it uses.
 pub(super) const CHANNEL: usize = 1;
+
+/// When parameters are exchanged: after every `period` steps, the first time `offset` steps later.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Periods {
+    pub(super) period: u64,
+    pub(super) offset: u64,
+}
+
+impl Periods {
+    /// How many have ended at the end of this step, where one does.
+    fn ended(self, step: u64) -> Option<u64> {
+        let steps = (step + 1).checked_sub(self.offset).filter(|steps| *steps > 0)?;
+        steps.is_multiple_of(self.period).then_some(steps / self.period)
+    }
+
+    /// Whether one ends with this step.
+    pub(super) fn ends(self, step: u64) -> bool {
+        self.ended(step).is_some()
+    }
+
+    /// Parameters where one ends; a header about every [`HEADER_STEPS`] steps.
+    pub(super) fn plan(self, step: u64) -> Plan {
+        let agrees = self.ended(step).is_some_and(|ended| ended.is_multiple_of(HEADER_STEPS.div_ceil(self.period)));
+        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
+        Plan { agrees, parameters: self.ends(step), ..Plan::ALONE }
+    }
+}
 
 /// What a background exchange owns, and what comes back.
 struct Reduced<R> {

@@ -135,6 +135,11 @@ impl StrategySettings for MinibatchConfig {
         exchange.fewest_ranks()
     }
 
+    /// Those of the steps before.
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn exchanges(&self) -> Vec<Exchange> {
         super::outer::exchanges()
     }

@@ -39,9 +39,9 @@
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, Feedback, ReducerConfig};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
-use crate::reduce::{Reducer, Round, check_average};
+use crate::reduce::{AgreedStep, Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
 
 /// How an outer step moves a value.
@@ -53,6 +53,11 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
 
     /// Local steps from one outer step to the next, at least 1.
     fn period(&self) -> u64;
+
+    /// Whether differences are averaged; if not, each rank makes the outer step of its own, and only its base exchanges.
+    fn averages(&self) -> bool {
+        true
+    }
 
     /// What becomes of the inner optimizer's momenta after an outer step.
     fn momenta(&self) -> Momenta {
@@ -79,15 +84,18 @@ pub(super) fn build_reducer<S: Described>(
     layout: &Layout,
     world: usize,
 ) -> Result<Box<dyn Reducer>, ConfigError> {
-    if exchange.feedback.get().has_momentum() {
-        return Err(ConfigError::Conflict(format!(
-            "strategy {} exchanges how far parameters have come, momentum included, and feedback {} would add it once more: use \
-             feedback error",
-            S::NAME,
-            exchange.feedback
-        )));
-    }
-    exchange.build_reducer(layout, world)
+    let feedback = exchange.feedback.get();
+    let what = match (feedback.has_momentum(), feedback.reads_rate()) {
+        (true, _) => "momentum",
+        (false, true) => "learning rates",
+        (false, false) => return exchange.build_reducer(layout, world),
+    };
+    Err(ConfigError::Conflict(format!(
+        "strategy {} exchanges how far parameters have come, {what} included, and feedback {} would add it once more: use feedback \
+         error",
+        S::NAME,
+        exchange.feedback
+    )))
 }
 
 /// What travels where the laws try a strategy that exchanges differences: dense, and compressed with a memory.
@@ -171,13 +179,20 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
             None => return Err(ReduceError::NoLearningRate { step }),
         };
         let around = Around { rate, world: comm.world() };
+        // Where ranks step with rates of their own, controllers must not decide by them.
+        let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
+        let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
         let (anchor, mean) = self.anchor.both();
         self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
         mean.resize(len, 0.0);
+        if !self.rule.averages() {
+            mean.copy_from_slice(&self.difference);
+            return advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &around);
+        }
         let round = Round {
             key: cx.key.step(step).purpose(S::NAME),
             slots: cx.slots,
-            agreed_step: cx.agreed_step,
+            agreed_step: &agreed_step,
             input: &self.difference,
             average: mean,
             sent: None,
@@ -190,8 +205,9 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
 
 impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> {
     fn save(&self, state: &mut State) {
-        state.put("anchor", self.anchor.now().clone());
-        state.put("momentum", self.momentum.now().clone());
+        let place = if self.rule.averages() { Place::Replicated } else { Place::PerRank(OnResize::Spread) };
+        state.put_at(place, "anchor", self.anchor.now().clone());
+        state.put_at(place, "momentum", self.momentum.now().clone());
         state.put_part("reducer", &self.reducer);
         if let Some(base) = &self.base {
             state.put_part("base", base);
@@ -217,7 +233,7 @@ impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> {
         self.anchor.commit();
         if let Some(base) = &mut self.base {
             base.commit();
-            if self.ends {
+            if self.ends && self.rule.averages() {
                 base.begin(self.anchor.now());
             }
         }
@@ -236,7 +252,7 @@ impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> {
 impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
     fn plan(&self, step: u64) -> Plan {
         let base = self.base_plan(step);
-        if !self.ends_period(step) {
+        if !self.ends_period(step) || !self.rule.averages() {
             return base;
         }
         Plan {
@@ -283,10 +299,13 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         self.difference.extend_from_slice(parameters);
         let mixes = self.base_plan(step).parameters;
         if let Some(base) = &mut self.base {
-            if mixes && base.after_step(&mut self.difference, cx, comm)? == Momenta::Reset {
-                momenta = Momenta::Reset;
+            if mixes {
+                let of_base = base.after_step(&mut self.difference, cx, comm)?;
+                momenta = if momenta == Momenta::Keep || of_base == Momenta::Reset { of_base } else { momenta };
             }
-            base.view(&mut self.difference);
+            if self.rule.averages() {
+                base.view(&mut self.difference);
+            }
         }
         self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
         self.report.traffic = Some(comm.traffic() - before);

@@ -24,11 +24,12 @@
 //! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
 //! sent: a run that is resumed sends it again, and gets the same bits.
 //!
-//! **Knobs.** `period` `τ`, steps, default 2; `alpha`, the pull, in [0, 1], default 0.6; `beta` in [0, 1), default 0.7: the authors'
-//! script for ranks with different data.
+//! **Knobs.** `period` `τ`, steps, default 2; `alpha`, the pull, in [0, 1), default 0.6; `beta` in [0, 1), default 0.7: the authors'
+//! script for ranks with different data; `offset`, steps by which the first period is longer, below `τ`, default 0, and 1 in the
+//! authors' code.
 //!
-//! **Deviations.** The first exchange starts after `τ` steps; in the authors' code after `τ + 1`. Where the learning rate is 0,
-//! `v ← β·v`.
+//! **Deviations.** Where the learning rate is 0, `v ← β·v`. The authors take `α = 1` for a start at the stale average; by the four lines
+//! above all of a period's work would be pulled away before it is sent, so it is refused.
 //!
 //! **Reference.** J. Wang, H. Liang, G. Joshi, *Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in
 //! Distributed SGD*, ICASSP 2020 (arXiv 2002.09539), and the authors' code.
@@ -38,7 +39,7 @@
 //! use briquette_core::sync::{Context, OverlapConfig, OverlapLocalSgd, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
+//! let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0, offset: 0 };
 //! let mut overlap = OverlapLocalSgd::new(settings, Dense)?;
 //! let mut x = vec![0.0];
 //! overlap.begin(&x);
@@ -60,8 +61,8 @@ mod config;
 
 pub use config::OverlapConfig;
 
-use super::in_background::InBackground;
-use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
+use super::in_background::{InBackground, Periods};
+use super::{Context, Momenta, Plan, SyncStrategy, check_own};
 use crate::Key;
 use crate::comm::Session;
 use crate::config::Described;
@@ -102,8 +103,8 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         self.anchor.now()
     }
 
-    fn ends_period(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.settings.period)
+    fn periods(&self) -> Periods {
+        Periods { period: self.settings.period, offset: self.settings.offset }
     }
 
     /// What the exchange at the end of step `step` is told. Ranks have not agreed on a learning rate: controllers must not see their own.
@@ -134,8 +135,8 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
             let x = pulled(alpha, *x, *z);
             // Not finite where `x` is not.
             *next = beta * v + (z - x) * per_rate;
-            // Without momentum the next anchor is the mean of the pulled parameters, whatever the rate.
-            *input = if beta == 0.0 { x - z } else { -rate * *next };
+            // `−γ·v`, written so that at a rate of 0 a period's work is not lost.
+            *input = (x - z) - rate * beta * v;
         }
         Ok(())
     }
@@ -177,10 +178,7 @@ impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
 
 impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     fn plan(&self, step: u64) -> Plan {
-        let periods = HEADER_STEPS.div_ceil(self.settings.period);
-        let agrees = (step + 1).is_multiple_of(periods.saturating_mul(self.settings.period));
-        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
-        Plan { agrees, parameters: self.ends_period(step), ..Plan::ALONE }
+        self.periods().plan(step)
     }
 
     fn begin(&mut self, parameters: &[f32]) {
@@ -211,7 +209,7 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        if self.ends_period(cx.agreed_step.step) {
+        if self.periods().ends(cx.agreed_step.step) {
             let (key, agreed_step) = Self::round(cx.agreed_step.step, cx);
             self.exchange.start(key, agreed_step, cx, comm);
         }

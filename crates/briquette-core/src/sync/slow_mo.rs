@@ -12,7 +12,8 @@
 //! ```
 //!
 //! What travels is `x₀ − x_i`, by any reducer: dense, or compressed with error feedback. The base that steps in between is Local
-//! SGD (every rank alone), or another strategy such as [`Sgp`](super::Sgp), whose view is averaged and which begins anew at `x₀`.
+//! SGD (every rank alone), or another strategy such as [`Sgp`](super::Sgp), whose view is averaged and which begins anew at `x₀`. Without
+//! the average (`average`, over SGP) `x̄`, `x₀` and `u` are each rank's own.
 //!
 //! | setting | is then |
 //! |---|---|
@@ -22,13 +23,13 @@
 //!
 //! **On the wire.** What the reducer sends of `d` values, every `τ` steps, and what the base does.
 //!
-//! **Properties.** Replicas are equal at the end of a period. All ranks must step with the same learning rate there.
+//! **Properties.** Replicas are equal at the end of a period with an average. All ranks must step with the same learning rate there.
 //!
-//! **State.** `x₀` and `u`, the same on every rank; the base's.
+//! **State.** `x₀` and `u`, the same on every rank where there is an average; the base's.
 //!
 //! **Knobs.** `period` `τ`, steps, default 12 as in the paper (48 over SGP); `beta` in [0, 1), default 0.6 (the paper tunes 0.4 to
 //! 0.8); `alpha` above 0, default 1; `reset`, whether the inner optimizer's momenta begin anew at each period, default on, as the
-//! paper does for SGD; keep Adam's.
+//! paper does for SGD; keep Adam's; `average`, default on, off for the paper's `-noaverage`; `base`.
 //!
 //! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding. Where the learning rate is
 //! 0, `u ← β·u`. A base has no settings of an exchange: it sends what it does by default.
@@ -73,23 +74,31 @@ pub struct SlowMoConfig {
     pub alpha: f32,
     /// Whether the inner optimizer's momenta begin anew at each period.
     pub reset: bool,
+    /// Whether a period ends with an average. If not, only the base exchanges, and each rank has a slow momentum of its own.
+    pub average: bool,
     /// What ranks do within a period; absent, each steps alone.
     pub base: Option<Box<StrategyConfig>>,
 }
 
 impl Default for SlowMoConfig {
     fn default() -> Self {
-        SlowMoConfig { period: 12, beta: 0.6, alpha: 1.0, reset: true, base: None }
+        SlowMoConfig { period: 12, beta: 0.6, alpha: 1.0, reset: true, average: true, base: None }
     }
 }
 
 impl Described for SlowMoConfig {
     const NAME: &'static str = "slowmo";
-    const SETTINGS: &'static str = "PERIOD[,beta=0.6,alpha=1,reset=true,base=sgp]";
+    const SETTINGS: &'static str = "PERIOD[,beta=0.6,alpha=1,reset=true,base=sgp,average=true]";
     const HELP: &'static str = "Local SGD, or another base, with momentum on what each PERIOD steps have come to (12)";
 
     fn check(&self) -> Result<(), ConfigError> {
-        let Self { period, beta, alpha, .. } = *self;
+        let Self { period, beta, alpha, average, .. } = *self;
+        ConfigError::unless(
+            average || self.base.is_some(),
+            "average of slowmo",
+            "true where there is no base",
+            average,
+        )?;
         ConfigError::unless(period > 0, "period of slowmo", "at least 1", period)?;
         ConfigError::unless((0.0..1.0).contains(&beta), "beta of slowmo", "in [0, 1)", beta)?;
         ConfigError::unless(alpha.is_finite() && alpha > 0.0, "alpha of slowmo", "above 0", alpha)
@@ -113,9 +122,16 @@ impl StrategySettings for SlowMoConfig {
         if let (Some(config), Some(base)) = (&self.base, &base)
             && (config.get().channels() > 0 || base.plan(0).gradients)
         {
-            let why =
-                "exchanges gradients, or in the background: use sgp, or local-sgd with a shorter period, or no base";
+            let why = "exchanges gradients, or in the background: use sgp without staleness, or local-sgd with a shorter period, or no base";
             return Err(ConfigError::Conflict(format!("base {config} of slowmo {why}")));
+        }
+        if !self.average && !matches!(self.base.as_deref(), Some(StrategyConfig::Sgp(_))) {
+            let why = "average=false of slowmo needs a base that mixes replicas, base=sgp: others would take the outer step away again";
+            return Err(ConfigError::Conflict(why.into()));
+        }
+        if !self.average && *exchange != Exchange::default() {
+            let why = "average=false of slowmo exchanges by its base alone: leave reducer and feedback out";
+            return Err(ConfigError::Conflict(why.into()));
         }
         Ok(Box::new(SlowMo::new(self.clone(), outer::build_reducer::<Self>(exchange, layout, world)?, base)?))
     }
@@ -138,6 +154,10 @@ impl OuterRule for SlowMoConfig {
 
     fn period(&self) -> u64 {
         self.period
+    }
+
+    fn averages(&self) -> bool {
+        self.average
     }
 
     fn momenta(&self) -> Momenta {

@@ -263,6 +263,10 @@ impl FeedbackSettings for ErrorInsideConfig {
     fn asks(&self) -> Asks {
         Asks::Bounded
     }
+
+    fn reads_rate(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -143,5 +143,5 @@ impl Synchronizer {
 /// Whether replicas stay equal because every rank's optimizer steps with the same bits.
 fn averages_gradients(strategy: &dyn SyncStrategy) -> bool {
     let plan = strategy.plan(0);
-    plan.gradients && !plan.parameters
+    plan.gradients && plan.replicas_equal
 }

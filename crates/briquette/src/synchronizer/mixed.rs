@@ -4,10 +4,11 @@
 //! way, so replicas drift apart by about a rounding a step. Re-broadcasting rank 0's parameters now and then keeps that from
 //! adding up. Optimizer states and BatchNorm's statistics stay each rank's own.
 
+use briquette_core::sync::Agrees;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::Synchronizer;
+use super::{Joined, Synchronizer};
 use crate::error::Error;
 use crate::flat::{self, Part};
 
@@ -33,12 +34,16 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| j.rebroadcast).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Whether the step that is being taken ends with a re-broadcast.
+    /// Whether the step that is being taken ends with a re-broadcast: the first one that exchanges gradients, between replicas that are to be
+    /// equal, after so many steps.
     pub(crate) fn rebroadcast_due(&self) -> bool {
-        let every = self.joined.as_ref().map_or(0, |joined| joined.rebroadcast);
-        every > 0
-            && (self.step + 1).is_multiple_of(every)
-            && self.plan().is_ok_and(|plan| plan.gradients && !plan.parameters)
+        let Some(Joined { rebroadcast: every @ 1.., strategy, .. }) = &self.joined else { return false };
+        let steps_with_average = |step: &u64| {
+            let plan = strategy.plan(*step);
+            plan.gradients && plan.replicas_equal && plan.agrees == Agrees::World
+        };
+        let before = || (0..self.step).rev().find(steps_with_average).map_or(0, |step| step + 1);
+        steps_with_average(&self.step) && (self.step + 1) / every > before() / every
     }
 
     /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.

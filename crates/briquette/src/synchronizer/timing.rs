@@ -136,6 +136,15 @@ impl Synchronizer {
         })
     }
 
+    /// Momenta have been averaged, after the step that asked for it.
+    pub(crate) fn spent_on_momenta(&mut self, seconds: f64, traffic: Traffic) {
+        self.report.traffic += traffic;
+        self.report.exchange_seconds += seconds;
+        self.report.clock = self.comm.now();
+        self.last_end += seconds;
+        self.tally.add_late(traffic, seconds);
+    }
+
     /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated
     /// clock goes back to `seconds`, what it showed before; any other clock just goes on.
     pub fn set_clock(&mut self, seconds: f64) {

@@ -52,6 +52,28 @@ fn a_replica_that_drifted_takes_rank_0s_parameters_and_says_how_far_it_was() {
     assert!((drift / expected - 1.0).abs() < 0.1, "{drift} beside {expected}");
 }
 
+/// Rounds of two steps: what is due after three comes at the end of the round that they are in, and is what the next round begins with.
+#[test]
+fn rounds_of_minibatches_take_rank_0s_parameters_at_their_ends() {
+    let told = ranks(2, |comm| {
+        let rank = comm.rank();
+        let rounds = config(r#"{"strategy": "minibatch:2"}"#);
+        let mut optim = DistributedOptimizer::new(sgd(), comm, rounds, 1).with_rebroadcast(3);
+        let mut model = optim.join(Mlp::new(5))?;
+        let mut drifts = Vec::new();
+        for step in 0..6 {
+            // What a device that rounds otherwise would do to the step that ends a round.
+            let nudged = if step == 3 { nudge(model, 0.01 * rank as f64) } else { model };
+            let (next, report) = train(&mut optim, nudged, step, 0)?;
+            model = next;
+            drifts.push(report.drift.is_some());
+        }
+        Ok((bits(&model), drifts))
+    });
+    assert_eq!(told[0].1, [false, false, false, true, false, true]);
+    assert_eq!(told[0], told[1]);
+}
+
 #[test]
 fn a_world_of_one_device_never_rebroadcasts_unless_told() {
     let steps = |told: Option<u64>| {

@@ -98,8 +98,30 @@ fn power_sgd_resumes_bit_exactly() {
 }
 
 #[test]
-fn periodic_averages_resume_bit_exactly_between_two_averages() {
-    check(&config(r#"{"strategy": "periodic", "every": 4}"#), adam);
+fn every_strategy_resumes_bit_exactly_between_two_averages() {
+    let texts = [
+        "local-sgd:3",
+        "local-sgd:3,momenta=average",
+        "slowmo:3",
+        "bmuf:3",
+        "diloco:3",
+        "streaming-diloco:4,fragments=2,overlap=1",
+        "easgd:3",
+        "lsgd:4,local=2",
+        "sgp",
+        "sgp:exponential,staleness=2",
+        "slowmo:3,base=sgp,average=false",
+        "overlap-local-sgd:3",
+        "cocod:3",
+        "minibatch:3",
+        "minibatch:3,accelerate=true",
+        "parle:3",
+        "delayed",
+    ];
+    for text in texts {
+        check(&config(&format!(r#"{{"strategy": "{text}"}}"#)), sgd_with_momentum);
+    }
+    check(&config(r#"{"strategy": "local-sgd:3,momenta=average"}"#), adam);
 }
 
 /// Adam, and one group by ids whose gradients are clipped to nothing.

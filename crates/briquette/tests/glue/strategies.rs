@@ -76,6 +76,46 @@ fn averaged_momenta_are_the_same_on_every_rank() {
     }
 }
 
+/// Rank 1 has no gradient of the second layer: its optimizer keeps nothing of it, and what it keeps must not be averaged with another layer's.
+#[test]
+fn momenta_of_other_parameters_are_not_averaged() {
+    let results = outcomes(2, |comm: Session| {
+        let rank = comm.rank();
+        let mut optim =
+            DistributedOptimizer::new(sgd_with_momentum(), comm, strategy("local-sgd:1,momenta=average"), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let loss = match rank {
+            0 => model.loss(3, 4),
+            _ => model.first.weight.val().sum(),
+        };
+        let gradients = grads(&model, &loss);
+        optim.step(0.1, model, gradients)
+    });
+    for result in results {
+        let text = result.expect_err("refused").to_string();
+        assert!(text.contains("rank 1") && text.contains("other parameters than rank 0's"), "{text}");
+    }
+}
+
+/// What averaging costs is in the step's report, and is not the next step's computing.
+#[test]
+fn averaged_momenta_are_counted() {
+    let bytes = |text: &str| {
+        ranks(2, |comm: Session| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, strategy(text), 1);
+            let model = optim.join(Mlp::new(5))?;
+            let before = optim.synchronizer_mut().session().traffic();
+            let (_, _) = train(&mut optim, model, 0, rank)?;
+            let sent = (optim.synchronizer_mut().session().traffic() - before).sent;
+            Ok((sent, optim.report().traffic.sent))
+        })
+    };
+    let (average, keep) = (bytes("local-sgd:1,momenta=average"), bytes("local-sgd:1"));
+    assert!(average.iter().all(|(counted, reported)| counted == reported), "{average:?}");
+    assert!(average[0].0 > keep[0].0);
+}
+
 /// Velocities are linear in gradients: averaged at every step, they are those of averaged gradients.
 #[test]
 fn momenta_averaged_at_every_step_are_those_of_averaged_gradients() {
@@ -155,5 +195,24 @@ fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
     // Of steps 0, 2 and 4.
     for (moved, expected) in moved[0].iter().zip([0.375, 0.0, -0.375]) {
         assert!((moved - expected).abs() < 1e-6, "{moved} for {expected}");
+    }
+}
+
+/// A layer whose gradient comes at the first step of a round alone counts when the round ends.
+#[test]
+fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
+    let models = ranks(2, |comm: Session| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("minibatch:2"), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..2 {
+            let loss = if step == 0 { model.second.weight.val().sum() } else { model.first.weight.val().sum() };
+            let gradients = grads(&model, &loss);
+            model = optim.step(0.1, model, gradients)?;
+        }
+        Ok(model)
+    });
+    for path in ["first.weight", "second.weight"] {
+        let moved = value(&Mlp::new(5), path)[0] - value(&models[0], path)[0];
+        assert!((moved - 0.05).abs() < 1e-6, "{path}: half of a gradient of 1 at rate 0.1, not {moved}");
     }
 }

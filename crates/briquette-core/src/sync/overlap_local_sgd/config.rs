@@ -13,38 +13,47 @@ use crate::sync::in_background::CHANNEL;
 pub struct OverlapConfig {
     /// Steps of a period.
     pub period: u64,
-    /// How far a rank is pulled to the anchor, in [0, 1].
+    /// How far a rank is pulled to the anchor, in [0, 1).
     pub alpha: f32,
     /// The anchor's momentum, in [0, 1).
     pub beta: f32,
+    /// Steps by which the first period is longer, below the period.
+    pub offset: u64,
 }
 
 impl Default for OverlapConfig {
     fn default() -> Self {
-        OverlapConfig { period: 2, alpha: 0.6, beta: 0.7 }
+        OverlapConfig { period: 2, alpha: 0.6, beta: 0.7, offset: 0 }
     }
 }
 
 impl Described for OverlapConfig {
     const NAME: &'static str = "overlap-local-sgd";
-    const SETTINGS: &'static str = "PERIOD[,alpha=0.6,beta=0.7]";
+    const SETTINGS: &'static str = "PERIOD[,alpha=0.6,beta=0.7,offset=0]";
     const HELP: &'static str = "parameters, averaged in the background after every PERIOD steps, a period late (2)";
 
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |what, valid, got: f32| Err(ConfigError::range(what, valid, got));
         match *self {
             Self { period: 0, .. } => Err(ConfigError::range("period of overlap-local-sgd", "at least 1", 0)),
-            Self { alpha, .. } if !(0.0..=1.0).contains(&alpha) => {
-                wrong("alpha of overlap-local-sgd", "in [0, 1]", alpha)
+            Self { alpha, .. } if !(0.0..1.0).contains(&alpha) => {
+                wrong("alpha of overlap-local-sgd", "in [0, 1)", alpha)
             }
             Self { beta, .. } if !(0.0..1.0).contains(&beta) => wrong("beta of overlap-local-sgd", "in [0, 1)", beta),
+            Self { period, offset, .. } if offset >= period => {
+                Err(ConfigError::range("offset of overlap-local-sgd", "below its period", offset))
+            }
             _ => Ok(()),
         }
     }
 
     fn representatives() -> Vec<Self> {
         let conserves = OverlapConfig { period: 3, beta: 0.0, ..Self::default() };
-        vec![Self::default(), OverlapConfig { period: 1, ..conserves.clone() }, conserves]
+        vec![
+            OverlapConfig { offset: 1, ..Self::default() },
+            OverlapConfig { period: 1, ..conserves.clone() },
+            conserves,
+        ]
     }
 }
 

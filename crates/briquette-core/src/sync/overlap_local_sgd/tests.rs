@@ -16,7 +16,7 @@ fn overlap(settings: OverlapConfig) -> OverlapLocalSgd<Dense> {
 
 /// The recursion of the module's method, in one thread.
 fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>> {
-    let OverlapConfig { period, alpha, beta } = settings.clone();
+    let OverlapConfig { period, alpha, beta, offset } = settings.clone();
     let (mut x, mut v) = (vec![start.to_vec(); world], vec![vec![0.0_f32; start.len()]; world]);
     let (mut z, mut under_way) = (start.to_vec(), None::<Vec<f32>>);
     for step in 0..SGD.steps {
@@ -24,7 +24,7 @@ fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>
             let gradient = noisy(rank, step, x);
             x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= SGD.rate * g);
         }
-        if (step + 1) % period != 0 {
+        if step < offset || (step + 1 - offset) % period != 0 {
             continue;
         }
         under_way.take().into_iter().for_each(|mean| z.iter_mut().zip(mean).for_each(|(z, mean)| *z += mean));
@@ -32,8 +32,8 @@ fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>
         for (x, v) in x.iter_mut().zip(&mut v) {
             for i in 0..z.len() {
                 x[i] += alpha * (z[i] - x[i]);
+                sum[i] += (x[i] - z[i]) - SGD.rate * beta * v[i];
                 v[i] = beta * v[i] + (z[i] - x[i]) * (1.0 / SGD.rate);
-                sum[i] += if beta == 0.0 { x[i] - z[i] } else { -SGD.rate * v[i] };
             }
         }
         under_way = Some(sum.into_iter().map(|sum| sum * (1.0 / world as f32)).collect());
@@ -43,18 +43,18 @@ fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>
 
 #[test]
 fn it_is_the_serial_recursion_to_the_bit() {
-    for beta in [0.0, 0.7] {
+    for (beta, offset) in [(0.0, 0), (0.7, 0), (0.7, 1)] {
         for world in [1, 3, 4] {
-            let settings = OverlapConfig { period: 3, beta, ..OverlapConfig::default() };
+            let settings = OverlapConfig { period: 3, beta, offset, ..OverlapConfig::default() };
             let ours = train(world, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
-            assert_eq!(ours, serial(&settings, world, &[3.0; 10]), "beta {beta}, {world} ranks");
+            assert_eq!(ours, serial(&settings, world, &[3.0; 10]), "beta {beta}, offset {offset}, {world} ranks");
         }
     }
 }
 
 #[test]
 fn without_a_pull_ranks_never_meet() {
-    let settings = OverlapConfig { period: 3, alpha: 0.0, beta: 0.0 };
+    let settings = OverlapConfig { period: 3, alpha: 0.0, beta: 0.0, offset: 0 };
     let together = train(2, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
     let alone = train(1, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
     assert_eq!(together[0], alone[0]);
@@ -62,26 +62,42 @@ fn without_a_pull_ranks_never_meet() {
 }
 
 #[test]
-fn a_full_pull_of_one_rank_begins_each_period_where_the_one_before_ended() {
-    // Moves by 1 a step, three steps a period: pulled back to 0, then to 0 + the first period's pulled end, which is 0, …
-    let settings = OverlapConfig { period: 3, alpha: 1.0, beta: 0.0 };
+fn one_rank_is_pulled_half_way_back_by_hand() {
+    // Moves by 1 a step, three steps a period: x = 3 → 1.5; z = 1.5, x = 4.5 → 3; z = 3, x = 6 → 4.5.
+    let settings = OverlapConfig { period: 3, alpha: 0.5, beta: 0.0, offset: 0 };
     let sgd = Sgd { rate: 1.0, steps: 9, ..SGD };
-    assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[0.0]]);
-    // Pulled half-way: x = 3 → 1.5; z = 1.5, x = 4.5 → 3; z = 3, x = 6 → 4.5.
-    let settings = OverlapConfig { alpha: 0.5, ..settings.clone() };
     assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[4.5]]);
 }
 
-/// Section 4 of the paper: the final loss is that of Local SGD.
+/// With a momentum `v` of 2 a period's work of 3, pulled to 1.5, is sent whole at a rate of 0, where `−γ·v` would be nothing.
 #[test]
-fn it_trains_as_well_as_local_sgd_of_the_same_period() {
-    let sgd = Sgd { steps: 600, ..SGD };
-    // In a steady drift, where the anchor and the pulled parameters move alike, a period's work P moves them by
-    // P/(1 + α(1−β)/(1−α)) = P/1.45: the rate makes up for it.
-    let faster = Sgd { rate: sgd.rate * 1.45, ..sgd };
-    let ours = loss(&mean(&train(8, || overlap(OverlapConfig::default()), &[3.0; 10], (faster, &noisy))));
-    let local = loss(&mean(&train(8, || Periodic::new(2).unwrap(), &[3.0; 10], (sgd, &noisy))));
-    assert!(ours < 1.1 * local, "{ours} against {local}");
+fn at_a_rate_of_0_a_period_is_not_lost() {
+    let mut overlap = overlap(OverlapConfig { period: 1, alpha: 0.5, beta: 0.5, offset: 0 });
+    overlap.begin(&[0.0]);
+    overlap.momentum.set(vec![2.0]);
+    overlap.advance(&[3.0], 0.0).unwrap();
+    assert_eq!(
+        (overlap.exchange.input.next_mut().as_slice(), overlap.momentum.next_mut().as_slice()),
+        (&[1.5][..], &[1.0][..])
+    );
+}
+
+/// Section 4 of the paper, each at the best rate of one grid: with twice the steps of Local SGD an anchor that is a period old ends as low.
+#[test]
+fn at_their_best_rates_it_ends_near_local_sgd_of_the_same_period() {
+    let best = |ours: bool| {
+        let of = |rate| {
+            let sgd = Sgd { steps: 600, rate, ..SGD };
+            loss(&mean(&match ours {
+                true => train(8, || overlap(OverlapConfig::default()), &[3.0; 10], (sgd, &noisy)),
+                false => train(8, || Periodic::new(2).unwrap(), &[3.0; 10], (sgd, &noisy)),
+            }))
+        };
+        [0.025, 0.05, 0.1, 0.2, 0.4].map(of).into_iter().fold(f64::INFINITY, f64::min)
+    };
+    let (ours, local) = (best(true), best(false));
+    println!("overlap {ours}, local {local}");
+    assert!(ours < 1.3 * local, "{ours} against {local}");
 }
 
 /// The claim: an exchange that takes less than a period's computing costs no time.
@@ -116,7 +132,7 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
     // Law 5 has the bits; here what is saved while an exchange is under way, and once it has been waited for.
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
-    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0 };
+    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0, offset: 0 };
     let (mut first, mut x) = (overlap(settings.clone()), vec![8.0]);
     first.begin(&[0.0]);
     let agreed_step = |step| AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
@@ -148,7 +164,8 @@ fn settings_out_of_range_are_refused() {
     let good = OverlapConfig::default();
     for (settings, words) in [
         (OverlapConfig { period: 0, ..good.clone() }, "period of overlap-local-sgd must be at least 1"),
-        (OverlapConfig { alpha: 1.5, ..good.clone() }, "alpha of overlap-local-sgd must be in [0, 1]"),
+        (OverlapConfig { alpha: 1.0, ..good.clone() }, "alpha of overlap-local-sgd must be in [0, 1)"),
+        (OverlapConfig { offset: 2, ..good.clone() }, "offset of overlap-local-sgd must be below its period"),
         (OverlapConfig { alpha: f32::NAN, ..good.clone() }, "alpha of overlap-local-sgd"),
         (OverlapConfig { beta: 1.0, ..good.clone() }, "beta of overlap-local-sgd must be in [0, 1)"),
     ] {
@@ -159,7 +176,7 @@ fn settings_out_of_range_are_refused() {
 
 #[test]
 fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
-    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.5 };
+    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.5, offset: 0 };
     let results = run_ranks(Local::world(2), |mut comm| {
         let (mut overlap, layout) = (overlap(settings.clone()), Layout::flat(1));
         overlap.begin(&[0.0]);
@@ -174,34 +191,38 @@ fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
     assert_eq!(results, [Ok(Ok(Momenta::Keep)), Ok(Err(SyncError::Diverged { step: 0, rank: 1, slot }))]);
 }
 
-/// Nothing holds ranks to one learning rate where no rank agrees on a header, and Accordion sends more when the rate falls.
+/// Nothing holds ranks to one learning rate where they step alone, and Accordion sends more when the rate falls.
 #[test]
 fn controllers_of_ranks_whose_learning_rates_differ_decide_alike() {
-    let config: crate::config::Config = toml::from_str(
-        "strategy = 'overlap-local-sgd:1'\nreducer = 'gather:topk:4x'\ncontroller = 'accordion:2x,high=8x,interval=4,window=2,per_slot=false'",
-    )
-    .unwrap();
-    let layout = Layout::flat(16);
-    let ranks = run_ranks(Local::world(2), |mut comm| {
-        let (mut strategy, mut factors) = (config.build(&layout, 2).unwrap(), Vec::new());
-        strategy.begin(&[3.0; 16]);
-        for step in 0..40 {
-            let rate = if comm.rank() == 1 && step > 30 { 0.005 } else { 0.05 };
-            let mut x: Vec<f32> = (0..16).map(|i| 3.0 - 0.01 * (step * (i + 1)) as f32).collect();
-            let agreed_step = AgreedStep { step, learning_rate: Some(rate), ..AgreedStep::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-            strategy.after_step(&mut x, &cx, &mut comm).unwrap();
-            strategy.commit();
-            strategy.after_commit(&cx, &mut comm);
-            let mut report = Report::default();
-            strategy.report(&mut report);
-            factors.push(report.factor);
-        }
-        strategy.settle(&mut comm).unwrap();
-        Ok::<_, CommError>(factors)
-    });
-    let ranks: Vec<_> = ranks.into_iter().map(Result::unwrap).collect();
-    assert_eq!(ranks[0], ranks[1]);
-    let known: std::collections::BTreeSet<u64> = ranks[0].iter().flatten().map(|factor| factor.get() as u64).collect();
-    assert_eq!(known, [2, 8].into(), "{:?}", ranks[0]);
+    for strategy in ["overlap-local-sgd:1", "cocod:1", "local-sgd:1", "bmuf:1", "diloco:1"] {
+        let text = format!(
+            "strategy = '{strategy}'\nreducer = 'gather:topk:4x'\nfeedback = '{}'\ncontroller = \
+             'accordion:2x,high=8x,interval=4,window=2,per_slot=false'",
+            if strategy.starts_with("overlap") { "none" } else { "error" }
+        );
+        let config: crate::config::Config = toml::from_str(&text).unwrap();
+        let layout = Layout::flat(16);
+        let ranks = run_ranks(Local::world(2), |mut comm| {
+            let (mut strategy, mut factors) = (config.build(&layout, 2).unwrap(), Vec::new());
+            strategy.begin(&[3.0; 16]);
+            for step in 0..40 {
+                let rate = if comm.rank() == 1 && step > 30 { 0.005 } else { 0.05 };
+                let mut x: Vec<f32> = (0..16).map(|i| 3.0 - 0.01 * (step * (i + 1)) as f32).collect();
+                let agreed_step = AgreedStep { step, learning_rate: Some(rate), ..AgreedStep::default() };
+                let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+                strategy.after_step(&mut x, &cx, &mut comm).unwrap();
+                strategy.commit();
+                strategy.after_commit(&cx, &mut comm);
+                let mut report = Report::default();
+                strategy.report(&mut report);
+                factors.push(report.factor);
+            }
+            strategy.settle(&mut comm).unwrap();
+            Ok::<_, CommError>(factors)
+        });
+        let ranks: Vec<_> = ranks.into_iter().map(Result::unwrap).collect();
+        assert_eq!(ranks[0], ranks[1], "{strategy}");
+        let known: std::collections::BTreeSet<u64> = ranks[0].iter().flatten().map(|f| f.get() as u64).collect();
+        assert!(known.contains(&8), "{strategy}: {:?}", ranks[0]);
+    }
 }

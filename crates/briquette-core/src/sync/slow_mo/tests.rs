@@ -52,6 +52,10 @@ fn alone_and_without_momentum_it_is_lookahead() {
     let settings = SlowMoConfig { alpha: 0.5, ..plain(5) };
     let x = train(1, || slow_mo(settings.clone()), &[1.0], (Sgd { steps: 5, ..SGD }, &|_, _, _| vec![1.0]));
     assert!((x[0][0] - (1.0 - 0.5 * 0.25)).abs() < 1e-6);
+    // Gradient x at rate ½: a step halves, two steps quarter, and half of the way there is kept: times 1 − ½·¾, three times.
+    let (settings, sgd) = (SlowMoConfig { alpha: 0.5, ..plain(2) }, Sgd { rate: 0.5, steps: 6, ..SGD });
+    let x = train(1, || slow_mo(settings.clone()), &[1.0], (sgd, &|_, _, x| x.to_vec()));
+    assert_eq!(x[0][0], 0.625 * 0.625 * 0.625);
 }
 
 #[test]
@@ -97,7 +101,29 @@ fn over_gossip_ranks_begin_each_period_at_the_same_place() {
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
     let x = train(3, both(plain(4)), &[10.0], (Sgd { steps: 8, ..SGD }, &gradient));
     assert!((x[2][0] - (10.0 - 8.0 * 0.05)).abs() < 1e-5, "{x:?}");
-    assert!(Sgp::new(Graph::default(), 3).is_ok());
+}
+
+/// The paper's `-noaverage`: nothing is sent but by the base, and every rank makes the outer step with what it has come to itself.
+#[test]
+fn without_an_average_each_rank_has_a_slow_momentum_of_its_own() {
+    let base = || -> Box<dyn SyncStrategy> { Box::new(Sgp::new(Graph::Complete, 2).unwrap()) };
+    let complete = Some(Box::new(SgpConfig { graph: Graph::Complete, ..SgpConfig::default() }.into()));
+    let settings = SlowMoConfig { period: 2, beta: 0.5, average: false, base: complete, ..SlowMoConfig::default() };
+    let ours = || SlowMo::new(settings.clone(), Dense, Some(base())).unwrap();
+    let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
+    let x = train(2, ours, &[10.0], (Sgd { rate: 1.0, steps: 4, ..SGD }, &gradient));
+    // The complete graph mixes exactly: −½ a step, so −1 a period: u = 1, then ½ + 1; 10 − 1 − 1.5.
+    assert_eq!(x, [[7.5], [7.5]]);
+    let build = |text: &str| {
+        let config: crate::config::Config =
+            toml::from_str(&format!("strategy = '{text}'")).map_err(|e| e.to_string())?;
+        config.build(&Layout::flat(4), 4).map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(build("slowmo:3,average=false,base=sgp"), Ok(()));
+    assert!(
+        build("slowmo:3,average=false").unwrap_err().contains("average of slowmo must be true where there is no base")
+    );
+    assert!(build("slowmo:3,average=false,base=local-sgd:1").unwrap_err().contains("base=sgp"));
 }
 
 #[test]
