@@ -275,9 +275,10 @@ fn a_learning_rate_that_is_not_finite_is_named_everywhere() {
     }
 }
 
+/// Both are refused by each rank alone, the second with the world: a rank that has not joined yet hears of it.
 #[test]
 fn steps_and_other_optimizers_are_refused() {
-    let texts = ranks(2, |comm| {
+    let outcomes = outcomes(2, |comm| {
         let mut rank = Rank::new(sgd(), comm, server("async-sgd"));
         let model = rank.optim.join(Mlp::new(5))?;
         let gradients = grads(&model, &model.loss(1, 4));
@@ -286,9 +287,12 @@ fn steps_and_other_optimizers_are_refused() {
         let trained = rank.train(*stepped.model, 1).expect_err("refused");
         Ok((stepped.source.to_string(), trained.to_string()))
     });
-    for (stepped, trained) in texts {
-        assert!(stepped.contains("call `ServerTraining::train`"), "{stepped}");
-        assert!(trained.contains("give it `server.strategy()`"), "{trained}");
+    assert!(outcomes.iter().any(Result::is_ok));
+    for outcome in outcomes {
+        let heard = |text: &str| text.contains("give it `server.strategy()`");
+        let (stepped, trained) = outcome.unwrap_or_else(|error| (error.to_string(), error.to_string()));
+        assert!(heard(&stepped) || stepped.contains("call `ServerTraining::train`"), "{stepped}");
+        assert!(heard(&trained), "{trained}");
     }
 }
 
