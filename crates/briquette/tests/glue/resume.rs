@@ -50,12 +50,18 @@ fn run(config: &Config, inner: Inner, from: Option<&Path>, to: Option<&Path>, un
 }
 
 fn check(config: &Config, inner: Inner) {
+    check_but(config, inner, StepReport::clone);
+}
+
+/// All of the reports but what `seen` leaves out.
+fn check_but(config: &Config, inner: Inner, seen: fn(&StepReport) -> StepReport) {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let whole = run(config, inner, None, Some(second.path()), 2 * HALF);
     run(config, inner, None, Some(first.path()), HALF);
     let resumed = run(config, inner, Some(first.path()), None, 2 * HALF);
     for (rank, ((whole, all), (resumed, reports))) in whole.iter().zip(&resumed).enumerate() {
-        assert_eq!(all[HALF as usize..], reports[..], "{config:?}: reports of rank {rank}");
+        let [all, reports] = [&all[HALF as usize..], reports].map(|part| part.iter().map(seen).collect::<Vec<_>>());
+        assert_eq!(all, reports, "{config:?}: reports of rank {rank}");
         assert!(whole == resumed, "{config:?}: parameters or buffers of rank {rank}");
     }
 }
@@ -119,7 +125,12 @@ fn every_strategy_resumes_bit_exactly_between_two_averages() {
         "delayed",
     ];
     for text in texts {
-        check(&config(&format!(r#"{{"strategy": "{text}"}}"#)), sgd_with_momentum);
+        // What was under way is sent again: its bytes and seconds are counted when it is.
+        let seen = |report: &StepReport| {
+            let StepReport { step, loss, samples, clock, .. } = *report;
+            StepReport { step, loss, samples, clock, ..StepReport::default() }
+        };
+        check_but(&config(&format!(r#"{{"strategy": "{text}"}}"#)), sgd_with_momentum, seen);
     }
     check(&config(r#"{"strategy": "local-sgd:3,momenta=average"}"#), adam);
 }
