@@ -276,9 +276,11 @@ struct Doing {
     until: u64,
 }
 
-/// A server and its workers, one event after the other: the server is a state machine. `seen` is shown what each update subtracts, the
-/// model before it and how many gradients of samples were taken, and says whether to go on.
-fn play(policy: &str, problem: &Finite, rate: f32, seen: &mut dyn FnMut(&[f32], &[f32], u64) -> bool) -> Result<()> {
+/// Is shown what each update subtracts, the model before it and how many gradients of samples were taken, and says whether to go on.
+type Seen<'a> = &'a mut dyn FnMut(&[f32], &[f32], u64) -> bool;
+
+/// A server and its workers, one event after the other: the server is a state machine.
+fn play(policy: &str, problem: &Finite, rate: f32, seen: Seen<'_>) -> Result<()> {
     let policy: ServerConfig = policy.parse()?;
     let mut server = Server::new(policy.get().build(WORKERS)?, vec![2.0; LEN], WORKERS);
     let mut workers: [Option<Doing>; WORKERS] = Default::default();

@@ -15,6 +15,9 @@ use rand_distr::{Distribution, StandardNormal};
 /// A rank's gradient at a step, from where it is: rank, step, point, and where to write it.
 pub(super) type Gradient<'a> = &'a (dyn Fn(usize, u64, &[f32], &mut [f32]) + Sync);
 
+/// What a rank records at a point.
+pub(super) type Loss<'a> = &'a (dyn Fn(&[f32]) -> f64 + Sync);
+
 /// What is run.
 #[derive(Debug, Clone)]
 pub(super) struct Descent<'a> {
@@ -73,7 +76,7 @@ impl Descent<'_> {
         &self,
         start: &(dyn Fn(usize) -> Vec<f32> + Sync),
         gradient: Gradient<'_>,
-        loss: &(dyn Fn(&[f32]) -> f64 + Sync),
+        loss: Loss<'_>,
     ) -> Result<Ended> {
         let config = self.config()?;
         let starts: Vec<Vec<f32>> = (0..self.ranks).map(start).collect();
@@ -99,7 +102,7 @@ impl Descent<'_> {
         config: &Config,
         comm: &mut Session,
         from: impl Fn(usize) -> (Vec<f32>, &'b [f32]),
-        (gradient, loss): (Gradient<'_>, &(dyn Fn(&[f32]) -> f64 + Sync)),
+        (gradient, loss): (Gradient<'_>, Loss<'_>),
     ) -> Result<RankEnded, Failed> {
         let (mut x, begin) = from(comm.rank());
         let layout = Layout::new((0..self.tensors).map(|i| (format!("{i}"), vec![x.len() / self.tensors])));
