@@ -204,7 +204,12 @@ impl Settings {
             config.exchange.rules.clear();
             config.exchange.dense_below = Some(0);
         }
-        config.build(&Layout::flat(1000), self.ranks)?;
+        // Likewise whether there are as many layers as fragments.
+        let layers = match &config.strategy {
+            StrategyConfig::StreamingDiloco(settings) => settings.fragments.clamp(1, 1000),
+            _ => 1,
+        };
+        config.build(&Layout::new((0..layers).map(|i| (i.to_string(), vec![1000]))), self.ranks)?;
         Ok(())
     }
 

@@ -20,8 +20,8 @@ const CASES: [(&str, usize); 22] = [
     ("--strategy streaming-diloco:6,fragments=2,overlap=1", 1),
     ("--strategy easgd:2", 1),
     // Whichever leads: with two more ranks one of these does.
-    ("--strategy lsgd:2", 0),
-    ("--strategy lsgd:2", 1),
+    ("--strategy lsgd:2,local=1", 0),
+    ("--strategy lsgd:2,local=1", 1),
     ("--strategy sgp", 1),
     ("--strategy sgp:exponential,staleness=2", 0),
     ("--strategy overlap-local-sgd:2", 1),

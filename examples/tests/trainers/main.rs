@@ -300,7 +300,7 @@ fn help_names_every_flag_and_shows_an_example() {
         for text in [
             example,
             "power-sgd[:RANK]",
-            "local-sgd[:PERIOD]",
+            "local-sgd[:PERIOD",
             "an all-reduce of factors of low rank",
             "topk:0.01",
             "gravac",

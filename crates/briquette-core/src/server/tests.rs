@@ -85,9 +85,9 @@ fn resuming_is_pausing_to_the_bit() {
             let legs = [Leg { until: 9, resumed: false }, Leg { until: 20, resumed }];
             train(simulated(3, PACES), &Of(config), &Finite::default(), &legs, uplink)
         };
-        let (uplink, another): (fn() -> Uplink, fn() -> Uplink) = match config.get().allows_memory() {
-            true => (compressed, forgetful),
-            false => (forgetful, compressed),
+        let [uplink, another]: [fn() -> Uplink; 2] = match config.get().allows_memory() {
+            true => [compressed, forgetful],
+            false => [forgetful, compressed],
         };
         assert!(same(&run(true, uplink), &run(false, uplink)), "{config}");
         assert!(!same(&run(true, uplink), &run(true, another)), "{config}: the residual counts");
