@@ -34,7 +34,7 @@ const CASES: [(&str, usize); 22] = [
     ("--server async-local-sgd:2 --checkpoint-every 9", 2),
     ("--server backup:2,spare=1 --checkpoint-every 9", 1),
     ("--server picky:0.5 --checkpoint-every 9", 0),
-    ("--server synthesis:4,delay=2 --checkpoint-every 9", 1),
+    ("--server synthesis:4,delay=2 --augment none --checkpoint-every 9", 1),
 ];
 
 #[test]

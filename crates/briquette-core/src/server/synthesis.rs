@@ -37,8 +37,13 @@
 //!
 //! ```
 //! use briquette_core::server::{Arrival, PolicySettings, SynthesisConfig, Task, Verdict};
-//! let policy = SynthesisConfig { epoch: 8, delay: 2 }.build(3)?;
-//! assert_eq!((policy.task(16), policy.quorum(16), policy.task(17), policy.quorum(17)), (Task::Full, 3, Task::Difference, 1));
+//! let mut policy = SynthesisConfig { epoch: 8, delay: 2 }.build(3)?;
+//! assert_eq!((policy.task(16), policy.quorum(16)), (Task::Full, 3));
+//! let (mut full, mut difference) = ([2.0], [0.5]);
+//! policy.direct(&mut full, 16);
+//! assert_eq!((policy.task(17), policy.quorum(17)), (Task::Difference, 1));
+//! policy.direct(&mut difference, 17);
+//! assert_eq!((full, difference), ([2.0], [2.5])); // v, and v with the difference
 //! let judge = |version, now| policy.judge(&Arrival { version, now, distance: &|| 0.0 });
 //! assert_eq!((judge(17, 19), judge(17, 20), judge(15, 17)), (Verdict::Accepted, Verdict::Late, Verdict::Late));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
