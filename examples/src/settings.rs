@@ -297,7 +297,9 @@ impl Settings {
     /// # Errors
     /// Says what a network looks like.
     pub fn network(&self) -> Result<Network> {
-        self.network.parse().context("--network")
+        let network: Network = self.network.parse().context("--network")?;
+        network.check(self.ranks).context("--network")?;
+        Ok(network)
     }
 
     /// Whether time is simulated.
