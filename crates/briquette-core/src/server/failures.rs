@@ -45,6 +45,8 @@ fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize,
         well.expect("all ranks are well");
         match how {
             Fails::Aborts => comm.abort("out of memory"),
+            // With an assignment: what is sent to a rank that has left fails at once.
+            Fails::Leaves if rank != 0 => drop(comm.recv(0)),
             Fails::Leaves => {}
             // Until every other rank has ended, which drops its sender.
             Fails::Hangs => {
