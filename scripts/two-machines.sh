@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs a trainer as two ranks on two machines that are not there: network namespaces of this machine, joined by a link of
-# the given rate. Needs root, `ip` and `tc` (Debian: iproute2).
+# Runs a trainer on two machines that are not there: network namespaces of this machine, joined by a link of the given rate.
+# Needs root, `ip` and `tc` (Debian: iproute2). Says at the end how many bytes crossed the link, each way.
 #
 #   scripts/two-machines.sh RATE PROGRAM [FLAG...]        scripts/two-machines.sh 100mbit target/release/ag-news --steps 50
 #
-# `briquette` (the launcher) is looked for beside PROGRAM, or is what LAUNCHER names. Rank 0 runs on core 0, rank 1 on core 1
-# where there is one. CORES_PER_RANK=2 gives each rank as many of its own, where there are twice as many: one to compute on and one
-# to exchange on meanwhile (RAYON_NUM_THREADS=1 keeps computing on one).
+# `briquette` (the launcher) is looked for beside PROGRAM, or is what LAUNCHER names. A machine has one rank, or RANKS_PER_MACHINE.
+# The first machine runs on core 0, the second one on core 1 where there is one. CORES_PER_RANK=2 gives each as many of its own,
+# where there are twice as many: one to compute on and one to exchange on meanwhile (RAYON_NUM_THREADS=1 keeps computing on one).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 rate=$1 program=$2
 shift 2
 launcher=${LAUNCHER:-$(dirname "$program")/briquette}
 [ -x "$launcher" ] || { echo "error: no $launcher: cargo build --release builds it"; exit 1; }
-each=${CORES_PER_RANK:-1}
+each=${CORES_PER_RANK:-1} ranks=${RANKS_PER_MACHINE:-1}
 for tool in ip tc taskset; do
     command -v $tool > /dev/null || { echo "skipped: $tool is missing (Debian: apt-get install iproute2 util-linux)"; exit 77; }
 done
@@ -54,7 +54,7 @@ if [ "$each" -gt 1 ] && [ $((2 * each)) -gt "$cores" ]; then
 fi
 start() {
     local first=$(($2 * each % cores))
-    ip netns exec "$1" taskset -c $first-$((first + each - 1)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks 1 \
+    ip netns exec "$1" taskset -c $first-$((first + each - 1)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks "$ranks" \
         --port 29500 --token-file "$work/token" -- "$program" "${@:3}"
 }
 start $b 1 "$@" &
@@ -62,4 +62,6 @@ other=$!
 status=0
 start $a 0 "$@" || status=$?
 wait $other || status=$?
+sent() { ip netns exec "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
+echo "between the machines: $(sent $a v0) bytes there, $(sent $b v1) bytes back" >&2
 exit $status

@@ -8,7 +8,7 @@ use briquette::core::compress::Dense;
 use briquette::core::config::{Config, ServerConfig};
 use briquette::core::error::{CommError, ReduceError, SyncError};
 use briquette::core::server::{Batch, Computed, Server, Trainer, Uplink, serve, work};
-use briquette::core::sync::{Agrees, Context, Header, Momenta, agree};
+use briquette::core::sync::{Context, Header, Momenta};
 use briquette::core::{Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
@@ -119,10 +119,8 @@ impl Descent<'_> {
             let plan = strategy.plan(step);
             let mine =
                 Header { step, samples: 1, loss: Some(loss(&x)), learning_rate: Some(self.rate), ..Header::default() };
-            let agreed = match plan.agrees {
-                Agrees::World => agree(&mine, before.as_ref(), layout.slots(), &mut vec![true; self.tensors], comm)?,
-                Agrees::NoRank => mine.alone(comm.rank(), layout.slots())?,
-            };
+            let present = &mut vec![true; self.tensors];
+            let agreed = plan.agrees.agree(&mine, before.as_ref(), layout.slots(), present, comm)?;
             let cx = Context {
                 key: Key::new(5),
                 slots: layout.slots(),

@@ -22,15 +22,15 @@ pub(super) const RESNET8: &[Row] = &[
         "--strategy local-sgd:2 --reducer gather:topk:10x:q8 --feedback error",
         GRID,
     ),
-    row("Local SGD, H = 12", "--strategy local-sgd:12", SGD),
-    row("SlowMo, H = 12", "--strategy slowmo:12", SGD),
+    row("Local SGD, H = 12", "--strategy local-sgd:12", GRID),
+    row("SlowMo, H = 12", "--strategy slowmo:12", GRID),
     row("Overlap-Local-SGD, H = 4", "--strategy overlap-local-sgd:4", GRID),
     row("CoCoD-SGD, H = 4", "--strategy cocod:4", GRID),
     row("SGP", "--strategy sgp", SGD),
     row("EASGD, H = 4", "--strategy easgd:4", SGD),
     row("LSGD, H = 4, two groups", "--strategy lsgd:4,local=2,group=2", SGD),
     row("Parle, L = 5", "--strategy parle:5", SGD),
-    row("asynchronous, 4 workers", "--server async-sgd --ranks 5", &[0.1]),
+    row("asynchronous, 4 workers", "--server async-sgd --ranks 5", &[0.1, 0.2]),
 ];
 
 /// On data that differ by class.
@@ -46,5 +46,6 @@ pub(super) const BILSTM: &[Row] = &[
     row("dense", "--reducer dense", ADAM),
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
     row("DiLoCo, H = 50", "--strategy diloco:50", ADAM),
+    row("DiLoCo, H = 50, QSGD in 4 bits", "--strategy diloco:50 --reducer gather:qsgd:4", ADAM),
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
 ];

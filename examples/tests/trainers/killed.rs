@@ -11,7 +11,7 @@ use crate::common::{CIFAR, Runs, launcher};
 use crate::processes::{children, processes, records};
 
 /// Flags, and which rank is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 22] = [
+const CASES: [(&str, usize); 24] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
@@ -29,6 +29,8 @@ const CASES: [(&str, usize); 22] = [
     ("--strategy minibatch:2", 1),
     ("--strategy parle:2", 0),
     ("--strategy delayed", 1),
+    ("--strategy two-level:(local-sgd:3),group=2", 3),
+    ("--strategy two-level:(sgp),group=2", 0),
     ("--reducer hierarchical:dense,group=2", 0),
     ("--server async-sgd --checkpoint-every 9", 0),
     ("--server async-local-sgd:2 --checkpoint-every 9", 2),

@@ -135,6 +135,40 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
     assert_eq!(runs.summary("threads"), runs.summary("machines"));
 }
 
+/// Two ranks on each: where machines exchange one message of theirs, the link has a quarter of what it has where all ranks send theirs.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_machines_of_two_ranks_train_to_the_bits_of_threads_and_spare_the_link() {
+    launcher();
+    let (runs, script) = (Runs::default(), concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh"));
+    let mut on_the_link = Vec::new();
+    for (at, strategy) in
+        ["local-sgd:2", "two-level:(local-sgd:2)", "two-level:(local-sgd:2),group=2"].iter().enumerate()
+    {
+        let flags = format!("{} --reducer gather:dense --strategy {strategy}", processes(4, 6));
+        let ended =
+            runs.run("env", &format!("RANKS_PER_MACHINE=2 bash {script} 100mbit {CIFAR} {flags} --out machines-{at}"));
+        if ended.code == Some(77) {
+            return println!("{}", ended.stdout);
+        }
+        let said = ended.succeeds().stderr;
+        let there =
+            said.split("between the machines: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        on_the_link.push(there.unwrap_or_else(|| panic!("no bytes: {said}")));
+        if at == 2 {
+            runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
+        }
+    }
+    // Without `group` the launcher has told which ranks are on one machine.
+    for machines in ["machines-1", "machines-2"] {
+        assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text(machines, "metrics.jsonl"));
+        assert_eq!(runs.summary("threads"), runs.summary(machines));
+    }
+    let [flat, found, told] = on_the_link[..] else { panic!("{on_the_link:?}") };
+    // With the first broadcast and what is evaluated, which both have.
+    assert!(flat > 2 * found && flat > 2 * told, "{on_the_link:?}");
+}
+
 /// Twenty times, whatever the ranks are doing: starting, joining, computing, exchanging, saving.
 #[cfg(target_os = "linux")]
 #[test]

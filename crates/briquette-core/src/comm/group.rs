@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// The number in the transport's world of a rank of this one.
-    pub(super) fn number(&self, rank: usize) -> usize {
+    pub(crate) fn number(&self, rank: usize) -> usize {
         self.group.as_ref().map_or(rank, |group| group.members[rank])
     }
 }

@@ -25,6 +25,7 @@ family! {
         Cocod(CoCoDConfig),
         Minibatch(MinibatchConfig),
         Parle(ParleConfig),
+        TwoLevel(TwoLevelConfig),
         Delayed = DelayedConfig,
     }
 }

@@ -8,7 +8,7 @@ use crate::error::SyncError;
 use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use crate::report::Report;
 use crate::state::State;
-use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy, agree};
+use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy};
 use crate::{Key, Layout, Traffic};
 
 /// What is tried (a strategy, or a reducer alone), the parameters, and how many ranks.
@@ -203,7 +203,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         if result.is_err() {
             self.strategy.discard();
         }
-        if plan.agrees == Agrees::NoRank
+        if plan.agrees != Agrees::World
             && let Err(error) = &result
         {
             comm.abort(&error.to_string());
@@ -267,7 +267,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         self.parameters.clone_from(&parameters);
         self.step += 1;
         let conserved = conserved.zip(self.strategy.conserved(&self.parameters)).map(|(a, b)| [a, b]);
-        let average = if plan.gradients { gradient } else { parameters };
+        let average = if plan.parameters { parameters } else { gradient };
         let (factor, state) = (report.factor.map(|f| f.get()), self.save());
         let plan = Some(plan);
         Ok(Outcome { average, sent: Vec::new(), state, factor, plan, conserved, reported, counted })
@@ -294,10 +294,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let (layout, header) = (&self.setup.layout, self.header(vector));
         let mut present = vec![true; layout.slots().len()];
         let before = self.last.map(|(agreed_step, _)| agreed_step);
-        match plan.agrees {
-            Agrees::World => agree(&header, before.as_ref(), layout.slots(), &mut present, comm),
-            Agrees::NoRank => header.alone(self.rank, layout.slots()),
-        }
+        plan.agrees.agree(&header, before.as_ref(), layout.slots(), &mut present, comm)
     }
 
     fn unchanged_by_failure<T>(

@@ -6,6 +6,7 @@
 //!
 //! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks, `n` the numbers that a controller needs, most often none.
 
+use super::Agrees;
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
 use crate::report::{Measured, Waiting};
@@ -74,6 +75,23 @@ pub struct RankStep {
     pub samples: u64,
     /// Seconds of computing since its last exchange.
     pub compute_seconds: f64,
+}
+
+impl RankStep {
+    /// What ranks bring together: the mean loss over the samples of those that have one, and the slowest one's seconds.
+    pub(super) fn together<'a>(ranks: impl Iterator<Item = &'a RankStep> + Clone) -> RankStep {
+        // Numbers from elsewhere: they must not overflow.
+        let sum =
+            |ranks: &mut dyn Iterator<Item = &RankStep>| ranks.fold(0, |sum: u64, r| sum.saturating_add(r.samples));
+        let heard = || ranks.clone().filter(|rank| rank.samples > 0 && rank.loss.is_some());
+        let loss_samples = sum(&mut heard());
+        let loss_sum: f64 = heard().map(|rank| rank.loss.unwrap_or(0.0) * rank.samples as f64).sum();
+        RankStep {
+            loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
+            samples: sum(&mut ranks.clone()),
+            compute_seconds: ranks.map(|rank| rank.compute_seconds).fold(0.0, f64::max),
+        }
+    }
 }
 
 impl From<&Header> for RankStep {
@@ -205,6 +223,33 @@ impl Header {
     }
 }
 
+impl Agrees {
+    /// What is known before a step's exchange: [`agree`] among the ranks that do, or this rank's [own](Header::alone).
+    ///
+    /// # Errors
+    /// As there; of a machine's ranks on the one that has the fault, where it can be found there.
+    pub fn agree(
+        self,
+        mine: &Header,
+        before: Option<&AgreedStep>,
+        slots: &[Slot],
+        present: &mut [bool],
+        comm: &mut Session,
+    ) -> Result<Agreement, SyncError> {
+        match self {
+            Agrees::World => agree(mine, before, slots, present, comm),
+            Agrees::Machine(group) => {
+                // The others hear of it from this rank alone: the machine is not the world.
+                mine.alone(comm.rank(), slots)?;
+                let places = comm.places_in(group);
+                let agreement = comm.within(places.machine(), |machine| agree(mine, None, slots, present, machine))?;
+                Ok(Agreement { stop: StopFlags::NONE, ..agreement })
+            }
+            Agrees::NoRank => mine.alone(comm.rank(), slots),
+        }
+    }
+}
+
 /// Exchanges headers. `before` is the agreement of the step before, whose samples and compute time belong to
 /// [`AgreedStep::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
@@ -245,36 +290,31 @@ pub fn agree(
         comm.pool().put(frame);
     }
     comm.scope().operation = "";
-    check(mine, &all, slots)?;
+    check(mine, &all, slots, |rank| comm.number(rank))?;
     Ok(combine(mine, &all, before))
 }
 
-/// Every rank finds the same fault, whichever rank has it.
-fn check(mine: &Header, all: &[Header], slots: &[Slot]) -> Result<(), SyncError> {
-    if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.step != mine.step) {
+/// Every rank finds the same fault, whichever rank has it; `name` is a rank's number in the whole world.
+fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> usize) -> Result<(), SyncError> {
+    let named = || all.iter().enumerate().map(|(rank, header)| (name(rank), header));
+    if let Some((rank, other)) = named().find(|(_, header)| header.step != mine.step) {
         return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
     }
-    if let Some(rank) = all.iter().position(|header| header.gave_up) {
+    if let Some((rank, _)) = named().find(|(_, header)| header.gave_up) {
         return Err(SyncError::GaveUp { step: mine.step, rank });
     }
-    for (rank, header) in all.iter().enumerate() {
-        header.check_numbers(rank, mine.step)?;
-    }
-    if let Some((rank, other)) = all.iter().enumerate().find(|(_, h)| h.learning_rate != mine.learning_rate) {
+    named().try_for_each(|(rank, header)| header.check_numbers(rank, mine.step))?;
+    if let Some((rank, other)) = named().find(|(_, header)| header.learning_rate != mine.learning_rate) {
         let (expected, got) = (mine.learning_rate, other.learning_rate);
         return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
     }
-    all.iter().enumerate().try_for_each(|(rank, header)| header.check_slot(rank, slots))
+    named().try_for_each(|(rank, header)| header.check_slot(rank, slots))
 }
 
 fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreement {
     let world = all.len() as f64;
-    // Numbers from elsewhere: they must not overflow.
-    let add = |sum: u64, samples: u64| sum.saturating_add(samples);
-    let samples = all.iter().map(|h| h.samples).fold(0, add);
-    let heard = |h: &&Header| h.samples > 0 && h.loss.is_some();
-    let loss_samples = all.iter().filter(heard).map(|h| h.samples).fold(0, add);
-    let loss_sum: f64 = all.iter().filter(heard).map(|h| h.loss.unwrap_or(0.0) * h.samples as f64).sum();
+    let ranks: Vec<RankStep> = all.iter().map(RankStep::from).collect();
+    let RankStep { loss, samples, compute_seconds } = RankStep::together(ranks.iter());
     let validation: Vec<f64> = all.iter().filter_map(|h| h.validation_loss).collect();
     let mean = |f: fn(&LastExchange) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
     let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| LastExchange {
@@ -287,14 +327,14 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
         measured: sum_of_measured(all),
     });
     Agreement {
-        ranks: all.iter().map(RankStep::from).collect(),
+        ranks,
         agreed_step: AgreedStep {
             step: mine.step,
-            loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
+            loss,
             validation_loss: (!validation.is_empty()).then(|| validation.iter().sum::<f64>() / validation.len() as f64),
             samples,
             learning_rate: mine.learning_rate,
-            compute_seconds: all.iter().map(|h| h.compute_seconds).fold(0.0, f64::max),
+            compute_seconds,
             previous,
         },
         stop: all.iter().fold(StopFlags::NONE, |sum, h| sum.with(h.stop)),

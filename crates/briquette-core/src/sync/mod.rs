@@ -31,6 +31,7 @@ pub mod slow_mo;
 pub mod streaming_diloco;
 #[cfg(test)]
 mod testkit;
+pub mod two_level;
 
 pub use away::Away;
 pub use bmuf::BmufConfig;
@@ -50,6 +51,7 @@ pub use periodic::{LocalSgdConfig, Periodic};
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
+pub use two_level::{TwoLevel, TwoLevelConfig};
 
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, Arriving, not_finite};
@@ -79,6 +81,9 @@ pub struct Plan {
 pub enum Agrees {
     /// All: no rank exchanges anything unless every rank can.
     World,
+    /// Those of this rank's machine: the ranks of a group of this size, or [where they are](crate::comm::Places). Requests to stop
+    /// wait for a header of all, and values that are not finite end the world.
+    Machine(Option<usize>),
     /// None: a rank learns of another one's trouble when it waits for it. Requests to stop, losses of other ranks and values that
     /// are not finite are noticed when there is a header again.
     NoRank,

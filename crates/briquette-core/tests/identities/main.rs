@@ -22,6 +22,7 @@
 //! | SGP on a complete graph; `2^m` ranks on the exponential graph, `m` hops | Local SGD, `H` = 1; the exact mean | `sgp::tests::a_complete_graph_…`, `…a_power_of_two_…` |
 //! | SGP, every rank with as many in- as out-neighbours | `w` is 1 and `z` is `x`: D-PSGD | `mixing.rs` `where_as_many_come_as_go_…` |
 //! | hierarchical in groups of 1; all ranks one group | the reducer between machines; dense | `mixing.rs` `hierarchical_…` |
+//! | two levels on one machine; a rank on each | synchronous SGD; the strategy between | `two_level::tests::with_one_machine_…` |
 //! | Overlap-Local-SGD, `α` = 0 | ranks by themselves | `overlap_local_sgd::tests::without_a_pull_…` |
 //! | minibatches in rounds of `K` gradients | one step with a batch of `K` times the size | `minibatch::tests::it_is_minibatch_sgd_…` |
 //! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |

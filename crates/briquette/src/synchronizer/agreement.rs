@@ -1,7 +1,7 @@
 //! What ranks agree on before a step's exchange.
 
 use briquette_core::error::SyncError;
-use briquette_core::sync::{Agreement, Agrees, Header, Plan, agree};
+use briquette_core::sync::{Agreement, Agrees, Header, Plan};
 
 use super::Synchronizer;
 use super::recorded::WeightedMean;
@@ -20,10 +20,7 @@ impl Synchronizer {
         let learning_rate = self.learning_rate.filter(|_| plan.same_rate);
         let header = Header { bad_slot, learning_rate, ..self.header(&loss, validation_loss) };
         let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
-        let agreement = match plan.agrees {
-            Agrees::World => agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm),
-            Agrees::NoRank => header.alone(self.comm.rank(), layout.slots()),
-        };
+        let agreement = plan.agrees.agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm);
         self.agreed(agreement, plan.agrees == Agrees::World)
     }
 

@@ -122,6 +122,8 @@ fn every_strategy_resumes_bit_exactly_between_two_averages() {
         "minibatch:3",
         "minibatch:3,accelerate=true",
         "parle:3",
+        "two-level:(slowmo:3)",
+        "two-level:(sgp),group=1",
         "delayed",
     ];
     for text in texts {

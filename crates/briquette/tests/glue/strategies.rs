@@ -216,3 +216,38 @@ fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
         assert!((moved - 0.05).abs() < 1e-6, "{path}: half of a gradient of 1 at rate 0.1, not {moved}");
     }
 }
+
+/// Ranks of a machine have different data and equal parameters; between machines they are apart until the period ends.
+#[test]
+fn two_levels_keep_the_ranks_of_a_machine_equal() {
+    for (steps, equal) in [(2, false), (3, true), (5, false)] {
+        let models = run("two-level:(local-sgd:3),group=2", sgd_with_momentum, 4, steps);
+        assert_eq!(bits(&models[0]), bits(&models[1]), "after {steps} steps");
+        assert_eq!(bits(&models[2]), bits(&models[3]), "after {steps} steps");
+        assert_eq!(bits(&models[0]) == bits(&models[2]), equal, "after {steps} steps");
+    }
+}
+
+/// A rank that has run out of data takes its machine's step, and the model that is shown is the mean over machines.
+#[test]
+fn two_levels_without_data_on_a_rank_step_with_the_others_gradients() {
+    let shown = ranks(4, |comm: Session| {
+        let rank = comm.rank();
+        let mut optim =
+            DistributedOptimizer::new(sgd_with_momentum(), comm, strategy("two-level:(local-sgd:9),group=2"), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..4 {
+            if rank == 1 {
+                optim.record_samples(0);
+                model = optim.step(0.02, model, GradientsParams::new())?;
+            } else {
+                optim.record_samples(4);
+                (model, _) = train(&mut optim, model, step, rank)?;
+            }
+        }
+        Ok((bits(&model), bits(&optim.evaluation_copy(&model)?)))
+    });
+    assert_eq!(shown[0].0, shown[1].0);
+    assert_ne!(shown[0].0, shown[2].0);
+    assert!(shown.iter().all(|(_, all)| *all == shown[0].1));
+}

@@ -1,0 +1,176 @@
+use super::super::testkit::{Sgd, noisy, train};
+use super::super::{Graph, Header, Outer, Periodic, Sgp, SlowMoConfig};
+use super::*;
+use crate::comm::{Event, Local, run_ranks};
+use crate::config::{Feedback, ReducerConfig};
+use crate::error::CommError;
+use crate::reduce::Dense;
+use crate::{Key, Layout};
+
+const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.9, steps: 12 };
+
+fn pairs(period: u64) -> TwoLevel<Periodic> {
+    TwoLevel::new(Periodic::new(period).unwrap(), Some(2))
+}
+
+/// The same in f64, machine by machine: momentum SGD on the mean gradient of each, then a mean over machines when due.
+fn naive(machines: &[&[usize]], period: u64, start: f64, len: usize) -> Vec<Vec<f64>> {
+    let mut all = vec![(vec![start; len], vec![0.0; len]); machines.len()];
+    for step in 0..SGD.steps {
+        for ((x, v), ranks) in all.iter_mut().zip(machines) {
+            let at: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+            let gradients: Vec<Vec<f32>> = ranks.iter().map(|rank| noisy(*rank, step, &at)).collect();
+            for (i, (x, v)) in x.iter_mut().zip(v).enumerate() {
+                let mean = gradients.iter().map(|g| f64::from(g[i])).sum::<f64>() / ranks.len() as f64;
+                *v = 0.9 * *v + mean;
+                *x -= f64::from(SGD.rate) * *v;
+            }
+        }
+        if (step + 1).is_multiple_of(period) {
+            let count = all.len() as f64;
+            let mean: Vec<f64> = (0..len).map(|i| all.iter().map(|(x, _)| x[i]).sum::<f64>() / count).collect();
+            all.iter_mut().for_each(|(x, _)| x.clone_from(&mean));
+        }
+    }
+    all.into_iter().map(|(x, _)| x).collect()
+}
+
+/// What machines of `n` ranks have: `n` times that is shown by the first of each, and nothing by the others.
+fn of_machines(shown: &[Vec<f32>], n: usize) -> Vec<Vec<f32>> {
+    let machine = |ranks: &[Vec<f32>]| {
+        assert!(ranks[1..].iter().flatten().all(|x| *x == 0.0));
+        ranks[0].iter().map(|x| x / n as f32).collect()
+    };
+    shown.chunks(n).map(machine).collect()
+}
+
+#[test]
+fn it_is_the_two_loops_written_out() {
+    let ours = of_machines(&train(4, || pairs(3), &[3.0; 10], (SGD, &noisy)), 2);
+    let expected = naive(&[&[0, 1], &[2, 3]], 3, 3.0, 10);
+    for (a, b) in ours.iter().flatten().zip(expected.iter().flatten()) {
+        assert!((f64::from(*a) - b).abs() < 1e-5, "{a} {b}");
+    }
+}
+
+#[test]
+fn with_one_machine_it_is_synchronous_sgd_and_with_a_rank_on_each_the_strategy_between() {
+    let one = train(3, || TwoLevel::new(Periodic::new(4).unwrap(), Some(3)), &[3.0; 10], (SGD, &noisy));
+    for (a, b) in of_machines(&one, 3)[0].iter().zip(&naive(&[&[0, 1, 2]], 4, 3.0, 10)[0]) {
+        assert!((f64::from(*a) - b).abs() < 1e-5, "{a} {b}");
+    }
+    let each = train(4, || TwoLevel::new(Periodic::new(3).unwrap(), Some(1)), &[3.0; 10], (SGD, &noisy));
+    assert_eq!(each, train(4, || Periodic::new(3).unwrap(), &[3.0; 10], (SGD, &noisy)));
+    let gossip = || Sgp::new(Graph::default(), 4).unwrap();
+    let each = train(4, || TwoLevel::new(gossip(), Some(1)), &[3.0; 10], (SGD, &noisy));
+    assert_eq!(each, train(4, gossip, &[3.0; 10], (SGD, &noisy)));
+}
+
+#[test]
+fn ranks_of_a_machine_are_one_and_momenta_follow_the_strategy_between() {
+    let settings = SlowMoConfig { period: 4, beta: 0.5, ..SlowMoConfig::default() };
+    let slow = || TwoLevel::new(Outer::new(settings.clone(), Dense, None).unwrap(), Some(2));
+    // A noise that ranks of a machine share: two machines of two are two ranks.
+    let of_machine = |rank: usize, step: u64, x: &[f32]| noisy(rank / 2, step, x);
+    let four = train(4, slow, &[3.0; 10], (SGD, &of_machine));
+    let two = train(2, || Outer::new(settings.clone(), Dense, None).unwrap(), &[3.0; 10], (SGD, &noisy));
+    for (a, b) in of_machines(&four, 2).iter().flatten().zip(two.iter().flatten()) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+}
+
+/// Messages as long as a compressed vector, and their bytes, that leave the first of two machines in eight steps.
+fn between_machines(text: &str, len: usize) -> [usize; 2] {
+    let (strategy, layout): (StrategyConfig, _) = (text.parse().unwrap(), Layout::flat(len));
+    let reducer = ReducerConfig::gather("sign".parse().unwrap());
+    let exchange = Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() };
+    let world = Local::builder(6).machines_of(3.try_into().unwrap()).build();
+    let left = run_ranks(world, |mut comm| {
+        let (mut ours, mut x) = (strategy.get().build(&exchange, &layout, 6).unwrap(), vec![1.0; len]);
+        ours.begin(&x);
+        comm.record();
+        for step in 0..8 {
+            let (plan, mut g) = (ours.plan(step), vec![comm.rank() as f32; len]);
+            let mine = Header { step, samples: 1, ..Header::default() };
+            let agreed = plan.agrees.agree(&mine, None, layout.slots(), &mut [true], &mut comm).unwrap();
+            let (agreed_step, ranks) = (&agreed.agreed_step, &agreed.ranks[..]);
+            let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step, ranks };
+            if plan.gradients {
+                ours.after_backward(&mut g, &cx, &mut comm).unwrap();
+            }
+            x.iter_mut().zip(&g).for_each(|(x, g)| *x -= 0.1 * g);
+            if plan.parameters {
+                ours.after_step(&mut x, &cx, &mut comm).unwrap();
+            }
+            ours.commit();
+        }
+        let (rank, mut left) = (comm.rank(), [0; 2]);
+        for event in comm.take_recording() {
+            if let Event::Sent(to, bytes) = event
+                && (rank < 3, to < 3, bytes >= len / 8) == (true, false, true)
+            {
+                left = [left[0] + 1, left[1] + bytes];
+            }
+        }
+        Ok::<_, CommError>(left)
+    });
+    left.into_iter().map(Result::unwrap).fold([0; 2], |sum, left| [sum[0] + left[0], sum[1] + left[1]])
+}
+
+/// The claim. One of `n` ranks sends where all did, and to one rank of another machine where all of it were sent to.
+#[test]
+fn between_machines_compressed_averages_are_fewer_by_the_square_of_a_machines_ranks() {
+    let [flat, two] = ["local-sgd:4", "two-level:(local-sgd:4)"].map(|text| between_machines(text, 8000));
+    assert_eq!((flat[0], two[0]), (2 * 3 * 3, 2));
+    assert_eq!(flat[1], 9 * two[1]);
+}
+
+#[test]
+fn samples_weigh_inside_a_machine() {
+    for agrees in [Agrees::Machine(Some(2)), Agrees::World] {
+        let means = run_ranks(Local::world(4), |mut comm| {
+            let (layout, samples) = (Layout::flat(1), [1, 3, 0, 0][comm.rank()]);
+            let mine = Header { samples, ..Header::default() };
+            let agreed = agrees.agree(&mine, None, layout.slots(), &mut [true], &mut comm).unwrap();
+            let (agreed_step, ranks) = (&agreed.agreed_step, &agreed.ranks[..]);
+            let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step, ranks };
+            let mut gradient = vec![[4.0, 8.0, 5.0, 5.0][comm.rank()] * agreed.weight];
+            pairs(3).after_backward(&mut gradient, &cx, &mut comm).unwrap();
+            Ok::<_, CommError>(gradient[0])
+        });
+        assert_eq!(means, [Ok(7.0), Ok(7.0), Ok(0.0), Ok(0.0)], "{agrees:?}");
+    }
+}
+
+#[test]
+fn a_fault_inside_a_machine_has_its_rank_s_number_in_the_world() {
+    let layout = Layout::flat(1);
+    let errors = run_ranks(Local::world(4), |mut comm| {
+        let mine = Header { learning_rate: (comm.rank() == 3).then_some(0.5), ..Header::default() };
+        let agreed = Agrees::Machine(Some(2)).agree(&mine, None, layout.slots(), &mut [true], &mut comm);
+        Ok::<_, CommError>(match agreed {
+            Err(SyncError::LearningRate { rank, .. }) => Some(rank),
+            _ => None,
+        })
+    });
+    assert_eq!(errors, [Ok(None), Ok(None), Ok(Some(3)), Ok(Some(2))]);
+}
+
+#[test]
+fn what_cannot_lie_between_machines_is_refused() {
+    for (text, says) in [
+        ("two-level:(every-step)", "exchanges gradients"),
+        ("two-level:(minibatch:4)", "exchanges gradients"),
+        ("two-level:(local-sgd:1)", "at every step"),
+        ("two-level:(sgp:exponential,staleness=1)", "in the background"),
+        ("two-level:(local-sgd:4),group=3", "do not tile a world of 4"),
+        ("two-level:(local-sgd:4),group=0", "group of two-level"),
+        ("two-level:(local-sgd:0)", "at least 1"),
+    ] {
+        let built = text
+            .parse::<StrategyConfig>()
+            .and_then(|config| config.get().build(&Exchange::default(), &Layout::flat(1), 4).map(drop));
+        let error = built.unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
