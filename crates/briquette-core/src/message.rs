@@ -24,7 +24,7 @@ pub(crate) use codes::{Codes, PREFIX};
 pub(crate) use payload::{Coding, Grid, Payload, Values, bucket_count, for_buckets, power_of_two};
 
 use crate::error::WireError;
-use crate::math::{distance2, norm2};
+use crate::math::{all_finite, distance2, norm2};
 
 /// Values decoded at a time, into a scratch on the stack.
 pub(crate) const BLOCK: usize = 1024;
@@ -136,6 +136,16 @@ impl Message {
             _ => self.add_dense(start, weight, out),
         }
         Ok(())
+    }
+
+    /// Whether every value is finite.
+    pub fn is_finite(&self) -> bool {
+        let mut block = [0.0; BLOCK];
+        (0..self.len).step_by(BLOCK).all(|start| {
+            let values = &mut block[..BLOCK.min(self.len - start)];
+            values.fill(0.0);
+            self.add_range(start, 1.0, values).is_ok() && all_finite(values)
+        })
     }
 
     /// Writes the decoded vector.

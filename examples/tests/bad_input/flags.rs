@@ -51,7 +51,7 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
 fn aggregators_say_what_they_need() {
     refused_flags("--aggregator krum:1 --compressor dense", &["krum:1 needs at least 5 ranks, got 4"]);
     refused_flags("--aggregator krum:1,kep=2", &["--aggregator", "unknown field `kep`", "`byzantine` or `keep`"]);
-    refused_flags("--aggregator median", &["unknown aggregator `median`; valid are: mean, krum, trimmed-mean"]);
+    refused_flags("--aggregator middle", &["unknown aggregator `middle`; valid are: mean, krum, trimmed-mean, median"]);
     refused_flags(
         "--aggregator krum:1 --ranks 5 --reducer power-sgd",
         &["krum:1 combines messages", "reducer power-sgd"],

@@ -22,7 +22,7 @@ const KEYS: &str = "dataset data model ranks epochs steps batch lr momentum weig
 const VALUES: &str = "0 1 2 -1 0.5 1e300 nan inf -0.0 9223372036854775807 18446744073709551615 99999999999 \"\" \"on\" \"off\" \
     \"generated\" \"resnet8\" \"adam\" \"sgd\" \"constant\" \"one-cycle\" \"dense\" \"gather\" \"power-sgd:4\" \"power-sgd:0\" \
     \"shared-random-k:5x\" \"multi-step:3\" \"topk:0.01\" \"topk:1e9x\" \"qsgd:4\" \"sign\" \"none\" \"error\" \"diana:0.5\" \"ef21\" \
-    \"krum:1,keep=2\" \"trimmed-mean:9\" \"gravac\" \"gravac:window=0\" \"gravac:epsilon=nan\" \"schedule:from=4x,epochs=1e300\" \"fixed:1e300s\" \"fixed:50ms\" \"wall\" \
+    \"krum:1,keep=2\" \"trimmed-mean:9\" \"median\" \"geometric-median:3\" \"cge:9\" \"gravac\" \"gravac:window=0\" \"gravac:epsilon=nan\" \"schedule:from=4x,epochs=1e300\" \"fixed:1e300s\" \"fixed:50ms\" \"wall\" \
     \"100mbit,1ms\" \"1e300gbit,1e300s\" \"*.bias=dense\" \"*=sign\" \"100:bf16\" \"18446744073709551615\" true [1]";
 
 fn lines() -> impl Strategy<Value = String> {

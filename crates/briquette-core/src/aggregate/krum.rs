@@ -46,11 +46,10 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_lengths, check_ranks, for_blocks};
+use super::{Aggregator, check_ranks, distances, weighed};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
-use crate::math::distance2;
 
 /// The contributions nearest to their neighbours; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -74,11 +73,11 @@ impl Krum {
         world.saturating_sub(self.byzantine + 2)
     }
 
-    /// The sum of squared distances to the nearest neighbours, for each rank; `distances[a][b]` for `a < b`.
+    /// The sum of squared distances to the nearest neighbours, for each rank.
     fn scores(self, distances: &[Vec<f64>]) -> Vec<f64> {
         let score = |rank: usize| {
             let others = (0..distances.len()).filter(|other| *other != rank);
-            let mut others: Vec<f64> = others.map(|other| distances[rank.min(other)][rank.max(other)]).collect();
+            let mut others: Vec<f64> = others.map(|other| distances[rank][other]).collect();
             others.sort_unstable_by(f64::total_cmp);
             others.iter().take(self.neighbours(distances.len())).sum()
         };
@@ -88,12 +87,7 @@ impl Krum {
 
 impl Aggregator for Krum {
     fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
-        assert_eq!(weights.len(), parts.len(), "contributions are rated before they are combined");
-        out.fill(0.0);
-        for (rank, (part, weight)) in parts.iter().zip(weights).enumerate().filter(|(_, (_, weight))| **weight != 0.0) {
-            part.add_to(*weight, out).map_err(|source| AggregateError::Message { rank, source })?;
-        }
-        Ok(())
+        weighed(weights, parts, out)
     }
 
     fn is_mean(&self) -> bool {
@@ -112,19 +106,7 @@ impl Aggregator for Krum {
     fn rate(&mut self, contributions: &[&[Message]], weights: &mut Vec<f32>) -> Result<(), AggregateError> {
         let world = contributions.len();
         check_ranks(self, world)?;
-        let mut distances = vec![vec![0.0; world]; world];
-        for part in 0..contributions.first().map_or(0, |parts| parts.len()) {
-            let column: Vec<&Message> = contributions.iter().map(|parts| &parts[part]).collect();
-            check_lengths(&column, column[0].len())?;
-            for_blocks(&column, |_, block| {
-                for (a, row) in distances.iter_mut().enumerate() {
-                    for (b, distance) in row.iter_mut().enumerate().skip(a + 1) {
-                        *distance += distance2(block[a], block[b]);
-                    }
-                }
-            })?;
-        }
-        let scores = self.scores(&distances);
+        let scores = self.scores(&distances(contributions)?);
         let mut ranks: Vec<usize> = (0..world).collect();
         ranks.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(a.cmp(b)));
         weights.clear();
@@ -153,43 +135,16 @@ impl Described for Krum {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testkit::{self, near as world};
     use super::*;
-    use crate::compress::{Compressor, Dense};
-    use crate::{Key, math::norm2};
-    use rand_distr::{Distribution, StandardNormal};
-
-    fn messages(vectors: &[Vec<f32>], parts: usize) -> Vec<Vec<Message>> {
-        let message = |x: &[f32]| {
-            let mut message = Message::default();
-            Dense.compress_into(x, Key::new(0), &mut message);
-            message
-        };
-        vectors.iter().map(|x| x.chunks(x.len().div_ceil(parts)).map(message).collect()).collect()
-    }
+    use crate::math::{distance2, norm2};
 
     fn rated(krum: Krum, vectors: &[Vec<f32>], parts: usize) -> Vec<f32> {
-        let messages = messages(vectors, parts);
-        let mut weights = vec![9.0];
-        { krum }.rate(&messages.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut weights).unwrap();
-        weights
+        testkit::rated(&mut { krum }, vectors, parts)
     }
 
     fn combined(krum: Krum, vectors: &[Vec<f32>]) -> Vec<f32> {
-        let (messages, weights) = (messages(vectors, 1), rated(krum, vectors, 1));
-        let mut out = vec![5.0; vectors[0].len()];
-        { krum }.combine(&weights, &messages.iter().map(|parts| &parts[0]).collect::<Vec<_>>(), &mut out).unwrap();
-        out
-    }
-
-    /// Ranks near a common vector, `byzantine` of them replaced by `attack` of it.
-    fn world(ranks: usize, byzantine: usize, attack: impl Fn(f32) -> f32) -> (Vec<Vec<f32>>, Vec<f32>) {
-        let mut rng = Key::new(4).block(0);
-        let truth: Vec<f32> = (0..3000).map(|_| StandardNormal.sample(&mut rng)).collect();
-        let near =
-            |rng: &mut _| truth.iter().map(|t| t + 0.1 * Distribution::<f32>::sample(&StandardNormal, rng)).collect();
-        let mut vectors: Vec<Vec<f32>> = (0..ranks).map(|_| near(&mut rng)).collect();
-        vectors[..byzantine].iter_mut().for_each(|x| *x = truth.iter().map(|t| attack(*t)).collect());
-        (vectors, truth)
+        testkit::combined(&mut { krum }, vectors)
     }
 
     #[test]

@@ -31,7 +31,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_lengths, check_ranks, for_blocks};
+use super::{Aggregator, check_lengths, check_ranks, for_columns};
 use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
@@ -55,14 +55,10 @@ impl Aggregator for TrimmedMean {
         check_ranks(self, parts.len())?;
         check_lengths(parts, out.len())?;
         let kept = parts.len() - 2 * self.trim;
-        let mut column = vec![0.0_f32; parts.len()];
-        for_blocks(parts, |start, block| {
-            for index in 0..block[0].len() {
-                column.iter_mut().zip(block).for_each(|(value, values)| *value = values[index]);
-                column.sort_unstable_by(f32::total_cmp);
-                let middle = &column[self.trim..self.trim + kept];
-                out[start + index] = (middle.iter().map(|v| f64::from(*v)).sum::<f64>() / kept as f64) as f32;
-            }
+        for_columns(parts, |index, column| {
+            column.sort_unstable_by(f32::total_cmp);
+            let middle = &column[self.trim..self.trim + kept];
+            out[index] = (middle.iter().map(|v| f64::from(*v)).sum::<f64>() / kept as f64) as f32;
         })
     }
 

@@ -322,7 +322,10 @@ mod tests {
             from_text::<F>(text).err().expect(text).to_string()
         }
         for (error, words) in [
-            (error::<AggregatorConfig>("median"), &["unknown aggregator `median`", "mean, krum, trimmed-mean"][..]),
+            (
+                error::<AggregatorConfig>("middle"),
+                &["unknown aggregator `middle`", "mean, krum, trimmed-mean, median"][..],
+            ),
             (error::<AggregatorConfig>("mean:1"), &["`mean:1`", "no settings, got `1`"]),
             (error::<AggregatorConfig>("krum:one"), &["`krum:one`", "`byzantine`", "`one`", "whole number"]),
             (error::<AggregatorConfig>("krum:1,keep=0"), &["keep of krum", "at least 1"]),
@@ -349,7 +352,7 @@ mod tests {
         ] {
             assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
         }
-        for table in ["{ kind = 'krum', keep = 0 }", "{ kind = 'krum', kep = 1 }", "{ kind = 'median' }", "3"] {
+        for table in ["{ kind = 'krum', keep = 0 }", "{ kind = 'krum', kep = 1 }", "{ kind = 'middle' }", "3"] {
             assert!(toml::from_str::<Holder>(&format!("aggregator = {table}")).is_err(), "{table}");
         }
     }

@@ -63,6 +63,10 @@ family! {
         Mean = Mean,
         Krum(Krum),
         TrimmedMean(TrimmedMean),
+        Median = Median,
+        GeometricMedian(GeometricMedian),
+        Cge(Cge),
+        Licm(Licm),
     }
 }
 

@@ -96,6 +96,8 @@ pub struct Gather<C, A> {
     /// By rank and part.
     decoded: Vec<Vec<Message>>,
     weights: Vec<f32>,
+    /// Ranks whose contributions were not finite, or no messages.
+    excluded: Vec<usize>,
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
@@ -113,6 +115,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             frames: Vec::new(),
             decoded: Vec::new(),
             weights: Vec::new(),
+            excluded: Vec::new(),
         }
     }
 
@@ -165,12 +168,23 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self.decoded.iter_mut().for_each(|parts| parts.resize_with(held, Message::default));
         let mut cursors = vec![0; world];
         self.weights.clear();
+        // Taken, so that it can be written to while messages are decoded.
+        let mut excluded = std::mem::take(&mut self.excluded);
+        excluded.clear();
+        let bears = !self.aggregator.is_mean();
+        // What others would make of this rank's own.
+        let fine = self.mine[..parts].iter().take_while(|mine| !bears || mine.is_finite()).count();
+        for mine in &mut self.mine[fine..parts] {
+            excluded.push(rank);
+            mine.write_sparse(mine.len(), []).map_err(|source| AggregateError::Message { rank, source })?;
+        }
         let ranges: Vec<Range<usize>> = (0..parts).map(|part| self.grain.part(part, average.len(), slots)).collect();
-        let mut decode = |decoded: &mut [Vec<Message>], place: usize, part: usize| {
-            next_messages(&mut self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()))
+        let mut decode = |decoded: &mut [Vec<Message>], excluded: &mut Vec<usize>, place: usize, part: usize| {
+            let borne = bears.then_some(excluded);
+            next_messages(&mut self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()), borne)
         };
         if held == parts {
-            (0..parts).try_for_each(|part| decode(&mut self.decoded, part, part))?;
+            (0..parts).try_for_each(|part| decode(&mut self.decoded, &mut excluded, part, part))?;
         }
         if self.aggregator.rates() {
             let mine = &self.mine[..parts];
@@ -181,7 +195,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         let mut finite = true;
         for part in 0..parts {
             if held < parts {
-                decode(&mut self.decoded, 0, part)?;
+                decode(&mut self.decoded, &mut excluded, 0, part)?;
             }
             // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
             let place = if held < parts { 0 } else { part };
@@ -189,14 +203,21 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             let column: Vec<&Message> = (0..world).map(column).collect();
             let average = &mut average[ranges[part].clone()];
             self.aggregator.combine(&self.weights, &column, average)?;
-            finite &= is_finite(average, if self.aggregator.is_mean() { &column } else { &[] });
+            finite &= is_finite(average, if bears { &[] } else { &column });
         }
         for (from, cursor) in cursors.iter().enumerate() {
             let extra = self.frames[from].len() - cursor;
             if from != rank && extra > 0 {
-                return Err(AggregateError::Message { rank: from, source: WireError::Trailing { extra } }.into());
+                let source = WireError::Trailing { extra };
+                match bears {
+                    true => excluded.push(from),
+                    false => return Err(AggregateError::Message { rank: from, source }.into()),
+                }
             }
         }
+        excluded.sort_unstable();
+        excluded.dedup();
+        self.excluded = excluded;
         if finite { Ok(()) } else { check_average(average, slots) }
     }
 }
@@ -213,13 +234,15 @@ fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
 }
 
 /// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no
-/// aggregator is given a message that is shorter or longer than the others.
+/// aggregator is given a message that is shorter or longer than the others. Where one is no such message, or not
+/// finite, and that is to be borne, zeros take its place.
 fn next_messages(
     frames: &mut [Frame],
     rank: usize,
     cursors: &mut [usize],
     decoded: &mut [Vec<Message>],
     (place, len): (usize, usize),
+    mut excluded: Option<&mut Vec<usize>>,
 ) -> Result<(), AggregateError> {
     (0..frames.len()).filter(|from| *from != rank).try_for_each(|from| {
         let message = &mut decoded[from][place];
@@ -228,7 +251,17 @@ fn next_messages(
             got if got == len => Ok(()),
             got => Err(WireError::Length { expected: len, got }),
         });
-        fits.map_err(|source| AggregateError::Message { rank: from, source })
+        match &mut excluded {
+            // All ranks have the same frame of it, and do the same.
+            Some(excluded) if fits.is_err() || !message.is_finite() => {
+                // Nor does what comes behind it.
+                cursors[from] = frames[from].len();
+                excluded.push(from);
+                message.write_sparse(len, [])
+            }
+            _ => fits,
+        }
+        .map_err(|source| AggregateError::Message { rank: from, source })
     })
 }
 
@@ -337,6 +370,9 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
 
     fn report(&self, report: &mut Report) {
         report.factor = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
+        report.excluded.extend(&self.excluded);
+        report.excluded.sort_unstable();
+        report.excluded.dedup();
         if self.setting.factors.len() > 1 {
             report.slots.iter_mut().zip(&self.setting.factors).for_each(|(slot, factor)| slot.factor = Some(*factor));
         }

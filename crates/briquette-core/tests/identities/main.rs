@@ -37,7 +37,8 @@
 //! | backup ranks, `b` = 0, dense or top-k with a memory | every step | `server::golden::backup_ranks_without_spares_…` |
 //! | Picky SGD without a threshold; asynchronous SGD, Picky SGD or backup ranks of one worker | asynchronous SGD; SGD | `server::picky::tests::without_a_threshold_…`, `server::golden::one_worker_is_sgd` |
 //! | SYNTHESIS, `Δ` = 0; `q` = 1 | SPIDER; gradient descent | `server::synthesis::tests::without_delays_…`, `…of_epochs_of_1_…` |
-//! | majority vote, Signum, MCM, Comp-AMS, median, CGE, RFA | | not implemented |
+//! | trimmed mean, the largest `b`; CGE, `f` = 0; RFA on a line | the median; the mean; the median | `trimmed_mean::tests`, `cge::tests::by_hand`, `geometric_median::tests::by_hand` |
+//! | majority vote, Signum, MCM, Comp-AMS | | not implemented |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};

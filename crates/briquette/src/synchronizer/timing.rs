@@ -79,6 +79,10 @@ impl Synchronizer {
         self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
         self.agreed_stop = stop;
         let first_half = std::mem::take(&mut self.report);
+        if exchange.excluded != first_half.exchange.excluded && !exchange.excluded.is_empty() {
+            let (step, ranks) = (self.step, &exchange.excluded);
+            tracing::warn!("step {step}: what ranks {ranks:?} sent is not finite, or no gradient, and does not count");
+        }
         let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
         self.report = StepReport {
             step: self.step,

@@ -1,0 +1,139 @@
+//! The mean without the longest contributions: comparative gradient elimination.
+//!
+//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. Whoever sends a long
+//! vector does not count. Who sends a short one does: a small reversed gradient always passes, and costs as much progress as it is
+//! long. Against liars who know that, [`Krum`](super::Krum) or a median.
+//!
+//! **Method.** Of `n` contributions the `f` of the largest Euclidean norms are left out; the result is the mean of the others. Ties: the lower rank
+//! counts. What is not finite is longer than anything.
+//!
+//! **Properties.** Not linear, and ranks are not weighted by samples. Not equivariant under translation. `f = 0` is the mean. No contribution that counts is longer
+//! than the longest honest one, so neither is the result. Time `O(W·d)`.
+//!
+//! **Knobs.** `byzantine` is `f`, default 1, less than half of the ranks.
+//!
+//! **Deviations.** The authors' text adds the `n − f` gradients up; here, as in their code, it is the mean: the learning rate is that of a mean.
+//!
+//! **Reference.** N. Gupta, S. Liu, N. Vaidya, *Byzantine Fault-Tolerant Distributed Machine Learning using D-SGD with Norm-Based Comparative Gradient
+//! Elimination (CGE)*, DSN-W 2021 (arXiv 2008.04699), section 3.
+//!
+//! ```
+//! use briquette_core::{Key, Message, aggregate::{Aggregator, Cge}, compress::{Compressor, Dense}};
+//! let contributions = [[3.0, 4.0], [0.0, 2.0], [-9.0, 9.0]].map(|x| {
+//!     let mut message = Message::default();
+//!     Dense.compress_into(&x, Key::new(0), &mut message);
+//!     [message]
+//! });
+//! let mut weights = vec![];
+//! Cge { byzantine: 1 }.rate(&contributions.each_ref().map(|parts| &parts[..]), &mut weights)?;
+//! assert_eq!(weights, [0.5, 0.5, 0.0]); // of lengths 5, 2 and 12.7
+//! # Ok::<(), briquette_core::error::AggregateError>(())
+//! ```
+
+use super::{Aggregator, check_ranks, for_parts, weighed};
+use crate::Message;
+use crate::config::Described;
+use crate::error::AggregateError;
+use crate::math::norm2;
+
+/// The mean without the longest; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cge {
+    /// Contributions left out: `f`.
+    pub byzantine: usize,
+}
+
+impl Default for Cge {
+    fn default() -> Self {
+        Cge { byzantine: 1 }
+    }
+}
+
+impl Aggregator for Cge {
+    fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        weighed(weights, parts, out)
+    }
+
+    fn is_mean(&self) -> bool {
+        false
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        self.byzantine.saturating_mul(2).saturating_add(1)
+    }
+
+    fn rates(&self) -> bool {
+        true
+    }
+
+    fn rate(&mut self, contributions: &[&[Message]], weights: &mut Vec<f32>) -> Result<(), AggregateError> {
+        let world = contributions.len();
+        check_ranks(self, world)?;
+        let mut norms = vec![0.0; world];
+        for_parts(contributions, |block| {
+            norms.iter_mut().zip(block).for_each(|(norm, values)| *norm += norm2(values))
+        })?;
+        let length = |rank: usize| if norms[rank].is_nan() { f64::INFINITY } else { norms[rank] };
+        let mut ranks: Vec<usize> = (0..world).collect();
+        ranks.sort_by(|a, b| length(*a).total_cmp(&length(*b)).then(a.cmp(b)));
+        let kept = world - self.byzantine;
+        weights.clear();
+        weights.resize(world, 0.0);
+        ranks.iter().take(kept).for_each(|rank| weights[*rank] = 1.0 / kept as f32);
+        Ok(())
+    }
+}
+
+impl Described for Cge {
+    const NAME: &'static str = "cge";
+    const SETTINGS: &'static str = "BYZANTINE";
+    const HELP: &'static str = "the mean without the BYZANTINE longest contributions (2·BYZANTINE + 1 ranks)";
+
+    fn representatives() -> Vec<Self> {
+        vec![Cge::default(), Cge { byzantine: 2 }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::{combined, near, rated};
+    use super::*;
+    use crate::math::distance2;
+
+    #[test]
+    fn by_hand() {
+        let vectors = [[3.0, 4.0], [0.0, 2.0], [-3.0, 4.0], [0.0, 0.0], [f32::NAN, 0.0]].map(|x| x.to_vec());
+        // Lengths 5, 2, 5, 0, none: of the equal ones the lower rank counts.
+        assert_eq!(rated(&mut Cge { byzantine: 1 }, &vectors, 1), [0.25, 0.25, 0.25, 0.25, 0.0]);
+        assert_eq!(combined(&mut Cge { byzantine: 2 }, &vectors), [1.0, 2.0]);
+        assert_eq!(rated(&mut Cge { byzantine: 0 }, &vectors[..4], 1), [0.25; 4]);
+    }
+
+    /// Threat R5.
+    #[test]
+    fn long_lies_do_not_count_and_short_ones_cost_what_they_are_long() {
+        for (ranks, byzantine) in [(3, 1), (5, 2), (10, 4)] {
+            for lie in [-10.0, 1e6, f32::INFINITY] {
+                let (vectors, truth) = near(ranks, byzantine, |t| lie * t);
+                let off = distance2(&combined(&mut Cge { byzantine }, &vectors), &truth).sqrt();
+                assert!(off < 0.1 * f64::from(3000.0_f32).sqrt(), "{lie}: {off}");
+            }
+            // Half as long and reversed: they pass, and the longest honest ones do not.
+            let (vectors, truth) = near(ranks, byzantine, |t| -0.5 * t);
+            let ours = combined(&mut Cge { byzantine }, &vectors);
+            let share =
+                ours.iter().zip(&truth).map(|(a, t)| f64::from(a * t)).sum::<f64>() / crate::math::norm2(&truth);
+            let kept = (ranks - byzantine) as f64;
+            let expected = (kept - byzantine as f64 - 0.5 * byzantine as f64) / kept;
+            assert!((share - expected).abs() < 0.02, "{byzantine} of {ranks}: {share}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn whole_contributions_are_rated_however_they_are_cut() {
+        let (vectors, _) = near(7, 2, |t| 3.0 * t);
+        let whole = rated(&mut Cge { byzantine: 2 }, &vectors, 1);
+        assert!((2..9).all(|parts| rated(&mut Cge { byzantine: 2 }, &vectors, parts) == whole));
+    }
+}
