@@ -50,13 +50,15 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::{Agrees, Context, LocalSgdConfig, Momenta, Plan, RankStep, SgpConfig, SyncStrategy, check_own};
-use crate::comm::Places;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
-use crate::error::{ConfigError, StateError, SyncError};
+mod config;
+
+pub use config::TwoLevelConfig;
+
+use super::{Agrees, Context, Momenta, Plan, RankStep, SyncStrategy, check_own};
+use crate::error::{StateError, SyncError};
 use crate::report::{Measured, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{CompressionFactor, Layout, Session, Traffic};
+use crate::{CompressionFactor, Session, Traffic};
 
 /// By the numbers that they travel as.
 const MOMENTA: [Momenta; 3] = [Momenta::Keep, Momenta::Reset, Momenta::Average];
@@ -83,7 +85,13 @@ impl<S: SyncStrategy> TwoLevel<S> {
         TwoLevel { between, group, weighs: true, next, share, report }
     }
 
-    /// Of this rank's weight in its machine, all ranks' together.
+    /// Whether gradients come weighed by their samples; they do if this is not called.
+    #[must_use]
+    pub fn weighed(self, weighs: bool) -> Self {
+        TwoLevel { weighs, ..self }
+    }
+
+    /// The weights of this rank's machine together.
     fn weights(&self, cx: &Context<'_>, machine: &[usize], world: usize) -> f32 {
         // Where machines agree by themselves, weights are of the machine.
         if !self.weighs || cx.ranks.len() != world {
@@ -232,68 +240,6 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
 
     fn report(&self, report: &mut Report) {
         report.clone_from(&self.report);
-    }
-}
-
-/// Settings of [`TwoLevel`].
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TwoLevelConfig {
-    /// What the first ranks of machines do.
-    pub between: Box<StrategyConfig>,
-    /// Ranks of a machine; absent, those that are on one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<usize>,
-}
-
-impl Default for TwoLevelConfig {
-    fn default() -> Self {
-        TwoLevelConfig { between: Box::new(LocalSgdConfig::default().into()), group: None }
-    }
-}
-
-impl Described for TwoLevelConfig {
-    const NAME: &'static str = "two-level";
-    const SETTINGS: &'static str = "(STRATEGY)[,group=RANKS]";
-    const HELP: &'static str =
-        "exact means of gradients inside each machine, STRATEGY (local-sgd) between one rank of each";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.group != Some(0), "group of two-level", "at least 1", 0)
-    }
-
-    fn representatives() -> Vec<Self> {
-        let local = LocalSgdConfig { period: 2, ..LocalSgdConfig::default() };
-        let of = |between: StrategyConfig, group| TwoLevelConfig { between: Box::new(between), group };
-        vec![of(local.into(), None), of(local.into(), Some(1)), of(SgpConfig::default().into(), Some(1))]
-    }
-}
-
-impl StrategySettings for TwoLevelConfig {
-    fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Places::check_groups(Self::NAME, self.group, world)?;
-        let machines = self.group.map_or(world, |size| world / size);
-        let between = self.between.get().build(exchange, layout, machines)?;
-        let plan = between.plan(0);
-        let why = match () {
-            () if plan.gradients => "exchanges gradients: use it alone, or with reducer hierarchical",
-            () if plan.replicas_equal => "exchanges at every step: use every-step and reducer hierarchical",
-            () if self.between.get().channels() > 0 => "exchanges in the background: leave overlap and staleness out",
-            () if exchange.during_backward => "has no exchange during the backward pass: leave during_backward out",
-            () => {
-                let weighs = exchange.aggregator.get().is_mean();
-                return Ok(Box::new(TwoLevel { weighs, ..TwoLevel::new(between, self.group) }));
-            }
-        };
-        Err(ConfigError::Conflict(format!("{} between the machines of two-level {why}", self.between)))
-    }
-
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        self.between.get().fewest_ranks(exchange) * self.group.unwrap_or(1)
-    }
-
-    fn exchanges(&self) -> Vec<Exchange> {
-        self.between.get().exchanges()
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod adaptive;
 pub mod bucketed;
 pub mod by_optimizer;
+pub mod byzantine;
 pub mod error_feedback;
 mod feed;
 pub mod grouped;
@@ -21,6 +22,7 @@ pub mod threaded;
 pub use adaptive::{Adaptive, Probing};
 pub use bucketed::Bucketed;
 pub use by_optimizer::ByOptimizer;
+pub use byzantine::{Attack, Byzantine};
 pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;
 pub use inner_momentum::{InnerMomentum, InnerMomentumConfig};

@@ -2,6 +2,7 @@ use super::super::testkit::{Sgd, noisy, train};
 use super::super::{Graph, Header, Outer, Periodic, Sgp, SlowMoConfig};
 use super::*;
 use crate::comm::{Event, Local, run_ranks};
+use crate::config::{Exchange, StrategyConfig};
 use crate::config::{Feedback, ReducerConfig};
 use crate::error::CommError;
 use crate::reduce::Dense;
