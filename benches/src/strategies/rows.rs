@@ -46,6 +46,5 @@ pub(super) const BILSTM: &[Row] = &[
     row("dense", "--reducer dense", ADAM),
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
     row("DiLoCo, H = 50", "--strategy diloco:50", ADAM),
-    row("DiLoCo, H = 50, QSGD in 4 bits", "--strategy diloco:50 --reducer gather:qsgd:4", ADAM),
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
 ];
