@@ -433,3 +433,6 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
         tune(&mut self.compressor, Some(sent));
     }
 }
+
+#[cfg(test)]
+mod tests;
