@@ -40,7 +40,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, distances, weighed};
+use super::{Aggregator, check_ranks, distances, weighed};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
@@ -107,11 +107,17 @@ impl Aggregator for GeometricMedian {
         false
     }
 
+    /// Of fewer it is the mean.
+    fn fewest_ranks(&self) -> usize {
+        3
+    }
+
     fn rates(&self) -> bool {
         true
     }
 
     fn rate(&mut self, contributions: &[&[Message]], weights: &mut Vec<f32>) -> Result<(), AggregateError> {
+        check_ranks(self, contributions.len())?;
         let squared = distances(contributions)?;
         weights.clear();
         weights.extend(self.weights(&squared).iter().map(|weight| *weight as f32));
@@ -122,7 +128,8 @@ impl Aggregator for GeometricMedian {
 impl Described for GeometricMedian {
     const NAME: &'static str = "geometric-median";
     const SETTINGS: &'static str = "ROUNDS[,smoothing=1e-6]";
-    const HELP: &'static str = "the point of the smallest sum of distances to all contributions, in ROUNDS steps (32)";
+    const HELP: &'static str =
+        "the point of the smallest sum of distances to all contributions, in ROUNDS steps (32; 3 ranks)";
 
     fn check(&self) -> Result<(), ConfigError> {
         let Self { rounds, smoothing } = *self;

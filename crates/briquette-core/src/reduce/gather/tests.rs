@@ -6,8 +6,11 @@ use crate::compress::TopK;
 use crate::config::AggregatorConfig;
 use crate::reduce::AgreedStep;
 
+/// The average, and which ranks the report names.
+type Heard = (Vec<f32>, Vec<usize>);
+
 /// What every rank gets of five, of which one sends what is not finite, and which ranks its report names.
-fn exchanged(aggregator: AggregatorConfig, lie: f32, grain: Grain) -> Vec<Result<(Vec<f32>, Vec<usize>), ReduceError>> {
+fn exchanged(aggregator: AggregatorConfig, lie: f32, grain: Grain) -> Vec<Result<Heard, ReduceError>> {
     run_ranks(Local::world(5), |mut comm| {
         let (layout, mut average) = (Layout::new([("a", vec![3]), ("b", vec![2])]), vec![0.0; 5]);
         let mut input = vec![1.0, 0.5 * comm.rank() as f32, 3.0, -1.0, 2.0];
