@@ -39,14 +39,15 @@
 //!
 //! ```
 //! use briquette_core::config::StrategyConfig;
-//! use briquette_core::sync::{Agrees, Periodic, SyncStrategy, TwoLevel};
+//! use briquette_core::sync::{Agrees, Periodic, SyncStrategy, TwoLevel, TwoLevelConfig};
 //!
 //! let strategy = TwoLevel::new(Periodic::new(4)?, Some(2));
 //! let plans: Vec<_> = (0..8).map(|step| strategy.plan(step)).collect();
 //! assert!(plans.iter().all(|plan| plan.gradients));
 //! let between: Vec<usize> = (0..8).filter(|&step| plans[step].parameters).collect();
 //! assert_eq!((between, plans[0].agrees), (vec![3, 7], Agrees::Machine(Some(2))));
-//! assert_eq!("two-level:(slowmo:8),group=2".parse::<StrategyConfig>()?.to_string(), "two-level:(slowmo:8),group=2");
+//! let between = Box::new("slowmo:8".parse::<StrategyConfig>()?);
+//! assert_eq!("two-level:(slowmo:8),group=2".parse(), Ok(StrategyConfig::from(TwoLevelConfig { between, group: Some(2) })));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
