@@ -150,6 +150,11 @@ impl Run {
         format!("{} {}", self.task.trainer(), self.flags())
     }
 
+    /// The day on which it came to its end.
+    fn day(&self) -> Result<String> {
+        trainer::day(std::fs::metadata(self.directory.join("summary.json"))?.modified()?)
+    }
+
     /// Its summary, where it came to its end.
     pub fn finished(&self) -> Option<Summary> {
         trainer::finished(&self.directory, &self.flags())

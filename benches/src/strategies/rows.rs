@@ -23,7 +23,7 @@ pub(super) const RESNET8: &[Row] = &[
         GRID,
     ),
     row("Local SGD, H = 12", "--strategy local-sgd:12", GRID),
-    row("SlowMo, H = 12", "--strategy slowmo:12", GRID),
+    row("SlowMo, H = 12", "--strategy slowmo:12", &[0.1, 0.2, 0.4]),
     row("Overlap-Local-SGD, H = 4", "--strategy overlap-local-sgd:4", GRID),
     row("CoCoD-SGD, H = 4", "--strategy cocod:4", GRID),
     row("SGP", "--strategy sgp", SGD),
@@ -35,10 +35,10 @@ pub(super) const RESNET8: &[Row] = &[
 
 /// On data that differ by class.
 pub(super) const BY_CLASS: &[Row] = &[
-    row("dense", "--reducer dense", SGD),
-    row("Local SGD, H = 4", "--strategy local-sgd:4", SGD),
-    row("Overlap-Local-SGD, H = 4", "--strategy overlap-local-sgd:4", SGD),
-    row("CoCoD-SGD, H = 4", "--strategy cocod:4", SGD),
+    row("dense", "--reducer dense", GRID),
+    row("Local SGD, H = 4", "--strategy local-sgd:4", GRID),
+    row("Overlap-Local-SGD, H = 4", "--strategy overlap-local-sgd:4", GRID),
+    row("CoCoD-SGD, H = 4", "--strategy cocod:4", GRID),
 ];
 
 /// Long periods.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
-use crate::trainer::{day, machine};
+use crate::trainer::machine;
 
 /// A run that came to its end.
 #[derive(Debug, Serialize)]
@@ -44,6 +44,9 @@ pub(super) struct Line {
     /// Dense's over these.
     fewer_bytes: f64,
     pub(super) simulated_seconds: f64,
+    machine: String,
+    cores: usize,
+    date: String,
     command: String,
 }
 
@@ -58,7 +61,7 @@ pub fn write(seeds: &[u64], out: &Path, csv: &Path, svg: Option<&Path>) -> Resul
         tried.extend(lines(&task.tuning(out))?);
         let runs = seeds.iter().filter_map(|seed| task.runs(*seed, out).ok()).flatten().collect::<Vec<_>>();
         all.extend(lines(&runs)?);
-        let of_task = of_task(task, &runs);
+        let of_task = of_task(task, &runs)?;
         print(task, &of_task);
         if let Some(svg) = svg.filter(|_| !of_task.is_empty()) {
             picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &of_task)?;
@@ -86,14 +89,15 @@ fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
             revision: summary.git_revision,
             machine: machine.clone(),
             cores,
-            date: day(std::fs::metadata(run.directory.join("summary.json"))?.modified()?)?,
+            date: run.day()?,
             command: run.command(),
         })
     };
     finished.map(line).collect()
 }
 
-fn of_task(task: Task, runs: &[Run]) -> Vec<Line> {
+fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
+    let (machine, cores) = machine();
     let of_row = |name: &str| {
         let of_row = runs.iter().filter(|run| run.row.name == name);
         of_row.filter_map(|run| Some((run, run.finished()?))).collect::<Vec<_>>()
@@ -108,9 +112,9 @@ fn of_task(task: Task, runs: &[Run]) -> Vec<Line> {
     let dense = of_row("dense");
     let line = |row: &super::Row| {
         let of_row = of_row(row.name);
-        let (run, _) = of_row.first()?;
+        let Some((run, _)) = of_row.last() else { return Ok(None) };
         let difference = Mean::of_differences(&accuracies(&of_row), &accuracies(&dense));
-        Some(Line {
+        Ok(Some(Line {
             task: task.name(),
             row: row.name,
             seeds: difference.count,
@@ -121,10 +125,13 @@ fn of_task(task: Task, runs: &[Run]) -> Vec<Line> {
             bytes_sent: mean(&of_row, bytes),
             fewer_bytes: mean(&dense, bytes) / mean(&of_row, bytes),
             simulated_seconds: mean(&of_row, |summary| summary.simulated_seconds.unwrap_or(f64::NAN)),
+            machine: machine.clone(),
+            cores,
+            date: run.day()?,
             command: format!("strategies {} --data datasets --tune && strategies {0} --data datasets", task.name()),
-        })
+        }))
     };
-    task.rows().iter().filter_map(line).collect()
+    task.rows().iter().filter_map(|row| line(row).transpose()).collect()
 }
 
 fn print(task: Task, lines: &[Line]) {
