@@ -14,14 +14,15 @@ bytes() {
         --steps "$1" --epochs 1 --schedule constant --checkpoint-every 0 --eval-every 9 --plain "${@:2}" --out "$out/run" --overwrite 2>&1 > /dev/null \
         | tee /dev/stderr | sed -n 's/^between the machines: \([0-9]*\) bytes there.*/\1/p'
 }
-echo "between_machines,flags,bytes_a_step,of_dense,date"
+machine=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+echo "between_machines,flags,bytes_a_step,of_dense,machine,cores,date,command"
 dense=
 row() {
     local name=$1 few many
     shift
     few=$(bytes 16 "$@") many=$(bytes 48 "$@")
     dense=${dense:-$(((many - few) / 32))}
-    echo "$name,$*,$(((many - few) / 32)),$(awk "BEGIN { printf \"%.4f\", ($many - $few) / 32 / $dense }"),$(date +%F)"
+    echo "$name,$*,$(((many - few) / 32)),$(awk "BEGIN { printf \"%.4f\", ($many - $few) / 32 / $dense }"),$machine,$(nproc),$(date +%F),benches/two_level.sh cifar10"
 }
 row "every step" --reducer dense
 row "every step; hierarchical" --reducer hierarchical:dense

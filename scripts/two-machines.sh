@@ -8,7 +8,7 @@
 # The first machine runs on core 0, the second one on core 1 where there is one. CORES_PER_RANK=2 gives each as many of its own,
 # where there are twice as many: one to compute on and one to exchange on meanwhile (RAYON_NUM_THREADS=1 keeps computing on one).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 rate=$1 program=$2
 shift 2
 launcher=${LAUNCHER:-$(dirname "$program")/briquette}

@@ -159,14 +159,14 @@ fn two_machines_of_two_ranks_train_to_the_bits_of_threads_and_spare_the_link() {
             runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
         }
     }
-    // Without `group` the launcher has told which ranks are on one machine.
+    // Without `group` the launcher says which ranks are on one machine.
     for machines in ["machines-1", "machines-2"] {
         assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text(machines, "metrics.jsonl"));
         assert_eq!(runs.summary("threads"), runs.summary(machines));
     }
-    let [flat, found, told] = on_the_link[..] else { panic!("{on_the_link:?}") };
+    let [flat, found, grouped] = on_the_link[..] else { panic!("{on_the_link:?}") };
     // With the first broadcast and what is evaluated, which both have.
-    assert!(flat > 2 * found && flat > 2 * told, "{on_the_link:?}");
+    assert!(flat > 2 * found && flat > 2 * grouped, "{on_the_link:?}");
 }
 
 /// Twenty times, whatever the ranks are doing: starting, joining, computing, exchanging, saving.

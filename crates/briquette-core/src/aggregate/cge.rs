@@ -1,7 +1,7 @@
 //! The mean without the longest contributions: comparative gradient elimination.
 //!
-//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. Whoever sends a long
-//! vector does not count. Who sends a short one does: a small reversed gradient always passes, and costs as much progress as it is
+//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. A long vector
+//! does not count. A short one does: a small reversed gradient always passes, and costs as much progress as it is
 //! long. Against liars who know that, [`Krum`](super::Krum) or a median.
 //!
 //! **Method.** Of `n` contributions the `f` of the largest Euclidean norms are left out; the result is the mean of the others. Ties: the lower rank
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        let vectors = [[3.0, 4.0], [0.0, 2.0], [-3.0, 4.0], [0.0, 0.0], [f32::NAN, 0.0]].map(|x| x.to_vec());
+        let vectors = [[3.0, 4.0], [0.0, 2.0], [-3.0, 4.0], [0.0, 0.0], [-f32::NAN, 0.0]].map(|x| x.to_vec());
         // Lengths 5, 2, 5, 0, none: of the equal ones the lower rank counts.
         assert_eq!(rated(&mut Cge { byzantine: 1 }, &vectors, 1), [0.25, 0.25, 0.25, 0.25, 0.0]);
         assert_eq!(combined(&mut Cge { byzantine: 2 }, &vectors), [1.0, 2.0]);

@@ -11,20 +11,22 @@
 //! rates whole contributions sees those of the whole vector, whatever the grain.
 
 mod config;
+mod incoming;
 
 pub use config::GatherConfig;
+use incoming::Incoming;
 
 use std::ops::Range;
 
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Unsent, check_average};
 use crate::aggregate::Aggregator;
 use crate::compress::Compressor;
-use crate::error::{AggregateError, ReduceError, WireError};
+use crate::error::{AggregateError, ReduceError};
 use crate::math::{all_finite, norm2};
 use crate::report::Report;
 use crate::state::Stateful;
 use crate::trace::phase;
-use crate::{CompressionFactor, Frame, Key, Message, Session, Slot};
+use crate::{CompressionFactor, Key, Message, Session, Slot};
 
 /// What one message covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,12 +94,10 @@ pub struct Gather<C, A> {
     staged: Staged,
     mine: Vec<Message>,
     bytes: Vec<u8>,
-    frames: Vec<Frame>,
+    incoming: Incoming,
     /// By rank and part.
     decoded: Vec<Vec<Message>>,
     weights: Vec<f32>,
-    /// Ranks whose contributions were not finite, or no messages.
-    excluded: Vec<usize>,
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
@@ -112,10 +112,9 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             staged: Staged::default(),
             mine: Vec::new(),
             bytes: Vec::new(),
-            frames: Vec::new(),
+            incoming: Incoming::default(),
             decoded: Vec::new(),
             weights: Vec::new(),
-            excluded: Vec::new(),
         }
     }
 
@@ -152,39 +151,27 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         let wrong = |source| AggregateError::Message { rank: comm.rank(), source };
         if let [only] = &mut self.mine[..] {
             let frame = only.to_frame(&mut self.bytes).map_err(wrong)?;
-            return Ok(comm.all_gather(frame, &mut self.frames)?);
+            return Ok(comm.all_gather(frame, &mut self.incoming.frames)?);
         }
         self.bytes.clear();
         self.mine.iter().try_for_each(|message| message.append_frame(&mut self.bytes)).map_err(wrong)?;
-        Ok(comm.all_gather(&self.bytes, &mut self.frames)?)
+        Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?)
     }
 
     /// Combines part by part, so that no rank holds more than one part of each, but where the aggregator rates whole
     /// contributions first.
     fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
-        let (world, parts) = (self.frames.len(), self.grain.parts(slots));
+        let (world, parts) = (self.incoming.frames.len(), self.grain.parts(slots));
+        let is_mean = self.aggregator.is_mean();
         let held = if self.aggregator.rates() { parts } else { 1 };
         self.decoded.resize_with(world, Vec::new);
         self.decoded.iter_mut().for_each(|parts| parts.resize_with(held, Message::default));
-        let mut cursors = vec![0; world];
         self.weights.clear();
-        // Taken, so that it can be written to while messages are decoded.
-        let mut excluded = std::mem::take(&mut self.excluded);
-        excluded.clear();
-        let bears = !self.aggregator.is_mean();
-        // What others would make of this rank's own.
-        let fine = self.mine[..parts].iter().take_while(|mine| !bears || mine.is_finite()).count();
-        for mine in &mut self.mine[fine..parts] {
-            excluded.push(rank);
-            mine.write_sparse(mine.len(), []).map_err(|source| AggregateError::Message { rank, source })?;
-        }
+        self.incoming.begin(!is_mean, rank, &mut self.mine[..parts])?;
         let ranges: Vec<Range<usize>> = (0..parts).map(|part| self.grain.part(part, average.len(), slots)).collect();
-        let mut decode = |decoded: &mut [Vec<Message>], excluded: &mut Vec<usize>, place: usize, part: usize| {
-            let borne = bears.then_some(excluded);
-            next_messages(&mut self.frames, rank, &mut cursors, decoded, (place, ranges[part].len()), borne)
-        };
         if held == parts {
-            (0..parts).try_for_each(|part| decode(&mut self.decoded, &mut excluded, part, part))?;
+            let mut next = |part: usize| self.incoming.next(rank, &mut self.decoded, (part, ranges[part].len()));
+            (0..parts).try_for_each(&mut next)?;
         }
         if self.aggregator.rates() {
             let mine = &self.mine[..parts];
@@ -195,7 +182,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         let mut finite = true;
         for part in 0..parts {
             if held < parts {
-                decode(&mut self.decoded, &mut excluded, 0, part)?;
+                self.incoming.next(rank, &mut self.decoded, (0, ranges[part].len()))?;
             }
             // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
             let place = if held < parts { 0 } else { part };
@@ -203,21 +190,9 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             let column: Vec<&Message> = (0..world).map(column).collect();
             let average = &mut average[ranges[part].clone()];
             self.aggregator.combine(&self.weights, &column, average)?;
-            finite &= is_finite(average, if bears { &[] } else { &column });
+            finite &= is_finite(average, if is_mean { &column } else { &[] });
         }
-        for (from, cursor) in cursors.iter().enumerate() {
-            let extra = self.frames[from].len() - cursor;
-            if from != rank && extra > 0 {
-                let source = WireError::Trailing { extra };
-                match bears {
-                    true => excluded.push(from),
-                    false => return Err(AggregateError::Message { rank: from, source }.into()),
-                }
-            }
-        }
-        excluded.sort_unstable();
-        excluded.dedup();
-        self.excluded = excluded;
+        self.incoming.end(rank)?;
         if finite { Ok(()) } else { check_average(average, slots) }
     }
 }
@@ -231,38 +206,6 @@ fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
         }
         _ => all_finite(average),
     }
-}
-
-/// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no
-/// aggregator is given a message that is shorter or longer than the others. Where one is no such message, or not
-/// finite, and that is to be borne, zeros take its place.
-fn next_messages(
-    frames: &mut [Frame],
-    rank: usize,
-    cursors: &mut [usize],
-    decoded: &mut [Vec<Message>],
-    (place, len): (usize, usize),
-    mut excluded: Option<&mut Vec<usize>>,
-) -> Result<(), AggregateError> {
-    (0..frames.len()).filter(|from| *from != rank).try_for_each(|from| {
-        let message = &mut decoded[from][place];
-        let read = next_message(&mut frames[from], &mut cursors[from], message);
-        let fits = read.and_then(|()| match message.len() {
-            got if got == len => Ok(()),
-            got => Err(WireError::Length { expected: len, got }),
-        });
-        match &mut excluded {
-            // All ranks have the same frame of it, and do the same.
-            Some(excluded) if fits.is_err() || !message.is_finite() => {
-                // Nor does what comes behind it.
-                cursors[from] = frames[from].len();
-                excluded.push(from);
-                message.write_sparse(len, [])
-            }
-            _ => fits,
-        }
-        .map_err(|source| AggregateError::Message { rank: from, source })
-    })
 }
 
 /// Where compression happens.
@@ -298,24 +241,6 @@ fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
     if let (Some(factor), Some(knob)) = (factor, compressor.knob()) {
         knob.tune(factor);
     }
-}
-
-/// Reads the length-prefixed message at `cursor`. One that fills the frame may keep it.
-fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
-    let left = frame.len() - *cursor;
-    let truncated = |what, needed| WireError::Truncated { what, needed, left };
-    let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;
-    let len = u32::from_le_bytes(*prefix) as usize;
-    let start = *cursor + 4;
-    if *cursor == 0 && frame.len() == start.saturating_add(len) {
-        out.read_frame(frame)?;
-        // Nothing is left to be read, whether the message keeps the frame or not.
-        *cursor = frame.len();
-        return Ok(());
-    }
-    let bytes = frame.get(start..start.saturating_add(len)).ok_or(truncated("message", len))?;
-    *cursor = start + len;
-    out.decode_from(bytes)
 }
 
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
@@ -370,9 +295,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
 
     fn report(&self, report: &mut Report) {
         report.factor = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
-        report.excluded.extend(&self.excluded);
-        report.excluded.sort_unstable();
-        report.excluded.dedup();
+        self.incoming.report(&mut report.excluded);
         if self.setting.factors.len() > 1 {
             report.slots.iter_mut().zip(&self.setting.factors).for_each(|(slot, factor)| slot.factor = Some(*factor));
         }

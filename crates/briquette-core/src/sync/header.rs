@@ -239,7 +239,7 @@ impl Agrees {
         match self {
             Agrees::World => agree(mine, before, slots, present, comm),
             Agrees::Machine(group) => {
-                // The others hear of it from this rank alone: the machine is not the world.
+                // It ends the world, not the machine alone: this rank need not wait for the others.
                 mine.alone(comm.rank(), slots)?;
                 let places = comm.places_in(group);
                 let agreement = comm.within(places.machine(), |machine| agree(mine, None, slots, present, machine))?;

@@ -2,10 +2,9 @@ use super::super::testkit::{Sgd, noisy, train};
 use super::super::{Graph, Header, Outer, Periodic, Sgp, SlowMoConfig};
 use super::*;
 use crate::comm::{Event, Local, run_ranks};
-use crate::config::{Exchange, StrategyConfig};
-use crate::config::{Feedback, ReducerConfig};
+use crate::config::{Exchange, Feedback, ReducerConfig, StrategyConfig};
 use crate::error::CommError;
-use crate::reduce::Dense;
+use crate::reduce::{AgreedStep, Dense};
 use crate::{Key, Layout};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.9, steps: 12 };
@@ -141,6 +140,28 @@ fn samples_weigh_inside_a_machine() {
         });
         assert_eq!(means, [Ok(7.0), Ok(7.0), Ok(0.0), Ok(0.0)], "{agrees:?}");
     }
+}
+
+/// Anchor and slow momentum are of the first rank of a machine: the others keep nothing.
+#[test]
+fn only_the_first_rank_of_a_machine_keeps_what_the_strategy_between_keeps() {
+    let kept = run_ranks(Local::world(4), |mut comm| {
+        let layout = Layout::flat(7);
+        let settings = SlowMoConfig { period: 1, ..SlowMoConfig::default() };
+        let mut ours = TwoLevel::new(Outer::new(settings, Dense, None).unwrap(), Some(2));
+        let mut x = vec![1.0; 7];
+        ours.begin(&x);
+        let agreed_step = AgreedStep { learning_rate: Some(0.1), ..AgreedStep::default() };
+        let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+        ours.after_backward(&mut vec![0.5; 7], &cx, &mut comm).unwrap();
+        ours.after_step(&mut x, &cx, &mut comm).unwrap();
+        ours.commit();
+        let mut state = State::default();
+        ours.save(&mut state);
+        let len = |name: &str| state.f32s(name, None).unwrap().len();
+        Ok::<_, CommError>([len("between/anchor"), len("between/momentum")])
+    });
+    assert_eq!(kept, [[7, 7], [0, 0], [7, 7], [0, 0]].map(Ok));
 }
 
 #[test]

@@ -1,0 +1,108 @@
+//! The frames of the other ranks, read part by part.
+
+use crate::error::{AggregateError, WireError};
+use crate::{Frame, Message};
+
+/// One exchange's frames, how far each was read, and whose do not count.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// By rank; this rank's own is empty.
+    pub(super) frames: Vec<Frame>,
+    cursors: Vec<usize>,
+    /// Whether what is no message, or not finite, is taken as zeros. All ranks have the same frames, and take the same as zeros.
+    bears: bool,
+    /// Whose was taken so; once for each part.
+    excluded: Vec<usize>,
+}
+
+impl Incoming {
+    /// Before the first part. `mine`, by part: what others would take as zeros is zeros here, too.
+    ///
+    /// # Errors
+    /// For a part that is too long to be written.
+    pub(super) fn begin(&mut self, bears: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
+        self.bears = bears;
+        self.cursors.clear();
+        self.cursors.resize(self.frames.len(), 0);
+        self.excluded.clear();
+        let count = mine.iter().take_while(|mine| !bears || mine.is_finite()).count();
+        mine[count..].iter_mut().try_for_each(|mine| {
+            self.excluded.push(rank);
+            mine.write_sparse(mine.len(), []).map_err(|source| AggregateError::Message { rank, source })
+        })
+    }
+
+    /// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no aggregator
+    /// is given a message that is shorter or longer than the others.
+    ///
+    /// # Errors
+    /// Names the rank whose next bytes are no such message, where that is not borne.
+    pub(super) fn next(
+        &mut self,
+        rank: usize,
+        decoded: &mut [Vec<Message>],
+        (place, len): (usize, usize),
+    ) -> Result<(), AggregateError> {
+        for from in (0..self.frames.len()).filter(|from| *from != rank) {
+            let message = &mut decoded[from][place];
+            let read = next_message(&mut self.frames[from], &mut self.cursors[from], message);
+            let fits = read.and_then(|()| match message.len() {
+                got if got == len => Ok(()),
+                got => Err(WireError::Length { expected: len, got }),
+            });
+            let fits = match self.bears && (fits.is_err() || !message.is_finite()) {
+                true => {
+                    // Nor does what comes behind it count.
+                    self.cursors[from] = self.frames[from].len();
+                    self.excluded.push(from);
+                    message.write_sparse(len, [])
+                }
+                false => fits,
+            };
+            fits.map_err(|source| AggregateError::Message { rank: from, source })?;
+        }
+        Ok(())
+    }
+
+    /// That nothing comes behind the last part.
+    ///
+    /// # Errors
+    /// Names the rank whose frame goes on, where that is not borne.
+    pub(super) fn end(&mut self, rank: usize) -> Result<(), AggregateError> {
+        let frames = self.frames.iter().zip(&self.cursors).enumerate();
+        for (from, (frame, cursor)) in frames.filter(|(from, (frame, cursor))| *from != rank && frame.len() > **cursor)
+        {
+            if !self.bears {
+                let source = WireError::Trailing { extra: frame.len() - cursor };
+                return Err(AggregateError::Message { rank: from, source });
+            }
+            self.excluded.push(from);
+        }
+        Ok(())
+    }
+
+    /// Adds the ranks whose contributions did not count.
+    pub(super) fn report(&self, excluded: &mut Vec<usize>) {
+        excluded.extend(&self.excluded);
+        excluded.sort_unstable();
+        excluded.dedup();
+    }
+}
+
+/// Reads the length-prefixed message at `cursor`. One that fills the frame may keep it.
+fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
+    let left = frame.len() - *cursor;
+    let truncated = |what, needed| WireError::Truncated { what, needed, left };
+    let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;
+    let len = u32::from_le_bytes(*prefix) as usize;
+    let start = *cursor + 4;
+    if *cursor == 0 && frame.len() == start.saturating_add(len) {
+        out.read_frame(frame)?;
+        // Nothing is left to be read, whether the message keeps the frame or not.
+        *cursor = frame.len();
+        return Ok(());
+    }
+    let bytes = frame.get(start..start.saturating_add(len)).ok_or(truncated("message", len))?;
+    *cursor = start + len;
+    out.decode_from(bytes)
+}
