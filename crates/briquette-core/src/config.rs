@@ -37,7 +37,8 @@ pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, Ser
 pub use representatives::{exchanges, representatives};
 pub use rules::{Rule, SlotPattern};
 pub use settings::{
-    AggregatorSettings, Asks, ControllerSettings, FeedbackSettings, ReducerSettings, ReducerTraits, StrategySettings,
+    AggregatorSettings, Asks, ControllerSettings, FeedbackSettings, ReducerSettings, ReducerTraits, Remembered,
+    StrategySettings,
 };
 pub use spec::{CompressorConfig, CompressorKind};
 

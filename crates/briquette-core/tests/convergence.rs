@@ -64,7 +64,7 @@ fn signs_climb_where_most_gradients_are_small_and_wrong_and_feedback_descends() 
     let run = (1, 1.0, 1000);
     let start = [0.0; 64];
     let change = |path: Vec<Vec<f32>>| mean(path.last().expect("some steps")) / path.len() as f64;
-    let signs = change(descend(run, &start, || alone(PlainSign), gradient));
+    let signs = change(descend(run, &start, || alone(PlainSign::default()), gradient));
     let scaled = change(descend(run, &start, || alone(ScaledSign::new()), gradient));
     let fed = change(descend(run, &start, fed_back, gradient));
     assert!((signs - 0.5).abs() < 0.02, "{signs}");
@@ -83,7 +83,7 @@ fn signs_stay_on_a_line_that_misses_the_minimum_and_feedback_leaves_it() {
     };
     let run = (1, 1.0 / 64.0, 1000);
     let stays = |path: Vec<Vec<f32>>| path.iter().all(|x| x[0] + x[1] == 2.0 && f(x) >= 2.0 * epsilon);
-    assert!(stays(descend(run, &[1.0, 1.0], || alone(PlainSign), gradient)));
+    assert!(stays(descend(run, &[1.0, 1.0], || alone(PlainSign::default()), gradient)));
     assert!(stays(descend(run, &[1.0, 1.0], || alone(ScaledSign::new()), gradient)));
     let path = descend(run, &[1.0, 1.0], fed_back, gradient);
     let worst = path[500..].iter().map(|x| f(x)).fold(0.0, f32::max);
@@ -105,7 +105,7 @@ fn signs_of_single_samples_stay_on_a_line_and_feedback_converges_as_sgd_does() {
     // No multiple of this rate is ½, where a gradient would be 0.
     let run = (1, 3.0 / 256.0, 2000);
     let furthest = |path: &[Vec<f32>]| path.iter().map(|x| (x[0] + x[1] - 2.0).abs()).fold(0.0, f32::max);
-    assert_eq!(furthest(&descend(run, &[1.0, 1.0], || alone(PlainSign), gradient)), 0.0);
+    assert_eq!(furthest(&descend(run, &[1.0, 1.0], || alone(PlainSign::default()), gradient)), 0.0);
     let scaled = furthest(&descend(run, &[1.0, 1.0], || alone(ScaledSign::new()), gradient));
     assert!(scaled < 1e-4, "{scaled}");
     // The smaller curvature is 1: (1 − 3/256)²⁰⁰⁰ = 6e-11.

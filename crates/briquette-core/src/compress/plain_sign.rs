@@ -4,14 +4,14 @@
 //! as the error has no bound in terms of the vector, error feedback has nothing to hold on to: use
 //! [`ScaledSign`](super::ScaledSign) for that.
 //!
-//! **Method.** `C(x) = sign(x)`, with `sign(0) = sign(−0) = 1`.
+//! **Method.** `C(x) = sign(x)`, with `sign(0) = sign(−0) = 1`, or [drawn](Zero::Random) by the key: of a vote, zeros are the ties.
 //!
 //! **On the wire.** `16 + 4 + ⌈d/8⌉` bytes (a scale of 1 travels, so that one decoder serves both signs).
 //!
 //! **Properties.** Biased, of no class: what is declared is the error on the vector at hand.
 //!
 //! **Deviations.** The code of the first paper maps zero to zero, which needs a third code; here, as in the second paper's bit
-//! packing, zero counts as positive.
+//! packing, zero counts as positive, or as either with even chances, so that ties move nothing in the mean.
 //!
 //! **Reference.** J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, *signSGD: Compressed Optimisation for
 //! Non-Convex Problems*, ICML 2018 (arXiv 1802.04434), algorithm 1; J. Bernstein, J. Zhao, K. Azizzadenesheli,
@@ -20,7 +20,7 @@
 //! ```
 //! use briquette_core::{Key, Message, compress::{Compressor, PlainSign}};
 //! let mut message = Message::default();
-//! PlainSign.compress_into(&[3.0, -0.1, 0.0], Key::new(0), &mut message);
+//! PlainSign::default().compress_into(&[3.0, -0.1, 0.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 3];
 //! message.decode_into(&mut decoded)?;
 //! assert_eq!(decoded, [1.0, -1.0, 1.0]);
@@ -33,19 +33,48 @@ use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::{CompressionFactor, Key, Message};
 
+/// What becomes of a value that is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Zero {
+    /// 1.
+    #[default]
+    One,
+    /// 1 or −1, by the key.
+    Random,
+}
+
 /// Signs without a scale; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PlainSign;
+pub struct PlainSign {
+    zero: Zero,
+}
+
+impl PlainSign {
+    /// What becomes of a value that is 0.
+    #[must_use]
+    pub fn with_zero(self, zero: Zero) -> Self {
+        PlainSign { zero }
+    }
+}
 
 impl Compressor for PlainSign {
     fn nominal(&self) -> CompressionFactor {
         CompressionFactor::of_bits(1)
     }
 
-    fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let (scales, signs) = out.sign(x.len(), x.len().max(1) as u32);
         scales.sized(x.len().min(1)).fill(1.0);
-        buckets::signs(x, signs.sized(packed_len(x.len(), 1)));
+        let signs = signs.sized(packed_len(x.len(), 1));
+        buckets::signs(x, signs);
+        if self.zero == Zero::Random {
+            let key = key.purpose("zeros");
+            for (index, _) in x.iter().enumerate().filter(|(_, value)| **value == 0.0) {
+                let bit = 1 << (index % 8);
+                let drawn = key.word(index / 64) >> (index % 64) & 1 == 1;
+                signs[index / 8] = if drawn { signs[index / 8] | bit } else { signs[index / 8] & !bit };
+            }
+        }
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
@@ -58,19 +87,23 @@ impl Compressor for PlainSign {
 
 impl std::fmt::Display for PlainSign {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("plain-sign")
+        f.write_str(if self.zero == Zero::Random { "plain-sign:random" } else { "plain-sign" })
     }
 }
 
 impl Spec for PlainSign {
-    const SYNTAX: &'static str = "plain-sign";
-    const HELP: &'static str = "one bit a value";
+    const SYNTAX: &'static str = "plain-sign[:one|random]";
+    const HELP: &'static str = "one bit a value; of 0, 1 or either by chance";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
 
-    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        Ok((name == "plain-sign").then_some(PlainSign))
+    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
+        if name != "plain-sign" {
+            return Ok(None);
+        }
+        let zero = knobs.word("zero", "zero of plain-sign", &[("one", Zero::One), ("random", Zero::Random)])?;
+        Ok(Some(PlainSign { zero }))
     }
 
     fn is_exact(&self) -> bool {
@@ -78,7 +111,7 @@ impl Spec for PlainSign {
     }
 
     fn representative() -> Self {
-        PlainSign
+        PlainSign::default()
     }
 }
 
@@ -89,8 +122,20 @@ mod tests {
 
     #[test]
     fn magnitudes_do_not_matter() {
-        assert_edges(&mut PlainSign);
+        assert_edges(&mut PlainSign::default());
         let x = [f32::MAX, -1e-45, -0.0, 7.0, -7.0, 0.0, 1.0, -1.0, -1.0];
-        assert_eq!(decoded(&mut PlainSign, &x, Key::new(0)), [1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0]);
+        assert_eq!(decoded(&mut PlainSign::default(), &x, Key::new(0)), [1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0]);
+    }
+
+    #[test]
+    fn zeros_are_drawn_where_that_is_asked_for_and_nothing_else_is() {
+        let x: Vec<f32> = (0..3001).map(|i| [0.0, 2.0, -3.0][i % 3]).collect();
+        let mut compressor = PlainSign::default().with_zero(Zero::Random);
+        assert_edges(&mut compressor);
+        let [first, again, other] = [1, 1, 2].map(|seed| decoded(&mut compressor, &x, Key::new(seed)));
+        assert!(first == again && first != other);
+        let zeros: Vec<f32> = first.iter().copied().step_by(3).collect();
+        assert!(zeros.iter().sum::<f32>().abs() < 5.0 * (zeros.len() as f32).sqrt());
+        assert!(first.chunks(3).all(|chunk| chunk.get(1).is_none_or(|v| *v == 1.0) && chunk.get(2).is_none_or(|v| *v == -1.0)));
     }
 }

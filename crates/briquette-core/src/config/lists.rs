@@ -41,7 +41,9 @@ family! {
         SparseAllReduce(SparseAllReduceConfig),
         SketchedSgd(Sketch),
         TernaryAllReduce(TernaryAllReduceConfig),
+        TwoWay(TwoWayConfig),
         Artemis(ArtemisConfig),
+        Mcm(McmConfig),
         Ring(RingConfig),
         Ladder(LadderConfig),
         Hierarchical(HierarchicalConfig),
@@ -82,6 +84,8 @@ family! {
         ByOptimizer = ByOptimizer,
         Diana(DianaConfig),
         Ef21 = Ef21Config,
+        RankMomentum(RankMomentumConfig),
+        OneBitAdam(OneBitAdamConfig),
     }
 }
 

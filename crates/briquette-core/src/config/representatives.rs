@@ -9,7 +9,7 @@ use crate::compress::{Dense as DenseCompressor, Qsgd, RandomK, ScaledSign, Spec,
 use crate::control::{Adaqs, CostAwareConfig, GraVacConfig, LGreco};
 use crate::reduce::{
     ArtemisConfig, GatherConfig, HierarchicalConfig, LadderConfig, MultiStepConfig, PowerSgdConfig, RingConfig,
-    SharedRandomKConfig, Sketch, SparseAllReduceConfig, TernaryAllReduceConfig,
+    SharedRandomKConfig, Sketch, SparseAllReduceConfig, TernaryAllReduceConfig, TwoWayConfig,
 };
 use crate::wrapper::{DianaConfig, Momentum};
 
@@ -199,6 +199,13 @@ pub fn exchanges() -> Vec<Exchange> {
             ..Exchange::default()
         });
     }
+    let reducer = ReducerConfig::from(TwoWayConfig { per_slot: true, ..TwoWayConfig::default() });
+    for (bucket_values, overlap) in [(None, false), (Some(32), true)] {
+        let (reducer, feedback, dense_below) = (reducer.clone(), Feedback::Error, Some(0));
+        exchanges.push(Exchange { reducer, feedback, dense_below, bucket_values, overlap, ..Exchange::default() });
+    }
+    let (reducer, aggregator) = ("two-way:sign,down=dense".parse().expect("settings"), "median".parse().expect("a name"));
+    exchanges.push(Exchange { reducer, aggregator, feedback: Feedback::Error, ..Exchange::default() });
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();
     let gathered = compressed(diana, ValueKind::F32);
@@ -228,8 +235,9 @@ mod tests {
     fn scaled_random_k_builds_without_a_residual_only() {
         let layout = crate::Layout::new([("weight", vec![64])]);
         for feedback in Feedback::all() {
-            let diana = feedback.get().asks() == Asks::Unbiased;
-            for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && feedback != Feedback::None)] {
+            let asks = feedback.get().asks();
+            let diana = asks == Asks::Unbiased;
+            for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && asks.remembers())] {
                 let reducer = ReducerConfig::gather(text.parse().unwrap());
                 let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);
                 assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");

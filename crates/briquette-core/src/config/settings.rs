@@ -57,6 +57,18 @@ pub struct ReducerTraits {
     pub multiplies_matrices: bool,
 }
 
+/// What a memory on the way down holds: `xₜ` is the mean of step `t` and what is kept, with `‖xₜ‖ ≤ contraction·‖xₜ₋₁‖ + ‖meanₜ‖`, of which
+/// at most `loss·‖xₜ‖` has not come. Law 2 holds to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Remembered {
+    /// How much of what is sent may stay behind, at most 1.
+    pub contraction: f64,
+    /// How far what was received may be from all that was to be sent.
+    pub loss: f64,
+    /// In the units of the learning rate, or of the mean.
+    pub in_rate: bool,
+}
+
 /// Settings of a reducer.
 pub trait ReducerSettings: fmt::Debug {
     /// The reducer of one bucket, within `exchange`.
@@ -87,6 +99,11 @@ pub trait ReducerSettings: fmt::Debug {
     /// The class of what is done to the mean of `len` values before ranks receive it, where that is compressed again. Law 2 holds
     /// to this error.
     fn downlink(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
+    /// What is remembered of what the [downlink](Self::downlink) loses of the mean of `len` values, and comes later.
+    fn remembered(&self, _len: usize) -> Option<Remembered> {
         None
     }
 

@@ -1,9 +1,10 @@
 //! Laws of one exchange: agreement, honesty, accounting, equal decisions.
 
-use super::data::gradient;
+use super::data::{gradient, learning_rate};
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
 use crate::compress::ErrorBound;
+use crate::config::Remembered;
 use crate::state::Value;
 
 /// Law 1: where a strategy declares that replicas are equal, every rank has the same bits; and of its state, whatever is declared
@@ -122,6 +123,33 @@ pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
         !is_unbiased || side.abs() <= side_noise,
         "law 2 broken: {setup}: to one side, by {side:e} ± {side_noise:e}"
     );
+}
+
+/// Law 2 where what that loses is remembered: the sum of the averages is off from the sum of the means by no more than the memory is
+/// declared to hold; and it does lose something.
+///
+/// # Panics
+/// Where it is not.
+pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], remembered: Remembered) {
+    let Remembered { contraction, loss, in_rate } = remembered;
+    let (mut off, mut held, mut loses) = (vec![0.0; setup.layout.len()], 0.0, false);
+    for step in 0..runs[0].len() {
+        let unit = if in_rate { learning_rate(step as u64) } else { 1.0 };
+        let (mut energy, mut rounding) = (0.0, 0.0);
+        for (i, off) in off.iter_mut().enumerate() {
+            let mean = runs.iter().map(|run| f64::from(run[step].sent[i])).sum::<f64>() / setup.world as f64;
+            let average = f64::from(runs[0][step].average[i]);
+            *off += unit * (average - mean);
+            energy += (unit * mean).powi(2);
+            rounding += (1e-5 * unit * (average.abs() + mean.abs())).powi(2);
+        }
+        held = contraction * held + energy.sqrt();
+        let kept = off.iter().map(|off| off * off).sum::<f64>().sqrt();
+        loses |= kept > 1e-3 * loss * held;
+        let bound = loss * held + rounding.sqrt();
+        assert!(kept <= bound, "law 2 broken: {setup}, step {step}: {kept:e} kept, at most {bound:e} can be");
+    }
+    assert!(loses, "law 2 broken: {setup}: declared as losing on the way down, and loses nothing");
 }
 
 /// Law 2 for what is no mean: every value lies in the range of what was sent, and some are no mean.

@@ -16,7 +16,7 @@
 //! | law | function |
 //! |---|---|
 //! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
-//! | 2 honesty | [`is_honest`], [`is_honest_within`], [`stays_in_range`] |
+//! | 2 honesty | [`is_honest`], [`is_honest_within`], [`is_honest_in_sum`], [`stays_in_range`] |
 //! | 4 failure leaves no trace | [`leaves_no_trace`], [`stages_until_committed`] |
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
@@ -37,7 +37,8 @@ pub use class::check_class;
 pub use data::{gradient, learning_rate, long, sampled, short, vectors};
 pub use driver::{Outcome, Rank, Setup, each_pair, each_rank, same_bits};
 pub use exchange::{
-    accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_within, stays_in_range,
+    accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_in_sum, is_honest_within,
+    stays_in_range,
 };
 pub use failure::{
     calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
@@ -48,7 +49,7 @@ use std::fmt;
 
 use crate::aggregate::Mean;
 use crate::compress::{Compressor, ErrorBound};
-use crate::config::{Config, Exchange};
+use crate::config::{Config, Exchange, Remembered};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
@@ -94,6 +95,11 @@ pub trait Reduces: fmt::Debug + Sync {
         None
     }
 
+    /// What is remembered of what that loses, and comes later.
+    fn remembered(&self, _len: usize) -> Option<Remembered> {
+        None
+    }
+
     /// The fewest ranks it works with.
     fn fewest_ranks(&self) -> usize {
         1
@@ -126,6 +132,9 @@ impl Reduces for Exchange {
     }
     fn downlink(&self, len: usize) -> Option<ErrorBound> {
         self.reducers().find_map(|reducer| reducer.get().downlink(len))
+    }
+    fn remembered(&self, len: usize) -> Option<Remembered> {
+        self.reducers().find_map(|reducer| reducer.get().remembered(len))
     }
     fn fewest_ranks(&self) -> usize {
         Exchange::fewest_ranks(self)
@@ -245,10 +254,11 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
     for setup in Setup::reducers(own) {
         let downlink = own.downlink(setup.layout.len());
         let runs = setup.reduce_steps(if downlink.is_some() { STEPS_DOWN } else { 4 });
-        match downlink {
-            Some(class) => is_honest_within(&setup, &runs, class),
-            None if own.is_mean() => (0..4).for_each(|step| is_honest(&setup, &runs, step)),
-            None => (0..4).for_each(|step| stays_in_range(&setup, &runs, step)),
+        match (downlink, own.remembered(setup.layout.len())) {
+            (_, Some(remembered)) => is_honest_in_sum(&setup, &runs, remembered),
+            (Some(class), _) => is_honest_within(&setup, &runs, class),
+            _ if own.is_mean() => (0..4).for_each(|step| is_honest(&setup, &runs, step)),
+            _ => (0..4).for_each(|step| stays_in_range(&setup, &runs, step)),
         }
         if setup.layout == short() {
             stages_until_committed(&setup);

@@ -37,7 +37,7 @@
 //! **Deviations.** The text moves `H` by `α/N`, the authors' code by `α/(pN)`: here `α/N`, which alone keeps `H` the mean of the `hᵢ`,
 //! and with it `ĝ` unbiased. `p̂` stands for `p` in `1/(pN)`: the chance to be in a set that is not empty, `p/(1 − (1−p)^N)`. Every
 //! rank computes a gradient and takes the average, also where it does not send, so nothing has to be caught up with. Each bucket
-//! draws the ranks that take part in it. Memories on the way down, an option of the authors' code, are left out.
+//! draws the ranks that take part in it. A memory on the way down is [MCM](super::mcm)'s.
 //!
 //! **Reference.** C. Philippenko, A. Dieuleveut, *Bidirectional compression in heterogeneous settings for distributed or federated
 //! learning with partial participation: tight convergence guarantees*, 2020 (arXiv 2006.14591), algorithm 1 and §4.
@@ -63,6 +63,7 @@ use std::ops::Range;
 
 use rand::Rng;
 
+use super::downlink::Downlink;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError, StateError, WireError};
@@ -75,7 +76,7 @@ use crate::{Frame, Key, Message, Session, Slot};
 /// Compressed both ways; see the [module](self).
 pub struct Artemis {
     up: Box<dyn Compressor>,
-    down: Box<dyn Compressor>,
+    down: Downlink,
     settings: ArtemisConfig,
     alpha: f32,
     /// `hᵢ`.
@@ -212,17 +213,16 @@ impl Artemis {
     /// Writes the average from what all servers sent; this one's own message is at hand. A server without a finite mean sent
     /// nothing, and every rank learns that alike.
     fn receive(&mut self, plan: &Plan, round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
-        let Round { slots, average, .. } = round;
+        let Round { slots, average, agreed_step, .. } = round;
         for (server, range) in plan.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-            let bytes = if server == rank { &self.bytes } else { &self.parts[server] };
-            if bytes.is_empty() {
+            let frame = if server == rank { &mut self.bytes } else { &mut self.parts[server] };
+            if frame.is_empty() {
                 let slot = slots.iter().find(|slot| slot.range().end > range.start);
                 return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
             }
-            read(bytes, range.len(), server, &mut self.message)?;
-            let decoded = self.message.decode_into(&mut average[range.clone()]);
-            decoded.map_err(|source| AggregateError::Message { rank: server, source })?;
+            self.down.read(frame, &mut 0, range.clone(), server, average)?;
         }
+        self.down.finish(average, agreed_step)?;
         check_average(average, slots)
     }
 }
@@ -244,11 +244,14 @@ impl Stateful for Artemis {
     fn save(&self, state: &mut State) {
         state.put_at(Place::PerRank(OnResize::Spread), "memory", self.memory.now().clone());
         state.put_at(Place::PerRank(OnResize::Drop), "served", self.served.now().clone());
+        self.down.save(state);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let memory = state.memory("memory", self.memory.now())?;
-        self.served.set(state.memory("served", self.served.now())?);
+        let served = state.memory("served", self.served.now())?;
+        self.down.load(state)?;
+        self.served.set(served);
         self.memory.set(memory);
         Ok(())
     }
@@ -256,11 +259,13 @@ impl Stateful for Artemis {
     fn commit(&mut self) {
         self.memory.commit();
         self.served.commit();
+        self.down.commit();
     }
 
     fn discard(&mut self) {
         self.memory.discard();
         self.served.discard();
+        self.down.discard();
     }
 }
 
@@ -279,9 +284,9 @@ impl Reducer for Artemis {
             self.bytes.clear();
             if !mine.is_empty() {
                 self.serve(&plan, &mine)?;
-                if all_finite(&self.scratch) && all_finite(self.served.next_mut()) {
-                    self.down.compress_into(&self.scratch, round.key.purpose("down").bucket(rank), &mut self.message);
-                    self.message.encode_into(&mut self.bytes);
+                if all_finite(self.served.next_mut()) {
+                    let part = [(round.key.purpose("down").bucket(rank), mine.clone())];
+                    self.down.send(&mut self.scratch, &part, round.agreed_step, rank, &mut self.bytes)?;
                 }
             }
             Ok(comm.all_gather(&self.bytes, &mut self.parts)?)

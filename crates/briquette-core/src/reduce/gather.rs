@@ -11,13 +11,12 @@
 //! rates whole contributions sees those of the whole vector, whatever the grain.
 
 mod config;
-mod incoming;
 
 pub use config::GatherConfig;
-use incoming::Incoming;
 
 use std::ops::Range;
 
+use super::incoming::Incoming;
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Unsent, check_average};
 use crate::aggregate::Aggregator;
 use crate::compress::Compressor;

@@ -8,10 +8,13 @@
 pub mod arriving;
 pub mod artemis;
 pub mod dense;
+mod downlink;
 pub mod gather;
 pub mod hierarchical;
+mod incoming;
 pub mod knob;
 pub mod ladder;
+pub mod mcm;
 pub mod multi_step;
 pub mod power_sgd;
 pub mod ring;
@@ -19,7 +22,9 @@ pub mod shared_random_k;
 pub mod sketched_sgd;
 pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
+pub mod two_way;
 mod unsent;
+mod way;
 
 pub use arriving::{Arriving, Whole};
 pub use artemis::{Artemis, ArtemisConfig, Variant};
@@ -28,6 +33,7 @@ pub use gather::{Gather, GatherConfig, Grain};
 pub use hierarchical::{Hierarchical, HierarchicalConfig};
 pub use knob::{Energies, Knob, Levels, Probe, gain};
 pub use ladder::{Ladder, LadderConfig};
+pub use mcm::McmConfig;
 pub use multi_step::{MultiStep, MultiStepConfig};
 pub use power_sgd::{PowerSgd, PowerSgdConfig};
 pub use ring::{Ring, RingConfig, Wire};
@@ -35,6 +41,7 @@ pub use shared_random_k::{SharedRandomK, SharedRandomKConfig};
 pub use sketched_sgd::{Sketch, SketchedSgd};
 pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
 pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
+pub use two_way::{TwoWay, TwoWayConfig};
 pub use unsent::{Kept, Unsent};
 
 use crate::error::ReduceError;
@@ -63,6 +70,15 @@ pub struct AgreedStep {
 }
 
 impl AgreedStep {
+    /// The learning rate, for what is kept in its units: 0, or one whose inverse is a number, too.
+    pub(crate) fn rate(&self) -> Result<f32, ReduceError> {
+        match self.learning_rate {
+            Some(rate) if rate == 0.0 || (1e-30..=1e30).contains(&rate) => Ok(rate as f32),
+            Some(rate) => Err(ReduceError::LearningRate { step: self.step, rate }),
+            None => Err(ReduceError::NoLearningRate { step: self.step }),
+        }
+    }
+
     /// For one of several parts of an exchange: what was measured is of the whole.
     pub(crate) fn of_a_part(&self) -> AgreedStep {
         let previous = self.previous.map(|previous| LastExchange { measured: Measured::default(), ..previous });

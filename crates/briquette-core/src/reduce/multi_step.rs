@@ -58,7 +58,7 @@ use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Layout, Session, Traffic};
 
 /// Each round is an exchange of its own, with a reducer of its own.
-const MOST_ROUNDS: usize = 1000;
+pub(super) const MOST_ROUNDS: usize = 1000;
 
 /// Several rounds, each on what the ones before left; see the [module](self).
 #[derive(Debug)]
@@ -87,16 +87,35 @@ impl<R: Reducer> MultiStep<R> {
     /// # Errors
     /// [`ConfigError`] when there are none, or `omega` is negative or not finite.
     pub fn unbiased(rounds: Vec<R>, omega: f64) -> Result<Self, ConfigError> {
-        let wrong =
-            || ConfigError::range("rounds of multi-step compression", "at least 1 and below 2^31", rounds.len());
-        let power = i32::try_from(rounds.len()).ok().filter(|&rounds| rounds > 0).ok_or_else(wrong)?;
-        if !(omega >= 0.0 && omega.is_finite()) {
-            return Err(ConfigError::range("omega of multi-step compression", "a finite number of at least 0", omega));
-        }
-        let damping = 1.0 / (1.0 + omega);
-        let weight = damping / (1.0 - (omega * damping).powi(power));
-        let (damping, weight, empty) = (damping as f32, weight as f32, Vec::new);
+        let [damping, weight] = weights(rounds.len(), omega)?;
+        let empty = Vec::new;
         Ok(MultiStep { rounds, damping, weight, remaining: empty(), round_average: empty(), round_sent: empty() })
+    }
+}
+
+/// What of a round's message is taken off what remains, and what of it goes into the result: of `rounds` rounds of a compressor whose
+/// error is `omega` where it is unbiased, and 0 where it contracts.
+pub(super) fn weights(rounds: usize, omega: f64) -> Result<[f32; 2], ConfigError> {
+    let wrong = || ConfigError::range("rounds of multi-step compression", "at least 1 and below 2^31", rounds);
+    let power = i32::try_from(rounds).ok().filter(|&rounds| rounds > 0).ok_or_else(wrong)?;
+    if !(omega >= 0.0 && omega.is_finite()) {
+        return Err(ConfigError::range("omega of multi-step compression", "a finite number of at least 0", omega));
+    }
+    let damping = 1.0 / (1.0 + omega);
+    Ok([damping as f32, (damping / (1.0 - (omega * damping).powi(power))) as f32])
+}
+
+/// The class of `rounds` rounds of a compressor of this class.
+pub(super) fn class_of(rounds: usize, class: ErrorBound) -> ErrorBound {
+    let power = |error: f64| error.powf(rounds as f64);
+    match class {
+        ErrorBound::Contractive { delta } => ErrorBound::Contractive { delta: 1.0 - power(1.0 - delta) },
+        ErrorBound::MeanContractive { delta } => ErrorBound::MeanContractive { delta: 1.0 - power(1.0 - delta) },
+        ErrorBound::Biased { omega } => ErrorBound::Biased { omega: power(omega) },
+        ErrorBound::Unbiased { omega } => {
+            let left = power(omega / (1.0 + omega));
+            ErrorBound::Unbiased { omega: left / (1.0 - left) }
+        }
     }
 }
 
@@ -223,16 +242,7 @@ impl ReducerSettings for MultiStepConfig {
     }
 
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
-        let power = |error: f64| error.powf(self.rounds as f64);
-        Some(match self.inner.get().error_bound(len)? {
-            ErrorBound::Contractive { delta } => ErrorBound::Contractive { delta: 1.0 - power(1.0 - delta) },
-            ErrorBound::MeanContractive { delta } => ErrorBound::MeanContractive { delta: 1.0 - power(1.0 - delta) },
-            ErrorBound::Biased { omega } => ErrorBound::Biased { omega: power(omega) },
-            ErrorBound::Unbiased { omega } => {
-                let left = power(omega / (1.0 + omega));
-                ErrorBound::Unbiased { omega: left / (1.0 - left) }
-            }
-        })
+        Some(class_of(self.rounds, self.inner.get().error_bound(len)?))
     }
 }
 

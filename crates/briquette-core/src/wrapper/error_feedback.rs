@@ -98,13 +98,7 @@ impl<R: Reducer> ErrorFeedback<R> {
 
     /// The learning rate that the memory is in; 1 outside.
     fn rate(&self, agreed_step: &AgreedStep) -> Result<f32, ReduceError> {
-        match (self.inside, agreed_step.learning_rate) {
-            (false, _) => Ok(1.0),
-            // Its inverse must be a number, too.
-            (true, Some(rate)) if rate == 0.0 || (1e-30..=1e30).contains(&rate) => Ok(rate as f32),
-            (true, Some(rate)) => Err(ReduceError::LearningRate { step: agreed_step.step, rate }),
-            (true, None) => Err(ReduceError::NoLearningRate { step: agreed_step.step }),
-        }
+        if self.inside { agreed_step.rate() } else { Ok(1.0) }
     }
 
     /// The exchange of the vector beside the residual.

@@ -1,6 +1,6 @@
 //! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
 //!
-//! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`] or [`Shifted`], then
+//! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`], [`Shifted`] or [`RankMomentum`], then
 //! [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
 //! with its residual (or less its memory), and one decision holds for all buckets.
 
@@ -15,6 +15,8 @@ pub mod inner_momentum;
 pub mod metered;
 pub mod momentum_correction;
 pub mod no_feedback;
+pub mod one_bit_adam;
+pub mod rank_momentum;
 pub mod shifted;
 #[cfg(feature = "rayon")]
 pub mod threaded;
@@ -29,6 +31,8 @@ pub use inner_momentum::{InnerMomentum, InnerMomentumConfig};
 pub use metered::Metered;
 pub use momentum_correction::{Momentum, MomentumCorrection};
 pub use no_feedback::NoFeedback;
+pub use one_bit_adam::{OneBitAdam, OneBitAdamConfig};
+pub use rank_momentum::{RankMomentum, RankMomentumConfig};
 pub use shifted::{DianaConfig, Ef21Config, Shifted};
 #[cfg(feature = "rayon")]
 pub use threaded::Threaded;

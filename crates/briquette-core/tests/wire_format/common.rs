@@ -36,7 +36,7 @@ pub(crate) fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("round", Box::new(Rounding::nearest(2.0).unwrap())),
         ("terngrad", Box::new(TernGrad::new())),
         ("one-bit", Box::new(OneBit::bucketed(9).unwrap())),
-        ("plain-sign", Box::new(PlainSign)),
+        ("plain-sign", Box::new(PlainSign::default())),
         ("top-k natural", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), Natural))),
         ("top-k minmax", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), MinMax::new()))),
         ("sign", Box::new(ScaledSign::new())),

@@ -7,6 +7,8 @@ use crate::compress::{Dense, ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
+use crate::reduce::downlink::{Downlink, Memory};
+use crate::reduce::way::Way;
 use crate::state::Staged;
 
 /// Which memories a server keeps, and so what an absent rank counts.
@@ -82,15 +84,49 @@ impl Described for ArtemisConfig {
 }
 
 impl ArtemisConfig {
+    /// With this memory on the way down; `name` is whose settings these are.
+    pub(in crate::reduce) fn with(
+        &self,
+        memory: Memory,
+        name: &str,
+        layout: &Layout,
+    ) -> Result<Box<dyn Reducer>, ConfigError> {
+        let most = 1.0 / (1.0 + ArtemisConfig::omega(name, "up", self.up, layout.len())?);
+        let alpha = self.alpha.unwrap_or((0.5 * most) as f32);
+        if f64::from(alpha) > most * (1.0 + 1e-6) {
+            return Err(ConfigError::Conflict(format!(
+                "alpha of {name} must be at most {most:.4}, which is 1/(1+ω) of {}, got {alpha}",
+                self.up
+            )));
+        }
+        Ok(Box::new(Artemis {
+            up: self.up.build(),
+            down: Downlink::new(Way::new(self.down, 1, layout.len())?, memory),
+            settings: *self,
+            alpha,
+            memory: Staged::default(),
+            served: Staged::default(),
+            message: Message::default(),
+            scratch: Vec::new(),
+            bytes: Vec::new(),
+            parts: Vec::new(),
+        }))
+    }
+
     /// The variance of a compressor on `len` values, which must be unbiased.
-    fn omega(which: &str, compressor: CompressorConfig, len: usize) -> Result<f64, ConfigError> {
+    pub(in crate::reduce) fn omega(
+        name: &str,
+        which: &str,
+        compressor: CompressorConfig,
+        len: usize,
+    ) -> Result<f64, ConfigError> {
         let built = compressor.build();
         match probes(len).map(|x| built.error_bound(&x)).reduce(worse) {
             Some(ErrorBound::Unbiased { omega }) => Ok(omega),
             // The identity is of both classes.
             Some(ErrorBound::Contractive { delta: 1.0 }) | None => Ok(0.0),
             _ => Err(ConfigError::Conflict(format!(
-                "artemis needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
+                "{name} needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
             ))),
         }
     }
@@ -105,27 +141,8 @@ impl ReducerSettings for ArtemisConfig {
                 exchange.feedback
             )));
         }
-        let most = 1.0 / (1.0 + ArtemisConfig::omega("up", self.up, layout.len())?);
-        ArtemisConfig::omega("down", self.down, layout.len())?;
-        let alpha = self.alpha.unwrap_or((0.5 * most) as f32);
-        if f64::from(alpha) > most * (1.0 + 1e-6) {
-            return Err(ConfigError::Conflict(format!(
-                "alpha of artemis must be at most {most:.4}, which is 1/(1+ω) of {}, got {alpha}",
-                self.up
-            )));
-        }
-        Ok(Box::new(Artemis {
-            up: self.up.build(),
-            down: self.down.build(),
-            settings: *self,
-            alpha,
-            memory: Staged::default(),
-            served: Staged::default(),
-            message: Message::default(),
-            scratch: Vec::new(),
-            bytes: Vec::new(),
-            parts: Vec::new(),
-        }))
+        ArtemisConfig::omega(Self::NAME, "down", self.down, layout.len())?;
+        self.with(Memory::Nothing, Self::NAME, layout)
     }
 
     fn fewest_ranks(&self) -> usize {

@@ -90,7 +90,7 @@ impl Incoming {
 }
 
 /// Reads the length-prefixed message at `cursor`. One that fills the frame may keep it.
-fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
+pub(super) fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
     let left = frame.len() - *cursor;
     let truncated = |what, needed| WireError::Truncated { what, needed, left };
     let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;

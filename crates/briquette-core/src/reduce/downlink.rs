@@ -1,0 +1,173 @@
+//! What servers send back of the mean, and what they remember of it.
+//!
+//! With `x` for what a server compresses of its range, `Ω = C(x)` for what all ranks receive of it, and `m` for the mean:
+//!
+//! | memory | `x` | average | kept |
+//! |---|---|---|---|
+//! | none | `m` | `Ω` | |
+//! | error | `m + kept` | `Ω` | `x − Ω` |
+//! | model, `α` | `γm + kept` | `(Ω − (1−α)Ω′)/γ`, `Ω′` of the step before | `x − αΩ` |
+//!
+//! The third is MCM in differences: see [`mcm`](super::mcm).
+
+use std::ops::Range;
+
+use super::AgreedStep;
+use super::way::Way;
+use crate::error::{AggregateError, ReduceError, StateError};
+use crate::math::all_finite;
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Frame, Key};
+
+/// What a server does with what its message does not say.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Memory {
+    Nothing,
+    /// Adds it to the next mean.
+    Error,
+    /// Knows the exact model, and sends its difference to what all ranks remember, which moves by this share of what is sent.
+    Model(f32),
+}
+
+/// One server's part of the way down, and what every rank needs to read it.
+pub(super) struct Downlink {
+    way: Way,
+    memory: Memory,
+    /// Of this server's values.
+    kept: Staged<Vec<f32>>,
+    /// What was sent of all values at the step before, for `Model`.
+    last: Staged<Vec<f32>>,
+}
+
+/// What a step's learning rate is to the memory: none where nothing can be applied.
+#[derive(Debug, Clone, Copy)]
+struct Units {
+    rate: f32,
+    share: f32,
+}
+
+impl Downlink {
+    pub(super) fn new(way: Way, memory: Memory) -> Self {
+        Downlink { way, memory, kept: Staged::default(), last: Staged::default() }
+    }
+
+    /// The rate and the share of this step; nothing without a memory, or where a rate of 0 applies nothing.
+    fn units(&self, agreed_step: &AgreedStep) -> Result<Option<Units>, ReduceError> {
+        Ok(match self.memory {
+            Memory::Nothing => None,
+            Memory::Error => Some(Units { rate: 1.0, share: 1.0 }),
+            Memory::Model(share) => Some(Units { rate: agreed_step.rate()?, share }).filter(|units| units.rate > 0.0),
+        })
+    }
+
+    /// Appends the messages of `mean`, whose `parts` have keys; nothing where what is sent or kept would not be finite, and every
+    /// rank learns that alike. `places` says where in the whole vector each part is.
+    pub(super) fn send(
+        &mut self,
+        mean: &mut [f32],
+        parts: &[(Key, Range<usize>)],
+        agreed_step: &AgreedStep,
+        rank: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), ReduceError> {
+        let (units, start) = (self.units(agreed_step)?, bytes.len());
+        if let Some(Units { rate, share }) = units {
+            let begins = self.kept.now().is_empty();
+            self.kept.fit(mean.len())?;
+            let (kept, next) = self.kept.both();
+            if begins && !self.last.now().is_empty() {
+                // In a world of another size: the model is what the ranks have.
+                let mut at = 0;
+                for (_, range) in parts {
+                    let (next, last) = (&mut next[at..at + range.len()], &self.last.now()[range.clone()]);
+                    next.iter_mut().zip(last).for_each(|(next, last)| *next = (1.0 - share) * last);
+                    at += range.len();
+                }
+            } else {
+                next.copy_from_slice(kept);
+            }
+            mean.iter_mut().zip(&*next).for_each(|(mean, kept)| *mean = rate * *mean + kept);
+            next.copy_from_slice(mean);
+        }
+        let mut finite = all_finite(mean);
+        let mut at = 0;
+        for (key, range) in parts.iter().filter(|_| finite) {
+            let here = at..at + range.len();
+            at = here.end;
+            let (weight, kept) = (self.way.weight(), units.map(|units| (units.share, self.kept.next_mut())));
+            let mut kept = kept.map(|(share, kept)| (share, &mut kept[here.clone()]));
+            let sent = self.way.send(&mean[here], *key, |message| {
+                message.append_frame(bytes)?;
+                match &mut kept {
+                    Some((share, kept)) => message.add_to(-*share * weight, kept),
+                    None => Ok(()),
+                }
+            });
+            sent.map_err(|source| AggregateError::Message { rank, source })?;
+        }
+        if units.is_some() {
+            finite &= all_finite(self.kept.next_mut());
+            self.kept.stage();
+        }
+        if !finite {
+            bytes.truncate(start);
+        }
+        Ok(())
+    }
+
+    /// Reads what `server` sent of `range`, to the average there.
+    pub(super) fn read(
+        &mut self,
+        frame: &mut Frame,
+        cursor: &mut usize,
+        range: Range<usize>,
+        server: usize,
+        average: &mut [f32],
+    ) -> Result<(), AggregateError> {
+        let read = self.way.read(frame, cursor, &mut average[range]);
+        read.map_err(|source| AggregateError::Message { rank: server, source })
+    }
+
+    /// After all was read: from what was sent to what is applied.
+    pub(super) fn finish(&mut self, average: &mut [f32], agreed_step: &AgreedStep) -> Result<(), ReduceError> {
+        if let (Memory::Model(_), Some(Units { rate, share })) = (self.memory, self.units(agreed_step)?) {
+            self.last.fit(average.len())?;
+            let (last, next) = self.last.both();
+            next.copy_from_slice(average);
+            average.iter_mut().zip(last).for_each(|(sent, last)| *sent = (*sent - (1.0 - share) * last) / rate);
+            self.last.stage();
+        }
+        Ok(())
+    }
+}
+
+impl Stateful for Downlink {
+    fn save(&self, state: &mut State) {
+        if self.memory != Memory::Nothing {
+            state.put_at(Place::PerRank(OnResize::Drop), "kept", self.kept.now().clone());
+        }
+        if matches!(self.memory, Memory::Model(_)) {
+            state.put("last", self.last.now().clone());
+        }
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        if self.memory != Memory::Nothing {
+            self.kept.set(state.memory("kept", self.kept.now())?);
+        }
+        if matches!(self.memory, Memory::Model(_)) {
+            self.last.set(state.memory("last", self.last.now())?);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.kept.commit();
+        self.last.commit();
+    }
+
+    fn discard(&mut self) {
+        self.kept.discard();
+        self.last.discard();
+    }
+}

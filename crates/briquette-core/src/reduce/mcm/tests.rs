@@ -1,0 +1,112 @@
+use super::*;
+use crate::comm::Local;
+use crate::error::ReduceError;
+use crate::reduce::{AgreedStep, Round};
+use crate::state::State;
+use crate::{Key, Layout};
+
+const LEN: usize = 23;
+
+fn input(rank: usize, step: u64) -> Vec<f32> {
+    (0..LEN).map(|i| ((i * 7 + rank * 3) as f32 * 0.61 + step as f32 * 0.3).sin() * (1.0 + rank as f32)).collect()
+}
+
+fn rate(step: u64) -> f32 {
+    [0.5, 0.25, 0.0, 0.125][step as usize % 4]
+}
+
+/// Rank 0's averages and what it sent, and all ranks' states after the last step.
+fn run(reducer: &str, steps: u64) -> (Vec<[Vec<f32>; 2]>, Vec<State>) {
+    let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
+    let layout = Layout::flat(LEN);
+    let ranks = Local::run(3, |mut comm| {
+        let mut reducer = exchange.reducer.get().build(&exchange, &layout).unwrap();
+        let mut outcomes = Vec::new();
+        for step in 0..steps {
+            let (mut average, mut sent, input) = (vec![9.0; LEN], vec![9.0; LEN], input(comm.rank(), step));
+            let learning_rate = Some(f64::from(rate(step)));
+            let (key, slots) = (Key::new(4).step(step), layout.slots());
+            let agreed_step = &AgreedStep { step, learning_rate, ..AgreedStep::default() };
+            let round =
+                Round { key, slots, agreed_step, input: &input, average: &mut average, sent: Some(&mut sent) };
+            reducer.exchange(round, &mut comm)?;
+            outcomes.push([average, sent]);
+        }
+        let mut state = State::default();
+        reducer.save(&mut state);
+        Ok::<_, ReduceError>((outcomes, state))
+    });
+    let (mut outcomes, states): (Vec<_>, Vec<_>) = ranks.into_iter().map(Result::unwrap).unzip();
+    let means: Vec<Vec<f32>> = (0..steps as usize)
+        .map(|step| (0..LEN).map(|i| outcomes.iter().map(|rank| rank[step][1][i]).sum::<f32>() / 3.0).collect())
+        .collect();
+    let first = outcomes.swap_remove(0);
+    assert!(outcomes.iter().all(|rank| rank.iter().zip(&first).all(|(a, b)| a[0] == b[0])), "{reducer}");
+    (first.into_iter().zip(means).map(|([average, _], mean)| [average, mean]).collect(), states)
+}
+
+#[test]
+fn without_loss_on_the_way_down_it_is_artemis_which_is_diana() {
+    for alpha in ["0", "0.25"] {
+        let mcm = run(&format!("mcm:qsgd:3:8:l2,down=dense,alpha={alpha},model_alpha=0.5"), 8).0;
+        let artemis = run(&format!("artemis:qsgd:3:8:l2,down=dense,alpha={alpha}"), 8).0;
+        for (step, (a, b)) in mcm.iter().zip(&artemis).enumerate() {
+            let near = a[0].iter().zip(&b[0]).all(|(a, b)| (a - b).abs() < 1e-4);
+            assert!(near, "alpha {alpha}, step {step}: {:?}, {:?}", a[0], b[0]);
+        }
+    }
+}
+
+/// Servers and ranks as the paper writes them: a model on the servers, another on the ranks, a memory between them. The messages are those of
+/// the reducer, as both compress the same values under the same key.
+#[test]
+fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
+    let (outcomes, states) = run("mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1", 8);
+    let (mut w, mut h, mut trained) = (vec![0.0_f32; LEN], vec![0.0_f32; LEN], vec![0.0_f32; LEN]);
+    let mut compressor = "qsgd:4:8:l2".parse::<CompressorConfig>().unwrap().build();
+    for (step, [average, mean]) in outcomes.iter().enumerate() {
+        let rate = rate(step as u64);
+        trained.iter_mut().zip(average).for_each(|(x, average)| *x -= rate * average);
+        if rate == 0.0 {
+            continue;
+        }
+        w.iter_mut().zip(mean).for_each(|(w, mean)| *w -= rate * mean);
+        // H − w, as what falls is sent with its sign.
+        let difference: Vec<f32> = h.iter().zip(&w).map(|(h, w)| h - w).collect();
+        let (mut message, mut sent) = (crate::Message::default(), vec![0.0; LEN]);
+        compressor.compress_into(&difference, Key::new(4).step(step as u64).purpose("down").bucket(1), &mut message);
+        message.decode_into(&mut sent).unwrap();
+        for (i, (h, sent)) in h.iter_mut().zip(&sent).enumerate() {
+            assert!((trained[i] - (*h - sent)).abs() < 2e-3, "step {step}, value {i}: {} and {}", trained[i], *h - sent);
+            *h -= 0.25 * sent;
+        }
+    }
+    let kept = states[1].f32s("kept", Some(LEN)).unwrap();
+    assert!(kept.iter().zip(h.iter().zip(&w)).all(|(kept, (h, w))| (kept - (h - w)).abs() < 2e-3));
+    assert!(kept.iter().any(|kept| kept.abs() > 0.01));
+}
+
+#[test]
+fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
+    let error = |reducer: &str, feedback: &str| {
+        let reducer = match reducer.parse() {
+            Ok(reducer) => reducer,
+            Err(error) => return crate::error::ConfigError::to_string(&error),
+        };
+        let exchange = Exchange { reducer, feedback: feedback.parse().unwrap(), ..Exchange::default() };
+        exchange.build_reducer(&Layout::flat(100), 4).map(drop).unwrap_err().to_string()
+    };
+    for (reducer, feedback, words) in [
+        ("mcm:topk:10x", "none", &["mcm needs unbiased", "up is topk:10x"][..]),
+        ("mcm:qsgd:4,down=sign", "none", &["mcm needs unbiased", "down is sign"]),
+        ("mcm:qsgd:4", "error", &["memories of its own", "feedback none, not error"]),
+        ("mcm:qsgd:4", "momentum:0.9", &["plain SGD", "feedback none, not momentum"]),
+        ("mcm:qsgd:2,model_alpha=0.9", "none", &["model_alpha of mcm", "at most 0.", "got 0.9"]),
+        ("mcm:qsgd:2,alpha=0.9", "none", &["alpha of mcm", "at most 0.", "got 0.9"]),
+        ("mcm:qsgd:2,model_alpha=-1", "none", &["model_alpha of mcm", "-1"]),
+        ("mcm:qsgd:2,server=9", "none", &["server=9", "at least 10 ranks"]),
+    ] {
+        let error = error(reducer, feedback);
+        assert!(words.iter().all(|word| error.contains(word)), "{reducer}: {error}");
+    }
+}

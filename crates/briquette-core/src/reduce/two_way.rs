@@ -1,0 +1,268 @@
+//! Both directions compressed, with error feedback at ranks and at servers: majority vote, DoubleSqueeze, NEOLITHIC.
+//!
+//! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them. Here every rank serves a share of the
+//! vector: it receives one message of it from each rank, combines them, compresses the result once more, and sends that to all. A rank
+//! moves about two compressed vectors, however many ranks there are. The second compression loses something, too: what a server does not
+//! send it adds to its next mean. Not for few ranks (of two, a gather moves less), and not for an aggregator that rates whole
+//! contributions, as a server sees only its share.
+//!
+//! **Method.** What is published under several names:
+//!
+//! | source | settings |
+//! |---|---|
+//! | signSGD with majority vote: `V = sign(Σᵢ sign(gᵢ))` | `two-way:plain-sign,down=plain-sign` |
+//! | Signum with majority vote: `vᵢ ← βvᵢ + (1−β)gᵢ`, `V = sign(Σᵢ sign(vᵢ))` | the same, feedback [`rank-momentum:0.9`](crate::wrapper::RankMomentum) |
+//! | DoubleSqueeze: `δᵢ ← gᵢ + eᵢ − C(gᵢ + eᵢ)`; server `v = mean C(…) + e`, sends `C(v)`, `e ← v − C(v)` | `two-way:sign,down=sign,per-slot=true`, feedback `error` |
+//! | NEOLITHIC: `R` messages up, `R` messages down, each of what the ones before left | `rounds=R`, and `R` times the batch |
+//!
+//! For one range, of which a server receives the messages `cᵢ`: `m` is their aggregate (the mean, a median), `x = m + e`,
+//! `Ω = C_down(x)`, `e ← x − Ω`; the average is `Ω`. Ties of a vote are those of the compressor's `sign(0)`:
+//! [`plain-sign:random`](crate::compress::PlainSign) draws them.
+//!
+//! **On the wire.** To each server: per part and round a length (4 bytes) and a [message](crate::Message) (an all-to-all); back the same
+//! (an all-gather), behind `⌈W/8⌉` bytes that name excluded ranks where the aggregator is no mean. Signs of `d` values on `W` ranks: a rank
+//! sends `2(W − 1)/W · d/8` bytes and 24 a message.
+//!
+//! **Properties.** `sent` is what a rank's messages hold; the average is off from its mean by the error of the way down (law 2), and with
+//! the servers' memory the sum over steps is off by what they keep: `Σ average + e = Σ mean of sent`, to rounding. The bits are the same
+//! whichever ranks serve: the vector is cut into as many shares as there are ranks, also where one rank serves them all.
+//!
+//! **State.** `e`: each server's share of a vector. Dropped in a world of another size.
+//!
+//! **Deviations.** The memory is outside the learning rate, as in DoubleSqueeze. NEOLITHIC's sources differ about error feedback; here it is
+//! the exchange's for the way up and `server_memory` for the way down. Its `R` rounds depend on nothing that comes back in between, so
+//! their messages travel together. A share cuts tensors: with `per_slot` a scale is of one tensor's values within one share.
+//!
+//! **Reference.** J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, *signSGD with Majority Vote is Communication Efficient and
+//! Fault Tolerant*, ICLR 2019 (arXiv 1810.05291), algorithm 1; H. Tang, C. Yu, X. Lian, T. Zhang, J. Liu, *DoubleSqueeze: Parallel
+//! Stochastic Gradient Descent with Double-pass Error-Compensated Compression*, ICML 2019 (arXiv 1905.05957), algorithm 1; X. Huang,
+//! Y. Chen, W. Yin, K. Yuan, *Lower Bounds and Nearly Optimal Algorithms in Distributed Learning with Communication Compression*,
+//! NeurIPS 2022 (arXiv 2206.03665).
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, config::Exchange, reduce::{AgreedStep, Reducer, Round}};
+//! let exchange = Exchange { reducer: "two-way:plain-sign,down=plain-sign,server_memory=false".parse()?, ..Exchange::default() };
+//! let layout = Layout::flat(3);
+//! let votes = Local::run(3, |mut comm| {
+//!     let gradient = [[0.1, -5.0, 2.0], [0.2, -0.1, -1.0], [-9.0, 3.0, 0.5]][comm.rank()];
+//!     let (mut reducer, mut average) = (exchange.build_reducer(&layout, 3).expect("valid settings"), [0.0; 3]);
+//!     let round = Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
+//!         input: &gradient, average: &mut average, sent: None };
+//!     reducer.exchange(round, &mut comm).map(|_| average)
+//! });
+//! assert!(votes.into_iter().all(|vote| vote.is_ok_and(|vote| vote == [1.0, -1.0, 1.0]))); // two of three, however large
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod config;
+
+pub use config::TwoWayConfig;
+
+use std::fmt;
+use std::ops::Range;
+
+use super::downlink::Downlink;
+use super::incoming::Incoming;
+use super::way::Way;
+use super::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::aggregate::Aggregator;
+use crate::error::{AggregateError, ReduceError, StateError, WireError};
+use crate::report::Report;
+use crate::state::{State, Stateful};
+use crate::wrapper::check_finite;
+use crate::{Frame, Key, Message, Session, Slot};
+
+/// Compressed both ways through servers; see the [module](self).
+pub struct TwoWay {
+    settings: TwoWayConfig,
+    aggregator: Box<dyn Aggregator>,
+    up: Way,
+    down: Downlink,
+    incoming: Incoming,
+    /// This rank's messages of what it serves.
+    mine: Vec<Message>,
+    /// By rank: the message at hand.
+    decoded: Vec<Vec<Message>>,
+    /// The mean of what this rank serves.
+    mean: Vec<f32>,
+    bytes: Vec<u8>,
+    frames: Vec<Frame>,
+    excluded: Vec<usize>,
+}
+
+impl fmt::Debug for TwoWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TwoWay").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// What one message is of.
+#[derive(Debug, Clone)]
+struct Part {
+    server: usize,
+    range: Range<usize>,
+}
+
+impl TwoWay {
+    /// The parts of a vector, in order: a share a rank, and where each slot has messages of its own, the slots' parts of it.
+    fn parts(&self, slots: &[Slot], len: usize, world: usize) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for share in 0..world {
+            let (server, share) = (self.settings.server.unwrap_or(share), share * len / world..(share + 1) * len / world);
+            let cut = |slot: &Slot| slot.range().start.max(share.start)..slot.range().end.min(share.end);
+            let ranges = match self.settings.per_slot {
+                true => slots.iter().map(cut).collect(),
+                false => vec![share.clone()],
+            };
+            parts.extend(ranges.into_iter().filter(|range| !range.is_empty()).map(|range| Part { server, range }));
+        }
+        parts
+    }
+
+    /// Writes the messages to all servers, and what they hold to `sent`.
+    fn send(&mut self, round: &mut Round<'_>, parts: &[Part], comm: &mut Session) -> Result<(), ReduceError> {
+        let rank = comm.rank();
+        let frames = &mut self.incoming.frames;
+        frames.drain(..).for_each(|frame| comm.pool().put(frame));
+        frames.resize_with(comm.world(), Frame::new);
+        let (mut count, rounds, weight) = (0, self.up.rounds(), self.up.weight());
+        self.mine.resize_with(rounds * parts.iter().filter(|part| part.server == rank).count(), Message::default);
+        if let Some(sent) = &mut round.sent {
+            sent.fill(0.0);
+        }
+        for (index, Part { server, range }) in parts.iter().enumerate() {
+            let (frame, mine, sent) = (&mut frames[*server], &mut self.mine, &mut round.sent);
+            let sending = self.up.send(&round.input[range.clone()], round.key.rank(rank).bucket(index), |message| {
+                if let Some(sent) = sent {
+                    message.add_to(weight, &mut sent[range.clone()])?;
+                }
+                if *server == rank {
+                    std::mem::swap(&mut mine[count], message);
+                    count += 1;
+                    return Ok(());
+                }
+                message.append_frame(frame)
+            });
+            sending.map_err(|source| AggregateError::Message { rank, source })?;
+        }
+        match &round.sent {
+            Some(sent) => check_finite(sent, round.slots, rank),
+            None => Ok(()),
+        }
+    }
+
+    /// Combines what came of this server's parts.
+    fn combine(&mut self, parts: &[Part], comm: &Session) -> Result<(), ReduceError> {
+        let (rank, world, is_mean) = (comm.rank(), comm.world(), self.aggregator.is_mean());
+        self.decoded.resize_with(world, || vec![Message::default()]);
+        self.incoming.begin(!is_mean, rank, &mut self.mine)?;
+        self.mean.clear();
+        let mut messages = 0..self.mine.len();
+        for Part { range, .. } in parts.iter().filter(|part| part.server == rank) {
+            let start = self.mean.len();
+            self.mean.resize(start + range.len(), 0.0);
+            let mean = &mut self.mean[start..];
+            for _ in 0..self.up.rounds() {
+                let own = messages.next().expect("a message a round");
+                self.incoming.next(rank, &mut self.decoded, (0, range.len()))?;
+                let column = |from: usize| if from == rank { &self.mine[own] } else { &self.decoded[from][0] };
+                let mut column = (0..world).map(column);
+                match is_mean {
+                    // Summed before it is divided: votes that cancel out come to 0.
+                    true => column.enumerate().try_for_each(|(from, message)| {
+                        message.add_to(1.0, mean).map_err(|source| AggregateError::Message { rank: from, source })
+                    })?,
+                    false => self.aggregator.combine(&[], &column.by_ref().collect::<Vec<_>>(), mean)?,
+                }
+            }
+            if is_mean {
+                let weight = self.up.weight() / world as f32;
+                mean.iter_mut().for_each(|sum| *sum *= weight);
+            }
+        }
+        Ok(self.incoming.end(rank)?)
+    }
+
+    /// Which ranks did not count, in front of a server's messages.
+    fn mark(&mut self, world: usize) {
+        self.excluded.clear();
+        self.incoming.report(&mut self.excluded);
+        self.bytes.resize(world.div_ceil(8), 0);
+        self.excluded.iter().for_each(|rank| self.bytes[rank / 8] |= 1 << (rank % 8));
+    }
+
+    /// Writes the average from what all servers sent. A server without a finite mean sent nothing of it, and every rank learns that
+    /// alike.
+    fn receive(&mut self, parts: &[Part], round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
+        let Round { slots, average, agreed_step, .. } = round;
+        let world = self.frames.len();
+        let marks = if self.aggregator.is_mean() { 0 } else { world.div_ceil(8) };
+        let mut cursors = vec![marks; world];
+        std::mem::swap(&mut self.frames[rank], &mut self.bytes);
+        self.excluded.clear();
+        for (server, frame) in self.frames.iter().enumerate().filter(|(_, frame)| !frame.is_empty()) {
+            let truncated = WireError::Truncated { what: "excluded ranks", needed: marks, left: frame.len() };
+            let marked = frame.get(..marks).ok_or(AggregateError::Message { rank: server, source: truncated })?;
+            self.excluded.extend((0..world).filter(|rank| marks > 0 && marked[rank / 8] >> (rank % 8) & 1 == 1));
+        }
+        self.excluded.sort_unstable();
+        self.excluded.dedup();
+        for Part { server, range } in parts {
+            let frame = &mut self.frames[*server];
+            if frame.len() <= marks {
+                let slot = slots.iter().find(|slot| slot.range().end > range.start);
+                return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
+            }
+            self.down.read(frame, &mut cursors[*server], range.clone(), *server, average)?;
+        }
+        self.down.finish(average, agreed_step)?;
+        check_average(average, slots)
+    }
+}
+
+impl Stateful for TwoWay {
+    fn save(&self, state: &mut State) {
+        self.down.save(state);
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.down.load(state)
+    }
+    fn commit(&mut self) {
+        self.down.commit();
+    }
+    fn discard(&mut self) {
+        self.down.discard();
+    }
+}
+
+impl Reducer for TwoWay {
+    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let (rank, world) = (comm.rank(), comm.world());
+        let parts = self.parts(round.slots, round.input.len(), world);
+        self.send(&mut round, &parts, comm)?;
+        let selection = if self.up.selects() { Selection::Some } else { Selection::All };
+        let key = |index: usize| round.key.purpose("down").bucket(index);
+        let served = parts.iter().enumerate().filter(|(_, part)| part.server == rank);
+        let served: Vec<(Key, Range<usize>)> = served.map(|(index, part)| (key(index), part.range.clone())).collect();
+        let exchanged = Exchanged::count(comm, selection, |comm| {
+            comm.all_to_all(&mut self.incoming.frames)?;
+            self.combine(&parts, comm)?;
+            self.bytes.clear();
+            if !self.aggregator.is_mean() {
+                self.mark(world);
+            }
+            self.down.send(&mut self.mean, &served, round.agreed_step, rank, &mut self.bytes)?;
+            Ok(comm.all_gather(&self.bytes, &mut self.frames)?)
+        })?;
+        self.receive(&parts, round, rank)?;
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        report.factor = self.up.nominal();
+        report.excluded.extend(&self.excluded);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Settings of the two-way exchange.
+
+use super::TwoWay;
+use crate::Layout;
+use crate::compress::{ErrorBound, PlainSign, Qsgd, ScaledSign, Spec};
+use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
+use crate::error::ConfigError;
+use crate::reduce::downlink::{Downlink, Memory};
+use crate::reduce::incoming::Incoming;
+use crate::reduce::way::{Way, class};
+use crate::reduce::Reducer;
+
+/// Settings of [`TwoWay`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TwoWayConfig {
+    /// What ranks send.
+    pub up: CompressorConfig,
+    /// What servers send back.
+    pub down: CompressorConfig,
+    /// Messages a vector, each of what the ones before left; at least 1.
+    pub rounds: usize,
+    /// Whether servers add what they did not send to the next mean; where their compressor contracts, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_memory: Option<bool>,
+    /// One message a slot instead of one a share.
+    pub per_slot: bool,
+    /// The rank that serves all of the vector; every rank serves an equal share if absent. The bits are the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<usize>,
+}
+
+impl Default for TwoWayConfig {
+    fn default() -> Self {
+        let sign = CompressorConfig::from(ScaledSign::representative());
+        TwoWayConfig { up: sign, down: sign, rounds: 1, server_memory: None, per_slot: false, server: None }
+    }
+}
+
+impl Described for TwoWayConfig {
+    const NAME: &'static str = "two-way";
+    const SETTINGS: &'static str = "UP[,down=COMPRESSOR,rounds=R,server_memory=true,per_slot=true,server=RANK]";
+    const HELP: &'static str = "both directions compressed, ranks serve shares (sign): majority vote, DoubleSqueeze, NEOLITHIC";
+
+    fn representatives() -> Vec<Self> {
+        let top_k = "topk:4x".parse().expect("a compressor's text");
+        let (sign, qsgd) = (PlainSign::representative().into(), Qsgd::representative().into());
+        vec![
+            Self::default(),
+            TwoWayConfig { up: top_k, down: top_k, rounds: 2, server: Some(1), ..Self::default() },
+            TwoWayConfig { up: sign, down: sign, ..Self::default() },
+            TwoWayConfig { up: qsgd, down: qsgd, rounds: 2, ..Self::default() },
+        ]
+    }
+}
+
+impl TwoWayConfig {
+    fn down_class(&self, len: usize) -> Option<ErrorBound> {
+        class(self.down, self.rounds, len)
+    }
+
+    fn remembers(&self, len: usize) -> bool {
+        let contracts = |class| matches!(class, ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. });
+        self.server_memory.unwrap_or_else(|| self.down_class(len).is_some_and(contracts))
+    }
+}
+
+impl ReducerSettings for TwoWayConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        let (len, aggregator) = (layout.len(), exchange.aggregator.get());
+        let conflict = |why: String| Err(ConfigError::Conflict(why));
+        if exchange.feedback.get().asks().sends_differences() {
+            return conflict(format!(
+                "feedback {} needs the mean of what ranks sent, and two-way compresses it once more: use feedback error or none, or \
+                 reducer artemis",
+                exchange.feedback
+            ));
+        }
+        if aggregator.rates() {
+            return conflict(format!(
+                "aggregator {} rates whole contributions, and a server of two-way sees a share of each: use reducer gather, or \
+                 aggregator median or trimmed-mean",
+                exchange.aggregator
+            ));
+        }
+        if self.rounds > 1 && !aggregator.is_mean() {
+            return conflict(format!(
+                "aggregator {} combines single messages, and two-way sends {} of each vector: use rounds=1",
+                exchange.aggregator, self.rounds
+            ));
+        }
+        let (up, down) = (Way::new(self.up, self.rounds, len)?, Way::new(self.down, self.rounds, len)?);
+        let remembers = self.remembers(len);
+        if let Some(error) = self.down_class(len).map(ErrorBound::error).filter(|error| remembers && *error >= 1.0) {
+            return conflict(format!(
+                "{} is not contractive: its error may be {error:.2} times the energy of what it compresses, and from 1 on what servers \
+                 remember grows without bound: use server_memory=false",
+                self.down
+            ));
+        }
+        let memory = if remembers { Memory::Error } else { Memory::Nothing };
+        Ok(Box::new(TwoWay {
+            settings: *self,
+            aggregator: aggregator.build(),
+            up,
+            down: Downlink::new(down, memory),
+            incoming: Incoming::default(),
+            mine: Vec::new(),
+            decoded: Vec::new(),
+            mean: Vec::new(),
+            bytes: Vec::new(),
+            frames: Vec::new(),
+            excluded: Vec::new(),
+        }))
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        self.server.map_or(1, |server| server.saturating_add(1))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: self.up.needs_feedback(),
+            is_exact: false,
+            searches: false,
+            is_per_slot: self.per_slot,
+            aggregates: true,
+            multiplies_matrices: false,
+        }
+    }
+
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
+        class(self.up, self.rounds, len)
+    }
+
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
+        // A single value loses nothing to a scaled sign.
+        let loses = self.down_class(64).is_some_and(|class| class.error() > 0.0);
+        self.down_class(len).filter(|_| loses)
+    }
+
+    fn remembered(&self, len: usize) -> Option<Remembered> {
+        let error = self.down_class(len)?.error().sqrt();
+        self.remembers(len).then_some(Remembered { contraction: error, loss: error, in_rate: false })
+    }
+}

@@ -1,0 +1,108 @@
+//! One direction of an exchange through servers: a vector, sent in one message or in several, each of what the ones before left.
+
+use super::incoming::next_message;
+use super::multi_step::{MOST_ROUNDS, class_of, weights};
+use crate::compress::{Compressor, ErrorBound};
+use crate::config::{CompressorConfig, probes, worse};
+use crate::error::{ConfigError, WireError};
+use crate::{CompressionFactor, Frame, Key, Message};
+
+/// A compressor, and how often it is applied to what is left; see [`multi_step`](super::multi_step).
+pub(super) struct Way {
+    compressor: Box<dyn Compressor>,
+    rounds: usize,
+    /// What of a message is taken off what is left.
+    damping: f32,
+    /// What of a message counts.
+    weight: f32,
+    message: Message,
+    left: Vec<f32>,
+}
+
+impl Way {
+    /// Vectors have at most `len` values.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a number of rounds that is none.
+    pub(super) fn new(compressor: CompressorConfig, rounds: usize, len: usize) -> Result<Self, ConfigError> {
+        ConfigError::unless((1..=MOST_ROUNDS).contains(&rounds), "rounds of two-way", "at least 1 and at most 1000", rounds)?;
+        let omega = match class(compressor, 1, len) {
+            Some(ErrorBound::Unbiased { omega }) if rounds > 1 => omega,
+            _ => 0.0,
+        };
+        let [damping, weight] = weights(rounds, omega)?;
+        let (compressor, message, left) = (compressor.build(), Message::default(), Vec::new());
+        Ok(Way { compressor, rounds, damping, weight, message, left })
+    }
+
+    /// Messages a vector.
+    pub(super) fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    pub(super) fn weight(&self) -> f32 {
+        self.weight
+    }
+
+    pub(super) fn selects(&self) -> bool {
+        self.compressor.selects()
+    }
+
+    /// Dense size over that of all messages, nominal.
+    pub(super) fn nominal(&self) -> Option<CompressionFactor> {
+        CompressionFactor::new((self.compressor.nominal().get() / self.rounds as f64).max(1.0)).ok()
+    }
+
+    /// Gives `each` the messages of `x`, which it may keep.
+    ///
+    /// # Errors
+    /// What `each` has met.
+    pub(super) fn send(
+        &mut self,
+        x: &[f32],
+        key: Key,
+        mut each: impl FnMut(&mut Message) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        if self.rounds > 1 {
+            self.left.clear();
+            self.left.extend_from_slice(x);
+        }
+        for round in 0..self.rounds {
+            let (x, key) = match round {
+                0 => (x, key),
+                _ => (&self.left[..], key.purpose("multi-step").bucket(round)),
+            };
+            self.compressor.compress_into(x, key, &mut self.message);
+            if round + 1 < self.rounds {
+                self.message.add_to(-self.damping, &mut self.left)?;
+            }
+            each(&mut self.message)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the messages of a vector as long as `out`, from `cursor` on, to `out`.
+    ///
+    /// # Errors
+    /// [`WireError`] for what is no such message.
+    pub(super) fn read(&mut self, frame: &mut Frame, cursor: &mut usize, out: &mut [f32]) -> Result<(), WireError> {
+        if self.rounds > 1 {
+            out.fill(0.0);
+        }
+        for _ in 0..self.rounds {
+            next_message(frame, cursor, &mut self.message)?;
+            match self.message.len() {
+                len if len != out.len() => return Err(WireError::Length { expected: out.len(), got: len }),
+                _ if self.rounds == 1 => self.message.decode_into(out)?,
+                _ => self.message.add_to(self.weight, out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The class of `rounds` messages of at most `len` values each.
+pub(super) fn class(compressor: CompressorConfig, rounds: usize, len: usize) -> Option<ErrorBound> {
+    let built = compressor.build();
+    probes(len).map(|x| built.error_bound(&x)).reduce(worse).map(|class| class_of(rounds, class))
+}

@@ -1,0 +1,264 @@
+//! Momentum exchanged in signs once Adam's variance has settled: the exchange of 1-bit Adam.
+//!
+//! **Why, and when not.** Adam divides by a running mean of squared gradients, and error feedback does not go through a division: compressed
+//! gradients under Adam drift. After a warm-up that variance hardly changes. From then on it stays as it is, ranks exchange the *momentum*,
+//! and what is left of Adam is linear in it. Not for short runs, where the warm-up is most of the run, and only around the optimizer
+//! `OneBitAdam` (in `briquette::optim`) with the same warm-up and β₁: any other would take a momentum for a gradient.
+//!
+//! **Method.** The step `t` counts from 0.
+//!
+//! | paper | here |
+//! |---|---|
+//! | `t < T_w`: Adam with the exact mean of the gradients | a dense exchange; `m̄ ← β₁m̄ + (1−β₁)·mean`, beside the optimizer |
+//! | then `mᵢ ← β₁m̄ + (1−β₁)gᵢ` | in front of the exchange |
+//! | ranks send `C(mᵢ + eᵢ)`, `eᵢ` is what stays behind | [`ErrorFeedback`] around the reducer |
+//! | the server sends `C(mean + e)`, `e` is what stays behind | reducer [`two-way`](crate::reduce::two_way) |
+//! | `m̄` is what comes back; `x ← x − γm̄/(√v_{T_w} + ε)` | the average, and the optimizer |
+//!
+//! The published system is `feedback = "one-bit-adam:T_w"` with `reducer = "two-way:sign,down=sign"`.
+//!
+//! **On the wire.** Dense bytes for `T_w` steps, then the reducer's: for `T` steps of signs both ways `T_w/T + (1 − T_w/T)/32` of dense.
+//!
+//! **Properties.** Before `T_w` the average is that of a dense exchange to the bit. Afterwards both memories conserve: what went in is what
+//! was sent and what is kept.
+//!
+//! **State.** `m̄`, on every rank the same, and `eᵢ`; what is inside. Both memories are saved, and a run resumes to the bit.
+//!
+//! **Knobs.** `warm_up`, 500 steps; the paper takes 15 to 20 % of a run. `beta` is the optimizer's β₁, 0.9.
+//!
+//! **Deviations.** The authors' code forgets both memories when it loads a checkpoint; here they are part of it. Scales are the compressor's:
+//! `‖·‖₁/d` in [`ScaledSign`](crate::compress::ScaledSign), which errs least, where the authors' code has `‖·‖₂/√d`.
+//!
+//! **Reference.** H. Tang, S. Gan, A. A. Awan, S. Rajbhandari, C. Li, X. Lian, J. Liu, C. Zhang, Y. He, *1-bit Adam: Communication Efficient
+//! Large-Scale Training with Adam's Convergence Speed*, ICML 2021 (arXiv 2102.02888), algorithm 1.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, Dense, Reducer, Round}};
+//! use briquette_core::wrapper::{OneBitAdam, OneBitAdamConfig};
+//! let mut comm = Local::world(1).remove(0);
+//! let mut reducer = OneBitAdam::new(Dense, OneBitAdamConfig { warm_up: 2, beta: 0.5 })?;
+//! let layout = Layout::flat(1);
+//! let mut averages = vec![];
+//! for step in 0..4 {
+//!     let (mut average, agreed_step) = ([0.0], AgreedStep { step, ..AgreedStep::default() });
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step,
+//!         input: &[4.0], average: &mut average, sent: None }, &mut comm)?;
+//!     averages.push(average[0]);
+//! }
+//! assert_eq!(averages, [4.0, 4.0, 3.5, 3.75]); // gradients, then the momentum, which was 2 and 3
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::ErrorFeedback;
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::reduce::{Dense, Exchanged, Reducer, Round, check_average};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// Settings of [`OneBitAdam`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OneBitAdamConfig {
+    /// Steps with exact gradients, after which the momentum is exchanged.
+    pub warm_up: u64,
+    /// The momentum's decay, in [0, 1): the optimizer's β₁.
+    pub beta: f32,
+}
+
+impl Default for OneBitAdamConfig {
+    fn default() -> Self {
+        OneBitAdamConfig { warm_up: 500, beta: 0.9 }
+    }
+}
+
+/// Gradients first, then the momentum; see the [module](self).
+#[derive(Debug)]
+pub struct OneBitAdam<R> {
+    settings: OneBitAdamConfig,
+    dense: Dense,
+    compressed: ErrorFeedback<R>,
+    /// `m̄`. While exchanging, the next one is what this rank feeds.
+    momentum: Staged<Vec<f32>>,
+    fed: Vec<f32>,
+    warms_up: bool,
+}
+
+impl<R: Reducer> OneBitAdam<R> {
+    /// Around a reducer that reports what it sent.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `beta` is outside [0, 1).
+    pub fn new(inner: R, settings: OneBitAdamConfig) -> Result<Self, ConfigError> {
+        settings.check()?;
+        let (compressed, momentum) = (ErrorFeedback::new(inner), Staged::default());
+        Ok(OneBitAdam { settings, dense: Dense, compressed, momentum, fed: Vec::new(), warms_up: true })
+    }
+
+    /// `m̄`, the same bits on every rank; empty before the first exchange.
+    pub fn momentum(&self) -> &[f32] {
+        self.momentum.now()
+    }
+}
+
+impl<R: Reducer> Stateful for OneBitAdam<R> {
+    fn save(&self, state: &mut State) {
+        state.put("momentum", self.momentum.now().clone());
+        state.put_part("compressed", &self.compressed);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let momentum = state.memory("momentum", self.momentum.now())?;
+        state.load_part("compressed", &mut self.compressed)?;
+        self.momentum.set(momentum);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.momentum.commit();
+        self.compressed.commit();
+    }
+
+    fn discard(&mut self) {
+        self.momentum.discard();
+        self.compressed.discard();
+    }
+}
+
+impl<R: Reducer> Reducer for OneBitAdam<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let OneBitAdamConfig { warm_up, beta } = self.settings;
+        self.momentum.fit(round.input.len())?;
+        self.warms_up = round.agreed_step.step < warm_up;
+        let (momentum, next) = self.momentum.both();
+        let step = |of: &[f32], out: &mut [f32]| {
+            out.iter_mut().zip(momentum).zip(of).for_each(|((out, m), x)| *out = beta * m + (1.0 - beta) * x);
+        };
+        let Round { key, slots, agreed_step, input, average, sent } = round;
+        let exchanged = if self.warms_up {
+            let round = Round { key, slots, agreed_step, input, average: &mut *average, sent };
+            let exchanged = self.dense.reduce(round, comm)?;
+            step(average, next);
+            exchanged
+        } else {
+            self.fed.resize(input.len(), 0.0);
+            step(input, &mut self.fed);
+            let round = Round { key, slots, agreed_step, input: &self.fed, average: &mut *average, sent };
+            let exchanged = self.compressed.reduce(round, comm)?;
+            next.copy_from_slice(average);
+            exchanged
+        };
+        check_average(next, slots)?;
+        self.momentum.stage();
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        if self.warms_up { self.dense.report(report) } else { self.compressed.report(report) }
+    }
+}
+
+impl Described for OneBitAdamConfig {
+    const NAME: &'static str = "one-bit-adam";
+    const SETTINGS: &'static str = "WARM_UP[,beta=0.9]";
+    const HELP: &'static str = "gradients, dense, for WARM_UP steps (500), then momentum with error feedback; for optimizer one-bit-adam";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless((0.0..1.0).contains(&self.beta), "beta of one-bit-adam", "at least 0 and below 1", self.beta)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![OneBitAdamConfig { warm_up: 2, beta: 0.75 }]
+    }
+}
+
+impl FeedbackSettings for OneBitAdamConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(OneBitAdam::new(inner, *self)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Bounded
+    }
+
+    fn has_momentum(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::Local;
+    use crate::reduce::AgreedStep;
+    use crate::Key;
+
+    fn gradient(rank: usize, step: u64) -> [f32; 6] {
+        std::array::from_fn(|i| ((i * 5 + rank * 3) as f32 * 0.83 + step as f32 * 0.4).sin())
+    }
+
+    /// By step: rank 0's average and momentum, and the mean of what was sent.
+    fn run(feedback: &str, reducer: &str, steps: u64) -> Vec<[Vec<f32>; 3]> {
+        let (feedback, reducer) = (feedback.parse().unwrap(), reducer.parse().unwrap());
+        let exchange = Exchange { feedback, reducer, dense_below: Some(0), ..Exchange::default() };
+        let layout = Layout::flat(6);
+        let ranks = Local::run(2, |mut comm| {
+            let mut reducer = exchange.build_reducer(&layout, 2).unwrap();
+            (0..steps)
+                .map(|step| {
+                    let (mut average, mut sent, input) = (vec![9.0; 6], vec![9.0; 6], gradient(comm.rank(), step));
+                    let agreed_step = &AgreedStep { step, ..AgreedStep::default() };
+                    let (key, slots) = (Key::new(0).step(step), layout.slots());
+                    let sent_here = Some(&mut sent[..]);
+                    let round =
+                        Round { key, slots, agreed_step, input: &input, average: &mut average, sent: sent_here };
+                    reducer.exchange(round, &mut comm)?;
+                    let mut state = State::default();
+                    reducer.save(&mut state);
+                    let momentum = state.f32s("momentum", Some(6)).map_or_else(|_| Vec::new(), <[f32]>::to_vec);
+                    Ok::<_, ReduceError>([average, momentum, sent])
+                })
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let ranks: Vec<Vec<[Vec<f32>; 3]>> = ranks.into_iter().map(Result::unwrap).collect();
+        let mean = |step: usize, i: usize| (ranks[0][step][2][i] + ranks[1][step][2][i]) / 2.0;
+        let of = |step: usize| {
+            let [average, momentum, _] = ranks[0][step].clone();
+            [average, momentum, (0..6).map(|i| mean(step, i)).collect()]
+        };
+        (0..steps as usize).map(of).collect()
+    }
+
+    #[test]
+    fn before_the_warm_up_ends_it_is_a_dense_exchange_and_afterwards_adams_momentum() {
+        let steps = run("one-bit-adam:3,beta=0.75", "two-way:dense,down=dense", 7);
+        let mut momentum = [0.0_f32; 6];
+        for (step, [average, kept, _]) in steps.iter().enumerate() {
+            let [a, b] = [0, 1].map(|rank| gradient(rank, step as u64));
+            let mean: Vec<f32> = a.iter().zip(b).map(|(a, b)| (a + b) / 2.0).collect();
+            momentum.iter_mut().zip(&mean).for_each(|(m, g)| *m = 0.75 * *m + 0.25 * g);
+            let expected = if step < 3 { &mean[..] } else { &momentum[..] };
+            assert!(average.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "step {step}");
+            assert!(kept.iter().zip(momentum).all(|(a, b)| (a - b).abs() < 1e-6), "step {step}");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_in_signs_is_the_momentum_that_all_go_on_from() {
+        let steps = run("one-bit-adam:2", "two-way:sign,down=sign", 8);
+        let dense = run("none", "dense", 2);
+        assert!(steps[..2].iter().zip(&dense).all(|(a, b)| a[0] == b[0]), "to the bit");
+        for (step, [average, momentum, _]) in steps.iter().enumerate().skip(2) {
+            assert_eq!(average, momentum, "step {step}");
+            // Two shares of three values: a magnitude each.
+            assert!(average.chunks(3).all(|share| share.iter().all(|v| v.abs() == share[0].abs())), "{average:?}");
+        }
+    }
+
+    #[test]
+    fn a_beta_of_one_is_refused() {
+        let error = "one-bit-adam:5,beta=1".parse::<crate::config::Feedback>().unwrap_err().to_string();
+        assert!(error.contains("beta of one-bit-adam") && error.contains("below 1"), "{error}");
+    }
+}

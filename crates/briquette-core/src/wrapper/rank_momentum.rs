@@ -1,0 +1,191 @@
+//! Each rank's own momentum, in front of the exchange: what Signum votes on, and a defence of robust aggregation.
+//!
+//! **Why, and when not.** A sign of one noisy gradient is often wrong, that of a running mean rarely. An aggregator that must tell
+//! Byzantine ranks from honest ones can as soon as honest ranks differ less: a mean over the last `1/(1−β)` steps has `(1+β)/(1−β)`
+//! times less variance. Not for an optimizer with momentum of its own, and not to repair what compression loses: nothing that is not sent is
+//! remembered ([`MomentumCorrection`](super::MomentumCorrection) does).
+//!
+//! **Method.**
+//!
+//! | paper | here |
+//! |---|---|
+//! | `vᵢ ← (1−β)gᵢ + βvᵢ` | `velocity`, in front of the exchange |
+//! | send `sign(vᵢ)` | whatever the reducer sends of it |
+//!
+//! **Properties.** Honest (law 2) as the reducer inside: `sent` is of the velocity. Linear: with an exact mean the average is the momentum of the
+//! mean gradient.
+//!
+//! **State.** `vᵢ`: one vector a rank. In a world of another size every rank gets the mean.
+//!
+//! **Knobs.** `momentum` in [0, 1): 0.9. At 0 it is the reducer inside.
+//!
+//! **Deviations.** None; `v` begins at 0, as in algorithm 1, without bias correction.
+//!
+//! **Reference.** J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, *signSGD with Majority Vote is Communication Efficient and
+//! Fault Tolerant*, ICLR 2019 (arXiv 1810.05291), algorithm 1; as a defence: S. P. Karimireddy, L. He, M. Jaggi, *Learning from History
+//! for Byzantine Robust Optimization*, ICML 2021 (arXiv 2012.10333).
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
+//! use briquette_core::wrapper::{RankMomentum, RankMomentumConfig};
+//! let mut comm = Local::world(1).remove(0);
+//! let mut reducer = RankMomentum::new(Dense, RankMomentumConfig { momentum: 0.5 })?;
+//! let layout = Layout::flat(1);
+//! let mut averages = vec![];
+//! for input in [4.0, 4.0, -8.0] {
+//!     let mut average = [0.0];
+//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
+//!         input: &[input], average: &mut average, sent: None }, &mut comm)?;
+//!     averages.push(average[0]);
+//! }
+//! assert_eq!(averages, [2.0, 3.0, -2.5]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::error::{ConfigError, ReduceError, StateError};
+use crate::reduce::{Exchanged, Reducer, Round};
+use crate::report::Report;
+use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Layout, Session};
+
+/// Settings of [`RankMomentum`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RankMomentumConfig {
+    /// The velocity's decay, in [0, 1).
+    pub momentum: f32,
+}
+
+impl Default for RankMomentumConfig {
+    fn default() -> Self {
+        RankMomentumConfig { momentum: 0.9 }
+    }
+}
+
+/// Sends each rank's velocity; see the [module](self).
+#[derive(Debug)]
+pub struct RankMomentum<R> {
+    inner: R,
+    momentum: f32,
+    velocity: Staged<Vec<f32>>,
+}
+
+impl<R: Reducer> RankMomentum<R> {
+    /// Around any reducer.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when `momentum` is outside [0, 1).
+    pub fn new(inner: R, settings: RankMomentumConfig) -> Result<Self, ConfigError> {
+        settings.check()?;
+        Ok(RankMomentum { inner, momentum: settings.momentum, velocity: Staged::default() })
+    }
+}
+
+impl<R: Reducer> Stateful for RankMomentum<R> {
+    fn save(&self, state: &mut State) {
+        state.put_at(Place::PerRank(OnResize::Spread), "velocity", self.velocity.now().clone());
+        state.put_part("inner", &self.inner);
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let velocity = state.memory("velocity", self.velocity.now())?;
+        state.load_part("inner", &mut self.inner)?;
+        self.velocity.set(velocity);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.velocity.commit();
+        self.inner.commit();
+    }
+
+    fn discard(&mut self) {
+        self.velocity.discard();
+        self.inner.discard();
+    }
+}
+
+impl<R: Reducer> Reducer for RankMomentum<R> {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        self.velocity.fit(round.input.len())?;
+        let (momentum, (before, next)) = (self.momentum, self.velocity.both());
+        for ((next, before), input) in next.iter_mut().zip(before).zip(round.input) {
+            *next = momentum * before + (1.0 - momentum) * input;
+        }
+        let Round { key, slots, agreed_step, average, sent, .. } = round;
+        let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: next, average, sent }, comm)?;
+        self.velocity.stage();
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        self.inner.report(report);
+    }
+}
+
+impl Described for RankMomentumConfig {
+    const NAME: &'static str = "rank-momentum";
+    const SETTINGS: &'static str = "DECAY";
+    const HELP: &'static str = "each rank sends its own momentum (0.9), as Signum does; for SGD without one";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let valid = (0.0..1.0).contains(&self.momentum);
+        ConfigError::unless(valid, "momentum of rank-momentum", "at least 0 and below 1", self.momentum)
+    }
+}
+
+impl FeedbackSettings for RankMomentumConfig {
+    fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        Ok(Box::new(RankMomentum::new(inner, *self)?))
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Nothing
+    }
+
+    fn has_momentum(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::comm::Local;
+    use crate::reduce::{AgreedStep, Dense};
+
+    #[test]
+    fn with_an_exact_mean_it_is_the_momentum_of_the_mean() {
+        let gradient = |rank: usize, step: u64| [(rank as f32 + 1.0) * (step as f32 - 1.0), rank as f32 - step as f32];
+        let ranks = Local::run(2, |mut comm| {
+            let mut reducer = RankMomentum::new(Dense, RankMomentumConfig { momentum: 0.75 }).unwrap();
+            let (layout, rank) = (Layout::flat(2), comm.rank());
+            (0..5)
+                .map(|step| {
+                    let (mut average, input) = ([9.0; 2], gradient(rank, step));
+                    let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
+                    let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+                    reducer.exchange(round, &mut comm).map(|_| average)
+                })
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut velocity = [0.0; 2];
+        for (step, average) in ranks[0].as_ref().unwrap().iter().enumerate() {
+            let [a, b] = [0, 1].map(|rank| gradient(rank, step as u64));
+            for i in 0..2 {
+                velocity[i] = 0.75 * velocity[i] + 0.25 * (a[i] + b[i]) / 2.0;
+            }
+            assert_eq!(average, &velocity, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_momentum_of_one_is_refused() {
+        for momentum in [1.0, -0.1, f32::NAN] {
+            let error = RankMomentum::new(Dense, RankMomentumConfig { momentum }).unwrap_err().to_string();
+            assert!(error.contains("momentum of rank-momentum") && error.contains("below 1"), "{error}");
+        }
+    }
+}
