@@ -4,7 +4,9 @@ mod gossip;
 mod growth;
 mod leaders;
 mod local;
+mod robust;
 mod server;
+mod two_way;
 mod world;
 
 use anyhow::Result;
@@ -47,6 +49,10 @@ pub enum Family {
     Server,
     /// Bytes and time as the world grows
     Growth,
+    /// Compressed both ways: votes, DoubleSqueeze, NEOLITHIC, MCM
+    TwoWay,
+    /// Aggregators against Byzantine ranks
+    Robust,
 }
 
 impl Family {
@@ -58,6 +64,8 @@ impl Family {
             Family::Leaders => "leaders",
             Family::Server => "server",
             Family::Growth => "growth",
+            Family::TwoWay => "two-way",
+            Family::Robust => "robust",
         }
     }
 
@@ -69,6 +77,8 @@ impl Family {
             Family::Leaders => leaders::CLAIMS,
             Family::Server => server::CLAIMS,
             Family::Growth => growth::CLAIMS,
+            Family::TwoWay => two_way::CLAIMS,
+            Family::Robust => robust::CLAIMS,
         }
     }
 }

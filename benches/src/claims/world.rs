@@ -25,6 +25,10 @@ pub(super) struct Descent<'a> {
     pub strategy: &'a str,
     /// As on a command line.
     pub reducer: &'a str,
+    /// As on a command line.
+    pub feedback: &'a str,
+    /// As on a command line.
+    pub aggregator: &'a str,
     pub ranks: usize,
     pub steps: u64,
     pub rate: f64,
@@ -36,7 +40,8 @@ pub(super) struct Descent<'a> {
 
 impl Default for Descent<'_> {
     fn default() -> Self {
-        Descent { strategy: "every-step", reducer: "dense", ranks: 1, steps: 0, rate: 0.0, tensors: 1, on: None }
+        let (strategy, reducer, feedback, aggregator) = ("every-step", "dense", "none", "mean");
+        Descent { strategy, reducer, feedback, aggregator, ranks: 1, steps: 0, rate: 0.0, tensors: 1, on: None }
     }
 }
 
@@ -61,6 +66,8 @@ impl Descent<'_> {
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config { strategy: self.strategy.parse()?, ..Config::dense() };
         config.exchange.reducer = self.reducer.parse()?;
+        config.exchange.feedback = self.feedback.parse()?;
+        config.exchange.aggregator = self.aggregator.parse()?;
         Ok(config)
     }
 

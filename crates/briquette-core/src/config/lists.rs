@@ -44,6 +44,7 @@ family! {
         TwoWay(TwoWayConfig),
         Artemis(ArtemisConfig),
         Mcm(McmConfig),
+        Smooth(SmoothConfig),
         Ring(RingConfig),
         Ladder(LadderConfig),
         Hierarchical(HierarchicalConfig),

@@ -149,7 +149,8 @@ pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
         let bound = loss * held + rounding.sqrt();
         assert!(kept <= bound, "law 2 broken: {setup}, step {step}: {kept:e} kept, at most {bound:e} can be");
     }
-    assert!(loses, "law 2 broken: {setup}: declared as losing on the way down, and loses nothing");
+    // What one rank has compressed may be compressed again without a loss.
+    assert!(loses || setup.world == 1, "law 2 broken: {setup}: declared as losing on the way down, and loses nothing");
 }
 
 /// Law 2 for what is no mean: every value lies in the range of what was sent, and some are no mean.

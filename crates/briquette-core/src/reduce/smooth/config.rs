@@ -1,0 +1,180 @@
+//! Settings of the smoothness-aware exchange.
+
+use super::importance::{Importance, omega};
+use super::{Sends, SmoothnessAware, WarmUp};
+use crate::compress::{ErrorBound, Qsgd, Spec};
+use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+use crate::reduce::incoming::Incoming;
+use crate::state::Staged;
+use crate::{CompressionFactor, Layout};
+
+/// Settings of [`SmoothnessAware`].
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SmoothConfig {
+    /// What a message of the scaled vector is.
+    pub compressor: CompressorConfig,
+    /// Values are sampled by how steep the loss is in them, one in so many, instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub importance: Option<CompressionFactor>,
+    /// How far a rank's memory moves towards what was sent, in [0, 1/(1+ω)]; that if absent, and 0 where the compressor is not unbiased.
+    pub alpha: Option<f32>,
+    /// Dense steps that the estimate is made of; at least 2.
+    pub warm_up: u64,
+    /// A diagonal of each rank's own instead of one for all.
+    pub per_rank: bool,
+    /// The largest ratio of two values of the diagonal, at least 1.
+    pub condition: f64,
+}
+
+impl Default for SmoothConfig {
+    fn default() -> Self {
+        let (compressor, condition) = (Qsgd::representative().into(), 1e4);
+        SmoothConfig { compressor, importance: None, alpha: None, warm_up: 100, per_rank: false, condition }
+    }
+}
+
+impl SmoothConfig {
+    /// With the diagonals known beforehand, one of each rank in rank order, or one for all, and without a warm-up.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a value that is not finite and above 0, and where lengths differ.
+    pub fn given(&self, diagonals: &[Vec<f32>]) -> Result<SmoothnessAware, ConfigError> {
+        self.check()?;
+        let len = diagonals.first().map_or(0, Vec::len);
+        for diagonal in diagonals {
+            if let Some(wrong) = diagonal.iter().find(|l| !(l.is_finite() && **l > 0.0)) {
+                return Err(ConfigError::range("smoothness of a coordinate", "finite and above 0", wrong));
+            }
+            if diagonal.len() != len || len == 0 {
+                return Err(ConfigError::range("values of a smoothness", "as many as of the others", diagonal.len()));
+            }
+        }
+        let mut reducer = self.estimated(len)?;
+        let weights: Vec<f32> = diagonals.iter().flatten().map(|l| l.sqrt()).collect();
+        if let (Some(factor), None) = (self.importance, self.alpha) {
+            let worst = diagonals.iter().map(|l| omega(&l.iter().map(|l| l.sqrt()).collect::<Vec<_>>(), factor));
+            reducer.alpha = (1.0 / (1.0 + worst.fold(0.0, f64::max))) as f32;
+        }
+        reducer.weights = Staged::new(weights);
+        Ok(reducer)
+    }
+
+    pub(super) fn estimated(&self, len: usize) -> Result<SmoothnessAware, ConfigError> {
+        let alpha = self.step(len)?;
+        let sends = match self.importance {
+            Some(factor) => Sends::Importance(Importance::new(factor)),
+            None => Sends::Compressor(self.compressor.build()),
+        };
+        Ok(SmoothnessAware {
+            settings: *self,
+            alpha,
+            sends,
+            weights: Staged::default(),
+            memory: Staged::default(),
+            mean_memory: Staged::default(),
+            warm_up: WarmUp::default(),
+            incoming: Incoming::default(),
+            mine: Vec::new(),
+            decoded: Vec::new(),
+            scaled: Vec::new(),
+            bytes: Vec::new(),
+        })
+    }
+
+    fn class(&self, len: usize) -> Option<ErrorBound> {
+        match self.importance {
+            // The flattest coordinate is drawn least often: by as much as the diagonals may differ.
+            Some(factor) => {
+                let mut weights = vec![self.condition.sqrt() as f32; len.max(1)];
+                weights[0] = 1.0;
+                Some(ErrorBound::Unbiased { omega: omega(&weights, factor) })
+            }
+            None => {
+                let compressor = self.compressor.build();
+                probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)
+            }
+        }
+    }
+
+    /// `α`.
+    fn step(&self, len: usize) -> Result<f32, ConfigError> {
+        let most = match self.class(len) {
+            Some(ErrorBound::Unbiased { omega }) => 1.0 / (1.0 + omega),
+            Some(ErrorBound::Contractive { delta: 1.0 }) | None => 1.0,
+            _ if self.alpha.is_none_or(|alpha| alpha == 0.0) => return Ok(0.0),
+            _ => {
+                return Err(ConfigError::Conflict(format!(
+                    "a memory of smooth needs an unbiased compressor, and {} is not: use alpha=0, or qsgd, natural or randk:…:scaled",
+                    self.compressor
+                )));
+            }
+        };
+        match self.alpha {
+            Some(alpha) if f64::from(alpha) > most * (1.0 + 1e-6) => Err(ConfigError::Conflict(format!(
+                "alpha of smooth must be at most {most:.4}, which is 1/(1+ω) of what it sends, got {alpha}"
+            ))),
+            Some(alpha) => Ok(alpha),
+            None => Ok(most as f32),
+        }
+    }
+}
+
+impl Described for SmoothConfig {
+    const NAME: &'static str = "smooth";
+    const SETTINGS: &'static str = "COMPRESSOR[,importance=FACTORx,alpha=A,warm_up=100,per_rank=true,condition=10000]";
+    const HELP: &'static str = "less noise where the loss is steep, by an estimate of WARM_UP dense steps (DIANA+); for plain SGD";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.warm_up >= 2, "warm_up of smooth", "at least 2", self.warm_up)?;
+        let valid = self.condition >= 1.0 && self.condition.is_finite();
+        ConfigError::unless(valid, "condition of smooth", "finite and at least 1", self.condition)?;
+        let alpha = self.alpha.unwrap_or_default();
+        ConfigError::unless((0.0..=1.0).contains(&alpha), "alpha of smooth", "at least 0 and at most 1", alpha)
+    }
+
+    fn representatives() -> Vec<Self> {
+        let short = SmoothConfig { warm_up: 2, condition: 100.0, ..SmoothConfig::default() };
+        let sampled = SmoothConfig { importance: Some(CompressionFactor::constant(4.0)), per_rank: true, ..short };
+        vec![short, sampled]
+    }
+}
+
+impl ReducerSettings for SmoothConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
+        let feedback = &exchange.feedback;
+        if feedback.get().asks().sends_differences() || feedback.get().has_momentum() {
+            return Err(ConfigError::Conflict(format!(
+                "smooth has a memory of its own (alpha), and estimates from plain SGD's steps: use feedback none or error, not {feedback}"
+            )));
+        }
+        Ok(Box::new(self.estimated(layout.len())?))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits {
+            is_dense: false,
+            needs_feedback: self.importance.is_none() && self.compressor.needs_feedback(),
+            is_exact: false,
+            searches: false,
+            is_per_slot: false,
+            aggregates: false,
+            multiplies_matrices: false,
+        }
+    }
+
+    /// In the norm of the loss, which no vector by itself has.
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
+    fn amplification(&self, len: usize) -> Option<f64> {
+        match self.class(len)? {
+            ErrorBound::Unbiased { omega } | ErrorBound::Biased { omega } => Some(omega),
+            ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. } => None,
+        }
+    }
+}

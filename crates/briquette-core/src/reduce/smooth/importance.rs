@@ -1,0 +1,94 @@
+//! Coordinates sampled by how steep the loss is in them.
+
+use rand::Rng;
+
+use crate::error::WireError;
+use crate::{CompressionFactor, Key, Message};
+
+/// Coordinate `j` is sent with `pⱼ = Lⱼ/(Lⱼ + ρ)`, as `xⱼ/pⱼ`: of all samplings of `Σ pⱼ` values in the mean, the one whose worst
+/// `Lⱼ(1/pⱼ − 1)` is least.
+#[derive(Debug)]
+pub(super) struct Importance {
+    pub(super) factor: CompressionFactor,
+    /// By coordinate; of the weights that they were found for.
+    chances: Vec<f64>,
+}
+
+impl Importance {
+    pub(super) fn new(factor: CompressionFactor) -> Self {
+        Importance { factor, chances: Vec::new() }
+    }
+
+    /// Writes the sample of `x`, which is in the norm of `weights`.
+    pub(super) fn compress_into(
+        &mut self,
+        x: &[f32],
+        weights: &[f32],
+        key: Key,
+        out: &mut Message,
+    ) -> Result<(), WireError> {
+        // Weights change once, at the end of the warm-up.
+        if self.chances.len() != x.len() {
+            self.chances = chances(weights, x.len() as f64 / self.factor.get());
+        }
+        let mut random = key.purpose("importance").block(0);
+        let drawn = x.iter().zip(&self.chances).zip(0..).filter_map(|((x, chance), index)| {
+            (random.random::<f64>() < *chance).then(|| (index, (f64::from(*x) / chance) as f32))
+        });
+        out.write_sparse(x.len(), drawn)
+    }
+}
+
+/// `w²/(w² + ρ)`, of which as many are drawn as `count` in the mean.
+fn chances(weights: &[f32], count: f64) -> Vec<f64> {
+    let energy: Vec<f64> = weights.iter().map(|w| f64::from(*w).powi(2)).collect();
+    let of = |rho: f64| energy.iter().map(move |l| l / (l + rho));
+    let (mut low, mut high) = (0.0, energy.iter().sum::<f64>() / count.max(1e-9));
+    for _ in 0..200 {
+        let rho = 0.5 * (low + high);
+        if of(rho).sum::<f64>() > count { low = rho } else { high = rho }
+    }
+    of(high).collect()
+}
+
+/// The largest `1/p − 1`: the variance of the sample in units of the vector's energy.
+pub(super) fn omega(weights: &[f32], factor: CompressionFactor) -> f64 {
+    let chances = chances(weights, weights.len() as f64 / factor.get());
+    chances.into_iter().map(|chance| 1.0 / chance - 1.0).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_by_hand_and_in_sum() {
+        // L = (9, 1): with ρ = 3 the chances are 3/4 and 1/4.
+        let found = chances(&[3.0, 1.0], 1.0);
+        assert!((found[0] - 0.75).abs() < 1e-9 && (found[1] - 0.25).abs() < 1e-9, "{found:?}");
+        let weights: Vec<f32> = (0..100).map(|i| 1.0 + i as f32).collect();
+        let found = chances(&weights, 10.0);
+        assert!((found.iter().sum::<f64>() - 10.0).abs() < 1e-6);
+        assert!(found.windows(2).all(|pair| pair[0] < pair[1] && pair[1] < 1.0));
+        let all_alike = omega(&[2.0; 50], CompressionFactor::constant(5.0));
+        assert!((all_alike - 4.0).abs() < 1e-9, "that of random-k, {all_alike}");
+    }
+
+    #[test]
+    fn samples_are_unbiased() {
+        let (x, weights) = ([1.0, -2.0, 3.0, 0.5], [4.0, 1.0, 2.0, 0.5]);
+        let mut importance = Importance::new(CompressionFactor::constant(2.0));
+        let (mut message, mut out, mut sums) = (Message::default(), [0.0; 4], [0.0_f64; 4]);
+        let draws = 20_000;
+        for step in 0..draws {
+            importance.compress_into(&x, &weights, Key::new(3).step(step), &mut message).unwrap();
+            message.decode_into(&mut out).unwrap();
+            sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += f64::from(out));
+        }
+        for (i, sum) in sums.into_iter().enumerate() {
+            let (mean, chance) = (sum / draws as f64, importance.chances[i]);
+            let deviation = f64::from(x[i]).abs() * ((1.0 / chance - 1.0) / draws as f64).sqrt();
+            assert!((mean - f64::from(x[i])).abs() < 5.0 * deviation, "value {i}: {mean}");
+        }
+    }
+}
