@@ -20,7 +20,15 @@ pub(super) const CLAIMS: &[Claim] = &[
                 of(0, "mean"),
                 of(1, "mean")
             );
-            (reverse < 0.02 && random < 0.02 && small < 0.02 && of(0, "mean") > 100.0 && of(1, "mean") > 1.0 && clean < 0.05, seen)
+            (
+                reverse < 0.02
+                    && random < 0.02
+                    && small < 0.02
+                    && of(0, "mean") > 100.0
+                    && of(1, "mean") > 1.0
+                    && clean < 0.05,
+                seen,
+            )
         },
         log: false,
     },

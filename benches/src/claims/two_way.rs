@@ -16,7 +16,8 @@ pub(super) const CLAIMS: &[Claim] = &[
         says: "majority vote (Bernstein 2019): learns while fewer than half of the ranks invert their signs",
         run: votes,
         judge: |rows| {
-            let [none, most, half] = [0.0, 12.0, 14.0].map(|inverted| mean(rows, "two-way:plain-sign, 27 ranks", inverted));
+            let [none, most, half] =
+                [0.0, 12.0, 14.0].map(|inverted| mean(rows, "two-way:plain-sign, 27 ranks", inverted));
             let seen = format!("loss {none:.1} with none inverted, {most:.1} with 12 of 27, {half:.0} with 14");
             (none < 3.0 && most < 20.0 && half > 1000.0, seen)
         },
@@ -29,7 +30,8 @@ pub(super) const CLAIMS: &[Claim] = &[
         run: two_memories,
         judge: |rows| {
             let [dense, both, ranks] = [DENSE, BOTH, RANKS_ONLY].map(|setting| mean(rows, setting, 2400.0));
-            let seen = format!("excess {dense:.2} exact, {both:.2} with both memories, {ranks:.2} without the servers'");
+            let seen =
+                format!("excess {dense:.2} exact, {both:.2} with both memories, {ranks:.2} without the servers'");
             (both < 1.5 * dense && ranks > 1.5 * both, seen)
         },
         log: true,

@@ -32,8 +32,7 @@ fn plateau(reducer: &str, of_servers: bool, rounds: u64) -> f64 {
                     curvature * x[i] + normal
                 })
                 .collect();
-            let agreed_step =
-                &AgreedStep { step, learning_rate: Some(f64::from(RATE)), ..AgreedStep::default() };
+            let agreed_step = &AgreedStep { step, learning_rate: Some(f64::from(RATE)), ..AgreedStep::default() };
             let (key, slots, average) = (Key::new(1).step(step), layout.slots(), &mut average[..]);
             let round = Round { key, slots, agreed_step, input: &gradient, average, sent: Some(&mut sent) };
             reducer.exchange(round, &mut comm)?;

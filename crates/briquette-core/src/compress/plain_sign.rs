@@ -124,7 +124,10 @@ mod tests {
     fn magnitudes_do_not_matter() {
         assert_edges(&mut PlainSign::default());
         let x = [f32::MAX, -1e-45, -0.0, 7.0, -7.0, 0.0, 1.0, -1.0, -1.0];
-        assert_eq!(decoded(&mut PlainSign::default(), &x, Key::new(0)), [1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0]);
+        assert_eq!(
+            decoded(&mut PlainSign::default(), &x, Key::new(0)),
+            [1.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0]
+        );
     }
 
     #[test]
@@ -136,6 +139,10 @@ mod tests {
         assert!(first == again && first != other);
         let zeros: Vec<f32> = first.iter().copied().step_by(3).collect();
         assert!(zeros.iter().sum::<f32>().abs() < 5.0 * (zeros.len() as f32).sqrt());
-        assert!(first.chunks(3).all(|chunk| chunk.get(1).is_none_or(|v| *v == 1.0) && chunk.get(2).is_none_or(|v| *v == -1.0)));
+        assert!(
+            first
+                .chunks(3)
+                .all(|chunk| chunk.get(1).is_none_or(|v| *v == 1.0) && chunk.get(2).is_none_or(|v| *v == -1.0))
+        );
     }
 }

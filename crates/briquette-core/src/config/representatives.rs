@@ -204,7 +204,8 @@ pub fn exchanges() -> Vec<Exchange> {
         let (reducer, feedback, dense_below) = (reducer.clone(), Feedback::Error, Some(0));
         exchanges.push(Exchange { reducer, feedback, dense_below, bucket_values, overlap, ..Exchange::default() });
     }
-    let (reducer, aggregator) = ("two-way:sign,down=dense".parse().expect("settings"), "median".parse().expect("a name"));
+    let (reducer, aggregator) =
+        ("two-way:sign,down=dense".parse().expect("settings"), "median".parse().expect("a name"));
     exchanges.push(Exchange { reducer, aggregator, feedback: Feedback::Error, ..Exchange::default() });
     // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();

@@ -53,9 +53,9 @@
 //!
 //! [`Artemis`]: super::Artemis
 
+use super::Reducer;
 use super::artemis::ArtemisConfig;
 use super::downlink::Memory;
-use super::Reducer;
 use crate::Layout;
 use crate::compress::{ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};

@@ -262,8 +262,7 @@ impl Stateful for SmoothnessAware {
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let read = |name: &str| state.f32s(name, None).map(<[f32]>::to_vec);
-        let [weights, steepest, before, moved] =
-            [read("weights")?, read("steepest")?, read("before")?, read("moved")?];
+        let [weights, steepest, before, moved] = [read("weights")?, read("steepest")?, read("before")?, read("moved")?];
         let memory = state.memory("memory", self.memory.now())?;
         self.mean_memory.set(state.f32s("mean_memory", Some(memory.len()))?.to_vec());
         self.memory.set(memory);
@@ -299,9 +298,12 @@ impl Reducer for SmoothnessAware {
         self.mean_memory.fit(len)?;
         self.scaled.resize(len, 0.0);
         self.compress(&round, rank)?;
-        let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?)
-        })?;
+        let exchanged =
+            Exchanged::count(
+                comm,
+                Selection::All,
+                |comm| Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?),
+            )?;
         self.average(round, comm)?;
         self.memory.stage();
         self.mean_memory.stage();

@@ -108,7 +108,8 @@ impl TwoWay {
     fn parts(&self, slots: &[Slot], len: usize, world: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for share in 0..world {
-            let (server, share) = (self.settings.server.unwrap_or(share), share * len / world..(share + 1) * len / world);
+            let (server, share) =
+                (self.settings.server.unwrap_or(share), share * len / world..(share + 1) * len / world);
             let cut = |slot: &Slot| slot.range().start.max(share.start)..slot.range().end.min(share.end);
             let ranges = match self.settings.per_slot {
                 true => slots.iter().map(cut).collect(),

@@ -25,7 +25,12 @@ impl Way {
     /// # Errors
     /// [`ConfigError`] for a number of rounds that is none.
     pub(super) fn new(compressor: CompressorConfig, rounds: usize, len: usize) -> Result<Self, ConfigError> {
-        ConfigError::unless((1..=MOST_ROUNDS).contains(&rounds), "rounds of two-way", "at least 1 and at most 1000", rounds)?;
+        ConfigError::unless(
+            (1..=MOST_ROUNDS).contains(&rounds),
+            "rounds of two-way",
+            "at least 1 and at most 1000",
+            rounds,
+        )?;
         let omega = match class(compressor, 1, len) {
             Some(ErrorBound::Unbiased { omega }) if rounds > 1 => omega,
             _ => 0.0,

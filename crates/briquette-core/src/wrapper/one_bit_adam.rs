@@ -162,10 +162,16 @@ impl<R: Reducer> Reducer for OneBitAdam<R> {
 impl Described for OneBitAdamConfig {
     const NAME: &'static str = "one-bit-adam";
     const SETTINGS: &'static str = "WARM_UP[,beta=0.9]";
-    const HELP: &'static str = "gradients, dense, for WARM_UP steps (500), then momentum with error feedback; for optimizer one-bit-adam";
+    const HELP: &'static str =
+        "gradients, dense, for WARM_UP steps (500), then momentum with error feedback; for optimizer one-bit-adam";
 
     fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless((0.0..1.0).contains(&self.beta), "beta of one-bit-adam", "at least 0 and below 1", self.beta)
+        ConfigError::unless(
+            (0.0..1.0).contains(&self.beta),
+            "beta of one-bit-adam",
+            "at least 0 and below 1",
+            self.beta,
+        )
     }
 
     fn representatives() -> Vec<Self> {
@@ -190,9 +196,9 @@ impl FeedbackSettings for OneBitAdamConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Key;
     use crate::comm::Local;
     use crate::reduce::AgreedStep;
-    use crate::Key;
 
     fn gradient(rank: usize, step: u64) -> [f32; 6] {
         std::array::from_fn(|i| ((i * 5 + rank * 3) as f32 * 0.83 + step as f32 * 0.4).sin())

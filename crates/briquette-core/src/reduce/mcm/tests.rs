@@ -27,8 +27,7 @@ fn run(reducer: &str, steps: u64) -> (Vec<[Vec<f32>; 2]>, Vec<State>) {
             let learning_rate = Some(f64::from(rate(step)));
             let (key, slots) = (Key::new(4).step(step), layout.slots());
             let agreed_step = &AgreedStep { step, learning_rate, ..AgreedStep::default() };
-            let round =
-                Round { key, slots, agreed_step, input: &input, average: &mut average, sent: Some(&mut sent) };
+            let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: Some(&mut sent) };
             reducer.exchange(round, &mut comm)?;
             outcomes.push([average, sent]);
         }
@@ -77,7 +76,12 @@ fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
         compressor.compress_into(&difference, Key::new(4).step(step as u64).purpose("down").bucket(1), &mut message);
         message.decode_into(&mut sent).unwrap();
         for (i, (h, sent)) in h.iter_mut().zip(&sent).enumerate() {
-            assert!((trained[i] - (*h - sent)).abs() < 2e-3, "step {step}, value {i}: {} and {}", trained[i], *h - sent);
+            assert!(
+                (trained[i] - (*h - sent)).abs() < 2e-3,
+                "step {step}, value {i}: {} and {}",
+                trained[i],
+                *h - sent
+            );
             *h -= 0.25 * sent;
         }
     }

@@ -125,7 +125,8 @@ impl SmoothConfig {
 impl Described for SmoothConfig {
     const NAME: &'static str = "smooth";
     const SETTINGS: &'static str = "COMPRESSOR[,importance=FACTORx,alpha=A,warm_up=100,per_rank=true,condition=10000]";
-    const HELP: &'static str = "less noise where the loss is steep, by an estimate of WARM_UP dense steps (DIANA+); for plain SGD";
+    const HELP: &'static str =
+        "less noise where the loss is steep, by an estimate of WARM_UP dense steps (DIANA+); for plain SGD";
 
     fn check(&self) -> Result<(), ConfigError> {
         ConfigError::unless(self.warm_up >= 2, "warm_up of smooth", "at least 2", self.warm_up)?;

@@ -88,13 +88,17 @@ fn the_warm_up_finds_the_diagonal() {
             }
             Ok::<_, ReduceError>(reducer.weights.now().clone())
         });
-        let weights = ranks.into_iter().map(Result::unwrap).reduce(|a, b| if a == b { a } else { panic!("{a:?}, {b:?}") });
+        let weights =
+            ranks.into_iter().map(Result::unwrap).reduce(|a, b| if a == b { a } else { panic!("{a:?}, {b:?}") });
         let expected: &[f32] = match per_rank {
             false => &[3.0, 1.0, 0.03, 1.0],
             true => &[4.0, 0.5, 0.04, 1.0, 2.0, 1.5, 0.02, 1.0],
         };
         let found: Vec<f32> = weights.unwrap().iter().map(|w| w * w).collect();
-        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3 * b) && found.len() == expected.len(), "{found:?}");
+        assert!(
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3 * b) && found.len() == expected.len(),
+            "{found:?}"
+        );
     }
 }
 

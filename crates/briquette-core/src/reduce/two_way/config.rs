@@ -5,10 +5,10 @@ use crate::Layout;
 use crate::compress::{ErrorBound, PlainSign, Qsgd, ScaledSign, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
 use crate::error::ConfigError;
+use crate::reduce::Reducer;
 use crate::reduce::downlink::{Downlink, Memory};
 use crate::reduce::incoming::Incoming;
 use crate::reduce::way::{Way, class};
-use crate::reduce::Reducer;
 
 /// Settings of [`TwoWay`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -40,7 +40,8 @@ impl Default for TwoWayConfig {
 impl Described for TwoWayConfig {
     const NAME: &'static str = "two-way";
     const SETTINGS: &'static str = "UP[,down=COMPRESSOR,rounds=R,server_memory=true,per_slot=true,server=RANK]";
-    const HELP: &'static str = "both directions compressed, ranks serve shares (sign): majority vote, DoubleSqueeze, NEOLITHIC";
+    const HELP: &'static str =
+        "both directions compressed, ranks serve shares (sign): majority vote, DoubleSqueeze, NEOLITHIC";
 
     fn representatives() -> Vec<Self> {
         let top_k = "topk:4x".parse().expect("a compressor's text");

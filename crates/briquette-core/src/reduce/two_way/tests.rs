@@ -199,7 +199,12 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         ("two-way:qsgd:8,down=qsgd:8", "diana", "mean", &["feedback diana", "reducer artemis"]),
         ("two-way:sign", "error", "krum:0", &["aggregator krum", "a share of each"]),
         ("two-way:sign,rounds=2", "error", "median", &["aggregator median", "rounds=1"]),
-        ("two-way:sign,down=plain-sign,server_memory=true", "error", "mean", &["plain-sign is not contractive", "server_memory=false"]),
+        (
+            "two-way:sign,down=plain-sign,server_memory=true",
+            "error",
+            "mean",
+            &["plain-sign is not contractive", "server_memory=false"],
+        ),
         ("two-way:plain-sign,down=plain-sign", "error", "mean", &["not contractive", "feedback none"]),
     ] {
         let mut exchange = exchange(reducer);
