@@ -38,7 +38,12 @@
 //! | Picky SGD without a threshold; asynchronous SGD, Picky SGD or backup ranks of one worker | asynchronous SGD; SGD | `server::picky::tests::without_a_threshold_…`, `server::golden::one_worker_is_sgd` |
 //! | SYNTHESIS, `Δ` = 0; `q` = 1 | SPIDER; gradient descent | `server::synthesis::tests::without_delays_…`, `…of_epochs_of_1_…` |
 //! | trimmed mean, the largest `b`; CGE, `f` = 0; RFA on a line | the median; the mean; the median | `trimmed_mean::tests`, `cge::tests::by_hand`, `geometric_median::tests::by_hand` |
-//! | majority vote, Signum, MCM, Comp-AMS | | not implemented |
+//! | majority vote of one rank; of an odd world | signSGD; the median of signs | `both_ways.rs` `a_vote_of_one_rank_…` |
+//! | Signum, `β` = 0 | majority vote | `both_ways.rs` `signum_without_momentum_…` |
+//! | compressed both ways, nothing lost | the exact mean | `both_ways.rs` `nothing_lost_…` |
+//! | 1-bit Adam before the warm-up ends | a dense exchange, so Adam | `both_ways.rs` `one_bit_adam_…`, `one_bit_adam::tests` |
+//! | MCM, nothing lost downwards | Artemis, so DIANA | `mcm::tests::without_loss_…` |
+//! | smoothness-aware, one smoothness everywhere | DIANA; with `α` = 0 the gather | `smooth::tests::with_the_same_smoothness_…` |
 
 use briquette_core::comm::{Local, run_ranks};
 use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
@@ -53,6 +58,7 @@ use briquette_core::wrapper::Shifted;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::AgreedStep};
 use rand::Rng;
 
+mod both_ways;
 mod mixing;
 
 fn layout() -> Layout {
