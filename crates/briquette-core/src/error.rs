@@ -255,6 +255,21 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
+    /// A strategy keeps something for each machine, and ranks are on others than when it was saved.
+    #[error(
+        "step {step}: rank {rank} was on the machine of rank {saved} when this run was saved, and is on that of rank {here} now: start \
+         ranks on the machines that they had, or a new run from the saved model"
+    )]
+    OtherMachines {
+        /// The optimizer step.
+        step: u64,
+        /// The first such rank.
+        rank: usize,
+        /// The first rank of its machine then.
+        saved: usize,
+        /// The first rank of its machine now.
+        here: usize,
+    },
     /// A step where there are none: a server's updates take their place.
     #[error(
         "step {step}: this optimizer trains by a server and its workers, which take no steps together: call `ServerTraining::train`"
