@@ -104,6 +104,16 @@ pub enum AggregateError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// More contributions than the aggregator tolerates cannot be used.
+    #[error(
+        "of the contributions of {world} ranks those of {ranks:?} are not finite or not readable, more than this aggregation tolerates"
+    )]
+    Excluded {
+        /// Whose.
+        ranks: Vec<usize>,
+        /// How many ranks there are.
+        world: usize,
+    },
     /// Too few contributions for this aggregator.
     #[error("this aggregation needs at least {needed} ranks, got {got}")]
     Ranks {
