@@ -104,6 +104,16 @@ pub enum AggregateError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// More contributions than the aggregator tolerates cannot be used.
+    #[error(
+        "of the contributions of {world} ranks those of {ranks:?} are not finite or not readable, more than this aggregation tolerates"
+    )]
+    Excluded {
+        /// Whose.
+        ranks: Vec<usize>,
+        /// How many ranks there are.
+        world: usize,
+    },
     /// Too few contributions for this aggregator.
     #[error("this aggregation needs at least {needed} ranks, got {got}")]
     Ranks {
@@ -254,6 +264,21 @@ pub enum SyncError {
         rank: usize,
         /// The slot's path.
         slot: String,
+    },
+    /// A strategy keeps something for each machine, and ranks are on others than when it was saved.
+    #[error(
+        "step {step}: rank {rank} was on the machine of rank {saved} when this run was saved, and is on that of rank {here} now: start \
+         ranks on the machines that they had, or a new run from the saved model"
+    )]
+    OtherMachines {
+        /// The optimizer step.
+        step: u64,
+        /// The first such rank.
+        rank: usize,
+        /// The first rank of its machine then.
+        saved: usize,
+        /// The first rank of its machine now.
+        here: usize,
     },
     /// A step where there are none: a server's updates take their place.
     #[error(

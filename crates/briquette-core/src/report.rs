@@ -27,7 +27,7 @@ pub struct Report {
     pub traffic: Option<Traffic>,
     /// What entered this rank's memory of what was not sent, and what waits in it, where there is one.
     pub waiting: Option<Waiting>,
-    /// Ranks whose contributions were not finite, or not readable, and did not count, ascending: only under an aggregator that bears them.
+    /// Ranks whose contributions were not finite, or not readable, and did not count, ascending: only under an aggregator other than the mean.
     pub excluded: Vec<usize>,
     /// What the controller needs for its next decision, of this rank's vector, where that is agreed with the next step header.
     pub measured: Measured,

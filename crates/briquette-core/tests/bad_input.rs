@@ -213,7 +213,7 @@ impl Compressor for Short {
 }
 
 /// One that rates contributions would compare their first value alone, and a selection of another rank's would hide it. Under a mean it is an
-/// error; an aggregator that bears liars is given zeros in its place, and the report names the rank.
+/// error; another aggregator combines the contributions of the other ranks, and the report names this one.
 #[test]
 fn a_message_shorter_than_the_vector_counts_under_no_aggregator() {
     for aggregator in AggregatorConfig::all() {

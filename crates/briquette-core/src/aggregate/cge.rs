@@ -1,14 +1,14 @@
-//! The mean without the longest contributions: comparative gradient elimination.
+//! The mean without the contributions of largest norm: comparative gradient elimination.
 //!
-//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. A long vector
-//! does not count. A short one does: a small reversed gradient always passes, and costs as much progress as it is
-//! long. Against liars who know that, [`Krum`](super::Krum) or a median.
+//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. A vector of large
+//! norm does not count. One of small norm does: a small reversed gradient always passes, and costs progress in proportion to
+//! its norm. Against Byzantine ranks that use this, [`Krum`](super::Krum) or a median.
 //!
 //! **Method.** Of `n` contributions the `f` of the largest Euclidean norms are left out; the result is the mean of the others. Ties: the lower rank
-//! counts. What is not finite is longer than anything.
+//! counts. The norm of what is not finite is infinite.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. Not equivariant under translation. `f = 0` is the mean. No contribution that counts is longer
-//! than the longest honest one, so neither is the result. Time `O(W·d)`.
+//! **Properties.** Not linear, and ranks are not weighted by samples. Not equivariant under translation. `f = 0` is the mean. No contribution that counts has a larger norm
+//! than every honest one, so neither has the result. Time `O(W·d)`.
 //!
 //! **Knobs.** `byzantine` is `f`, default 1, less than half of the ranks.
 //!
@@ -26,17 +26,17 @@
 //! });
 //! let mut weights = vec![];
 //! Cge { byzantine: 1 }.rate(&contributions.each_ref().map(|parts| &parts[..]), &mut weights)?;
-//! assert_eq!(weights, [0.5, 0.5, 0.0]); // of lengths 5, 2 and 12.7
+//! assert_eq!(weights, [0.5, 0.5, 0.0]); // of norms 5, 2 and 12.7
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_ranks, for_parts, weighed};
+use super::{Aggregator, check_ranks, for_parts, still_tolerated, weighed};
 use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
 use crate::math::norm2;
 
-/// The mean without the longest; see the [module](self).
+/// The mean without those of largest norm; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cge {
@@ -63,6 +63,11 @@ impl Aggregator for Cge {
         self.byzantine.saturating_mul(2).saturating_add(1)
     }
 
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        let most = world.checked_sub(excluded + 1)? / 2;
+        Some(Box::new(Cge { byzantine: still_tolerated(self.byzantine, excluded, most)? }))
+    }
+
     fn rates(&self) -> bool {
         true
     }
@@ -74,9 +79,9 @@ impl Aggregator for Cge {
         for_parts(contributions, |block| {
             norms.iter_mut().zip(block).for_each(|(norm, values)| *norm += norm2(values))
         })?;
-        let length = |rank: usize| if norms[rank].is_nan() { f64::INFINITY } else { norms[rank] };
+        let norm = |rank: usize| if norms[rank].is_nan() { f64::INFINITY } else { norms[rank] };
         let mut ranks: Vec<usize> = (0..world).collect();
-        ranks.sort_by(|a, b| length(*a).total_cmp(&length(*b)).then(a.cmp(b)));
+        ranks.sort_by(|a, b| norm(*a).total_cmp(&norm(*b)).then(a.cmp(b)));
         let kept = world - self.byzantine;
         weights.clear();
         weights.resize(world, 0.0);
@@ -88,7 +93,7 @@ impl Aggregator for Cge {
 impl Described for Cge {
     const NAME: &'static str = "cge";
     const SETTINGS: &'static str = "BYZANTINE";
-    const HELP: &'static str = "the mean without the BYZANTINE longest contributions (2·BYZANTINE + 1 ranks)";
+    const HELP: &'static str = "the mean without the BYZANTINE contributions of largest norm (2·BYZANTINE + 1 ranks)";
 
     fn representatives() -> Vec<Self> {
         vec![Cge::default(), Cge { byzantine: 2 }]
@@ -104,7 +109,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let vectors = [[3.0, 4.0], [0.0, 2.0], [-3.0, 4.0], [0.0, 0.0], [-f32::NAN, 0.0]].map(|x| x.to_vec());
-        // Lengths 5, 2, 5, 0, none: of the equal ones the lower rank counts.
+        // Norms 5, 2, 5, 0, none: of the equal ones the lower rank counts.
         assert_eq!(rated(&mut Cge { byzantine: 1 }, &vectors, 1), [0.25, 0.25, 0.25, 0.25, 0.0]);
         assert_eq!(combined(&mut Cge { byzantine: 2 }, &vectors), [1.0, 2.0]);
         assert_eq!(rated(&mut Cge { byzantine: 0 }, &vectors[..4], 1), [0.25; 4]);
@@ -112,14 +117,14 @@ mod tests {
 
     /// Threat R5.
     #[test]
-    fn long_lies_do_not_count_and_short_ones_cost_what_they_are_long() {
+    fn a_large_norm_does_not_count_and_a_small_one_costs_in_proportion() {
         for (ranks, byzantine) in [(3, 1), (5, 2), (10, 4)] {
             for lie in [-10.0, 1e6, f32::INFINITY] {
                 let (vectors, truth) = near(ranks, byzantine, |t| lie * t);
                 let off = distance2(&combined(&mut Cge { byzantine }, &vectors), &truth).sqrt();
                 assert!(off < 0.1 * f64::from(3000.0_f32).sqrt(), "{lie}: {off}");
             }
-            // Half as long and reversed: they pass, and the longest honest ones do not.
+            // Of half the norm and reversed: they pass, and as many honest ones of largest norm do not.
             let (vectors, truth) = near(ranks, byzantine, |t| -0.5 * t);
             let ours = combined(&mut Cge { byzantine }, &vectors);
             let share =

@@ -19,7 +19,7 @@
 //!
 //! **Knobs.** `rounds` `R`, default 32, at least 1; `smoothing` `ν`, default 1e-6, above 0: a distance below which nothing is nearer.
 //!
-//! **Deviations.** From the mean, three rounds (the paper's choice, since each costs an exchange there) leave a contribution a million times as long as the others
+//! **Deviations.** From the mean, three rounds (the paper's choice, since each costs an exchange there) leave a contribution of a million times the others' norm
 //! more weight than they have together: a round divides its weight by `W − 1`. From the weights above one round is enough to be rid of it. What lies ten million times as far as
 //! the nearest has none.
 //!
@@ -40,7 +40,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_ranks, distances, weighed};
+use super::{Aggregator, check_ranks, distances, of_majority, weighed};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
@@ -110,6 +110,10 @@ impl Aggregator for GeometricMedian {
     /// Of fewer it is the mean.
     fn fewest_ranks(&self) -> usize {
         3
+    }
+
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        of_majority(*self, excluded, world)
     }
 
     fn rates(&self) -> bool {

@@ -46,7 +46,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_ranks, distances, weighed};
+use super::{Aggregator, check_ranks, distances, still_tolerated, weighed};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
@@ -97,6 +97,12 @@ impl Aggregator for Krum {
     fn fewest_ranks(&self) -> usize {
         let byzantine = self.byzantine;
         byzantine.saturating_mul(2).saturating_add(3).max(byzantine.saturating_add(2).saturating_add(self.keep))
+    }
+
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        let left = world.checked_sub(excluded)?;
+        let most = (left.checked_sub(3)? / 2).min(left.checked_sub(self.keep + 2)?);
+        Some(Box::new(Krum { byzantine: still_tolerated(self.byzantine, excluded, most)?, ..*self }))
     }
 
     fn rates(&self) -> bool {

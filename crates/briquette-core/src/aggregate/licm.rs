@@ -1,4 +1,5 @@
-//! In every coordinate, the mean of what lies around the median: the number of liars need not be known.
+//! In every coordinate, the mean of what lies around the median: the number of Byzantine ranks need not be known. Written after the abstract
+//! of LICM; not the published rule, which could not be read.
 //!
 //! **Why, and when not.** The [median](super::Median) resists fewer than half, and uses one value; this one takes the median as a pivot and averages
 //! what lies near it, which has less variance. Not with sparsifiers that select different coordinates on each rank.
@@ -36,7 +37,7 @@
 //! ```
 
 use super::median::median;
-use super::{Aggregator, check_lengths, check_ranks, for_columns};
+use super::{Aggregator, check_lengths, check_ranks, for_columns, of_majority};
 use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
@@ -86,13 +87,17 @@ impl Aggregator for Licm {
     fn fewest_ranks(&self) -> usize {
         3
     }
+
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        of_majority(*self, excluded, world)
+    }
 }
 
 impl Described for Licm {
     const NAME: &'static str = "licm";
     const SETTINGS: &'static str = "[REACH]";
-    const HELP: &'static str =
-        "in every coordinate the mean of what is no further from the median than REACH (3) times the majority";
+    const HELP: &'static str = "in every coordinate the mean of what is no further from the median than REACH (3) times the majority; \
+         after LICM's abstract, not the published rule";
 
     fn check(&self) -> Result<(), ConfigError> {
         let is_right = self.reach.is_finite() && self.reach >= 1.0;

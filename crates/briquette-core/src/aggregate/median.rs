@@ -26,7 +26,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_lengths, check_ranks, for_columns};
+use super::{Aggregator, check_lengths, check_ranks, for_columns, of_majority};
 use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
@@ -59,6 +59,10 @@ impl Aggregator for Median {
     /// Of fewer it is the mean.
     fn fewest_ranks(&self) -> usize {
         3
+    }
+
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        of_majority(*self, excluded, world)
     }
 }
 

@@ -47,6 +47,13 @@ pub trait Aggregator: Send {
         1
     }
 
+    /// The rule for the contributions that are left when those of `excluded` of `world` ranks cannot be used. They count among the Byzantine
+    /// ranks that it tolerates: of the others it tolerates as many as before, or as can be tolerated of the number that is left. `None`
+    /// where they are too many, which ends the exchange with an error that names them. Not asked of a mean.
+    fn without(&self, _excluded: usize, _world: usize) -> Option<Box<dyn Aggregator>> {
+        None
+    }
+
     /// Whether contributions are rated as wholes before any part is combined. All are then held, compressed, until the last has
     /// arrived.
     fn rates(&self) -> bool {
@@ -72,6 +79,9 @@ impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
     }
     fn fewest_ranks(&self) -> usize {
         (**self).fewest_ranks()
+    }
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        (**self).without(excluded, world)
     }
     fn rates(&self) -> bool {
         (**self).rates()
@@ -147,8 +157,21 @@ fn weighed(weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), A
     Ok(())
 }
 
+/// How many Byzantine ranks a rule that tolerates `byzantine` is to tolerate when `excluded` are known, and `most` can be tolerated among the
+/// others.
+fn still_tolerated(byzantine: usize, excluded: usize, most: usize) -> Option<usize> {
+    (most >= byzantine || excluded <= byzantine).then_some(byzantine.min(most))
+}
+
+/// The same rule, where it tolerates fewer than half of the ranks, for those that are left of a world; of two it is the mean.
+fn of_majority<A: Aggregator + 'static>(rule: A, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+    let is_minority = 2 * excluded < world;
+    let has_enough = world.saturating_sub(excluded) >= rule.fewest_ranks();
+    is_minority.then(|| if has_enough { Box::new(rule) as Box<dyn Aggregator> } else { Box::new(Mean) })
+}
+
 /// That an aggregator has the ranks it needs.
-fn check_ranks(aggregator: &dyn Aggregator, got: usize) -> Result<(), AggregateError> {
+pub(crate) fn check_ranks(aggregator: &dyn Aggregator, got: usize) -> Result<(), AggregateError> {
     let needed = aggregator.fewest_ranks();
     if got < needed { Err(AggregateError::Ranks { needed, got }) } else { Ok(()) }
 }

@@ -31,7 +31,7 @@
 //! # Ok::<(), briquette_core::error::AggregateError>(())
 //! ```
 
-use super::{Aggregator, check_lengths, check_ranks, for_columns};
+use super::{Aggregator, check_lengths, check_ranks, for_columns, still_tolerated};
 use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
@@ -68,6 +68,11 @@ impl Aggregator for TrimmedMean {
 
     fn fewest_ranks(&self) -> usize {
         self.trim.saturating_mul(2).saturating_add(1)
+    }
+
+    fn without(&self, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
+        let most = world.checked_sub(excluded + 1)? / 2;
+        Some(Box::new(TrimmedMean { trim: still_tolerated(self.trim, excluded, most)? }))
     }
 }
 

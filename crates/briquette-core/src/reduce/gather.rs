@@ -8,7 +8,9 @@
 //! ranks.
 //!
 //! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's. An aggregator that
-//! rates whole contributions sees those of the whole vector, whatever the grain.
+//! rates whole contributions sees those of the whole vector, whatever the grain. Where it is not the mean, a rank that sends a value that is not
+//! finite, or what is no message, is excluded: [nothing it sent counts](Aggregator::without), in any part, and the report names it. All
+//! parts are then held, compressed, until the last has been read.
 
 mod config;
 
@@ -18,7 +20,7 @@ use std::ops::Range;
 
 use super::incoming::Incoming;
 use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Unsent, check_average};
-use crate::aggregate::Aggregator;
+use crate::aggregate::{Aggregator, check_ranks};
 use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError};
 use crate::math::{all_finite, norm2};
@@ -157,12 +159,12 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?)
     }
 
-    /// Combines part by part, so that no rank holds more than one part of each, but where the aggregator rates whole
-    /// contributions first.
+    /// Combines part by part. Of a mean no rank holds more than one part of each; any other rule is given only the ranks of which every part
+    /// can be used.
     fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
         let (world, parts) = (self.incoming.frames.len(), self.grain.parts(slots));
         let is_mean = self.aggregator.is_mean();
-        let held = if self.aggregator.rates() { parts } else { 1 };
+        let held = if is_mean && !self.aggregator.rates() { 1 } else { parts };
         self.decoded.resize_with(world, Vec::new);
         self.decoded.iter_mut().for_each(|parts| parts.resize_with(held, Message::default));
         self.weights.clear();
@@ -171,12 +173,17 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         if held == parts {
             let mut next = |part: usize| self.incoming.next(rank, &mut self.decoded, (part, ranges[part].len()));
             (0..parts).try_for_each(&mut next)?;
+            self.incoming.end(rank)?;
         }
-        if self.aggregator.rates() {
+        let excluded = self.incoming.excluded();
+        let ranks: Vec<usize> = (0..world).filter(|rank| !excluded.contains(rank)).collect();
+        let mut for_some = if excluded.is_empty() { None } else { Some(without(&self.aggregator, excluded, world)?) };
+        let rule: &mut dyn Aggregator = for_some.as_mut().map_or(&mut self.aggregator, |rule| rule);
+        if rule.rates() {
             let mine = &self.mine[..parts];
-            let all: Vec<&[Message]> =
-                (0..world).map(|from| if from == rank { mine } else { &self.decoded[from] }).collect();
-            self.aggregator.rate(&all, &mut self.weights)?;
+            let of = |from: &usize| if *from == rank { mine } else { &self.decoded[*from] };
+            let all: Vec<&[Message]> = ranks.iter().map(of).collect();
+            rule.rate(&all, &mut self.weights)?;
         }
         let mut finite = true;
         for part in 0..parts {
@@ -185,15 +192,27 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             }
             // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
             let place = if held < parts { 0 } else { part };
-            let column = |from: usize| if from == rank { &self.mine[part] } else { &self.decoded[from][place] };
-            let column: Vec<&Message> = (0..world).map(column).collect();
+            let of = |from: &usize| if *from == rank { &self.mine[part] } else { &self.decoded[*from][place] };
+            let column: Vec<&Message> = ranks.iter().map(of).collect();
             let average = &mut average[ranges[part].clone()];
-            self.aggregator.combine(&self.weights, &column, average)?;
+            rule.combine(&self.weights, &column, average)?;
             finite &= is_finite(average, if is_mean { &column } else { &[] });
         }
-        self.incoming.end(rank)?;
+        if held < parts {
+            self.incoming.end(rank)?;
+        }
         if finite { Ok(()) } else { check_average(average, slots) }
     }
+}
+
+/// The rule for the contributions of the other ranks.
+fn without(
+    aggregator: &dyn Aggregator,
+    excluded: Vec<usize>,
+    world: usize,
+) -> Result<Box<dyn Aggregator>, AggregateError> {
+    check_ranks(aggregator, world)?;
+    aggregator.without(excluded.len(), world).ok_or(AggregateError::Excluded { ranks: excluded, world })
 }
 
 /// Whether all of an average is finite. A mean of sparse messages is looked at where they have values: elsewhere it is 0.

@@ -9,23 +9,23 @@ pub(super) struct Incoming {
     /// By rank; this rank's own is empty.
     pub(super) frames: Vec<Frame>,
     cursors: Vec<usize>,
-    /// Whether what is no message, or not finite, is taken as zeros. All ranks have the same frames, and take the same as zeros.
-    bears: bool,
-    /// Whose was taken so; once for each part.
+    /// Whether ranks that send what is no message, or not finite, are excluded. All ranks have the same frames, and exclude the same ranks.
+    excludes: bool,
+    /// Those ranks, some more than once.
     excluded: Vec<usize>,
 }
 
 impl Incoming {
-    /// Before the first part. `mine`, by part: what others would take as zeros is zeros here, too.
+    /// Before the first part. `mine`, by part: from the first that is not finite on, it is zeros, and this rank excluded.
     ///
     /// # Errors
     /// For a part that is too long to be written.
-    pub(super) fn begin(&mut self, bears: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
-        self.bears = bears;
+    pub(super) fn begin(&mut self, excludes: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
+        self.excludes = excludes;
         self.cursors.clear();
         self.cursors.resize(self.frames.len(), 0);
         self.excluded.clear();
-        let count = mine.iter().take_while(|mine| !bears || mine.is_finite()).count();
+        let count = mine.iter().take_while(|mine| !excludes || mine.is_finite()).count();
         mine[count..].iter_mut().try_for_each(|mine| {
             self.excluded.push(rank);
             mine.write_sparse(mine.len(), []).map_err(|source| AggregateError::Message { rank, source })
@@ -36,7 +36,7 @@ impl Incoming {
     /// is given a message that is shorter or longer than the others.
     ///
     /// # Errors
-    /// Names the rank whose next bytes are no such message, where that is not borne.
+    /// Names the rank whose next bytes are no such message, where it is not excluded.
     pub(super) fn next(
         &mut self,
         rank: usize,
@@ -50,9 +50,9 @@ impl Incoming {
                 got if got == len => Ok(()),
                 got => Err(WireError::Length { expected: len, got }),
             });
-            let fits = match self.bears && (fits.is_err() || !message.is_finite()) {
+            let fits = match self.excludes && (fits.is_err() || !message.is_finite()) {
                 true => {
-                    // Nor does what comes behind it count.
+                    // What comes behind it is not read.
                     self.cursors[from] = self.frames[from].len();
                     self.excluded.push(from);
                     message.write_sparse(len, [])
@@ -67,12 +67,12 @@ impl Incoming {
     /// That nothing comes behind the last part.
     ///
     /// # Errors
-    /// Names the rank whose frame goes on, where that is not borne.
+    /// Names the rank whose frame goes on, where it is not excluded.
     pub(super) fn end(&mut self, rank: usize) -> Result<(), AggregateError> {
         let frames = self.frames.iter().zip(&self.cursors).enumerate();
         for (from, (frame, cursor)) in frames.filter(|(from, (frame, cursor))| *from != rank && frame.len() > **cursor)
         {
-            if !self.bears {
+            if !self.excludes {
                 let source = WireError::Trailing { extra: frame.len() - cursor };
                 return Err(AggregateError::Message { rank: from, source });
             }
@@ -81,9 +81,17 @@ impl Incoming {
         Ok(())
     }
 
+    /// Ranks whose contributions must not count, ascending; complete after [`end`](Self::end).
+    pub(super) fn excluded(&self) -> Vec<usize> {
+        let mut excluded = self.excluded.clone();
+        excluded.sort_unstable();
+        excluded.dedup();
+        excluded
+    }
+
     /// Adds the ranks whose contributions did not count.
     pub(super) fn report(&self, excluded: &mut Vec<usize>) {
-        excluded.extend(&self.excluded);
+        excluded.extend(self.excluded());
         excluded.sort_unstable();
         excluded.dedup();
     }

@@ -31,7 +31,7 @@
 //! **Knobs.** `period` `τ`, steps, default 10; `beta` in (0, 1], default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline of the LSGD
 //! authors' code.
 //!
-//! **Deviations.** The paper's server is told of one rank at a time; this is its synchronous form, in which all ranks move at once.
+//! **Deviations.** The paper's server receives from one rank at a time; this is its synchronous form, in which all ranks move at once.
 //!
 //! **Reference.** S. Zhang, A. Choromanska, Y. LeCun, *Deep Learning with Elastic Averaging SGD*, NeurIPS 2015 (arXiv 1412.6651), equations 5
 //! and 6.

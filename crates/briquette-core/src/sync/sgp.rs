@@ -39,7 +39,7 @@
 //! graph, `0>1;1>2;2>0`, which must lead from every rank to every other. `staleness`, steps up to 8, default 0.
 //!
 //! **Deviations.** The paper adds a message at most `τ` steps late, as soon as it is there; here exactly `τ`, so that a run is reproducible to the
-//! bit. A rank that is slow for less than `τ` steps delays nobody in either. The paper begins with `w = 1` and nothing on its way.
+//! bit. In both, no other rank waits for one that is slow for less than `τ` steps. The paper begins with `w = 1` and nothing on its way.
 //!
 //! **Reference.** M. Assran, N. Loizou, N. Ballas, M. Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019
 //! (arXiv 1811.10792), algorithms 1 and 2.

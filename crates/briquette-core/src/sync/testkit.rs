@@ -8,6 +8,7 @@ use super::{Context, Momenta, SyncStrategy};
 use crate::comm::{Compute, Local, Network, Paces, Session, Simulated, run_ranks};
 use crate::error::CommError;
 use crate::reduce::AgreedStep;
+use crate::state::State;
 use crate::{Key, Layout};
 
 /// What one rank computes at a step: its gradient, from its number, the step, and where it is.
@@ -114,6 +115,7 @@ fn run_from<S: SyncStrategy>(
         }
         let seconds = comm.now();
         strategy.settle(&mut comm).expect("no rank fails");
+        strategy.save(&mut State::default());
         strategy.view(&mut x);
         Ok::<_, CommError>((x, seconds))
     };

@@ -27,10 +27,13 @@
 //! own; all ranks do where the strategy between wants that, and learn there of requests to stop. Values that are not finite end the
 //! world at steps on which only machines agree. The mean over machines is what is evaluated: machines weigh the same, whatever their ranks.
 //!
-//! **State.** The strategy's between, on the first ranks of machines; in a world of another size it begins anew from the mean.
+//! **State.** The strategy's between, on the first ranks of machines; in a world of another size it begins anew from the mean. Which ranks
+//! share a machine is saved with it: in a world of the same size a run goes on only where that is unchanged.
 //!
 //! **Knobs.** `between`, a strategy of parameters that exchanges in the foreground and not at every step; `group`, ranks that count as
 //! on one machine, in the order of their numbers, a divisor of the world; by default the ranks that [are on one](crate::comm::Places).
+//! How many machines there are is then not known when settings are checked: `between` must be possible for every number of them, and its
+//! controller plans for as many machines as ranks.
 //!
 //! **Deviations.** The paper has local steps inside blocks, too, and one period for each level; inside, here, every step is synchronous.
 //!
@@ -56,6 +59,7 @@ mod config;
 pub use config::TwoLevelConfig;
 
 use super::{Agrees, Context, Momenta, Plan, RankStep, SyncStrategy, check_own};
+use crate::comm::Places;
 use crate::error::{StateError, SyncError};
 use crate::report::{Measured, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
@@ -68,6 +72,8 @@ const MOMENTA: [Momenta; 3] = [Momenta::Keep, Momenta::Reset, Momenta::Average];
 #[derive(Debug)]
 pub struct TwoLevel<S> {
     between: S,
+    /// What `between` saves before it has begun.
+    unbegun: State,
     group: Option<usize>,
     /// Whether gradients come weighed by their samples.
     weighs: bool,
@@ -76,14 +82,17 @@ pub struct TwoLevel<S> {
     /// What this rank's vector counts for in a mean over ranks that is to be one over machines: `W/M` on the first of a machine, else 0;
     /// nothing before the first step.
     share: Staged<Vec<f32>>,
+    /// For every rank the first of its machine; nothing before the first step.
+    firsts: Staged<Vec<f32>>,
     report: Report,
 }
 
 impl<S: SyncStrategy> TwoLevel<S> {
     /// Machines of `group` ranks, or as the session knows them, exchange through `between`.
     pub fn new(between: S, group: Option<usize>) -> Self {
-        let (next, share, report) = Default::default();
-        TwoLevel { between, group, weighs: true, next, share, report }
+        let (mut unbegun, next, share, firsts, report) = Default::default();
+        between.save(&mut unbegun);
+        TwoLevel { between, unbegun, group, weighs: true, next, share, firsts, report }
     }
 
     /// Whether gradients come weighed by their samples; they do if this is not called.
@@ -104,11 +113,38 @@ impl<S: SyncStrategy> TwoLevel<S> {
         if all == 0.0 { 0.0 } else { (own * world as f64 / all) as f32 }
     }
 
+    /// Whether another rank exchanges between machines for this one.
+    fn is_led(&self) -> bool {
+        self.share.latest().first() == Some(&0.0)
+    }
+
     /// Of a mean over ranks makes one over machines.
     fn count(&self, vector: &mut [f32]) {
         if let Some(&share) = self.share.latest().first().filter(|share| **share != 1.0) {
-            vector.iter_mut().for_each(|x| *x = if share == 0.0 { 0.0 } else { *x * share });
+            vector.iter_mut().for_each(|x| *x *= share);
         }
+    }
+
+    /// Stages which ranks share a machine, at the first step; later, and after resuming, that it is still so.
+    fn take_places(&mut self, places: &Places, cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
+        let mut firsts = vec![0.0; comm.world()];
+        for machine in places.machines() {
+            machine.iter().for_each(|rank| firsts[*rank] = machine[0] as f32);
+        }
+        let before = self.firsts.now();
+        if before.is_empty() {
+            let share = comm.world() as f32 / places.machines().len() as f32;
+            *self.share.next_mut() = vec![if places.leads() { share } else { 0.0 }];
+            self.share.stage();
+            *self.firsts.next_mut() = firsts;
+            self.firsts.stage();
+        } else if *before != firsts {
+            let at = |firsts: &[f32], rank: usize| firsts.get(rank).map_or(rank, |first| *first as usize);
+            let rank = (0..firsts.len()).find(|&rank| before.get(rank) != Some(&firsts[rank])).unwrap_or_default();
+            let (step, saved, here) = (cx.agreed_step.step, at(before, rank), at(&firsts, rank));
+            return Err(SyncError::OtherMachines { step, rank, saved, here });
+        }
+        Ok(())
     }
 
     fn took(&mut self, (seconds, before): (f64, Traffic), comm: &Session) {
@@ -128,27 +164,37 @@ impl<S: SyncStrategy> Stateful for TwoLevel<S> {
             state.put_at(own, name, value.clone());
         }
         state.put_at(own, "share", self.share.now().clone());
+        state.put_at(own, "firsts", self.firsts.now().clone());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let share = state.f32s("share", None)?.to_vec();
-        state.load_part("between", &mut self.between)?;
+        let [share, firsts] = ["share", "firsts"].map(|name| state.f32s(name, None).map(<[f32]>::to_vec));
+        let (share, firsts) = (share?, firsts?);
+        match share.first() {
+            // Saved before the first step, or dropped in a world of another size: it goes on from where it has begun.
+            None => {}
+            Some(0.0) => self.between.load(&self.unbegun)?,
+            Some(_) => state.load_part("between", &mut self.between)?,
+        }
         self.share.set(share);
+        self.firsts.set(firsts);
         Ok(())
     }
 
     fn commit(&mut self) {
         let is_first = self.share.is_staged();
         self.share.commit();
+        self.firsts.commit();
         self.between.commit();
-        if is_first && self.share.now() == &[0.0] {
-            // It was not known at the beginning that nothing is to be kept here.
-            self.between.begin(&[]);
+        if is_first && self.is_led() {
+            // It was not known at the beginning that nothing is to be kept here; where this fails, more is kept than is needed.
+            let _ = self.between.load(&self.unbegun);
         }
     }
 
     fn discard(&mut self) {
         self.share.discard();
+        self.firsts.discard();
         self.between.discard();
     }
 }
@@ -162,6 +208,7 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
 
     fn begin(&mut self, parameters: &[f32]) {
         self.share.set(Vec::new());
+        self.firsts.set(Vec::new());
         self.between.begin(parameters);
     }
 
@@ -172,6 +219,7 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         let (start, places) = ((comm.now(), comm.traffic()), comm.places_in(self.group));
+        self.take_places(&places, cx, comm)?;
         let machine = places.machine();
         let weights = self.weights(cx, machine, comm.world());
         let share = if weights == 0.0 { 0.0 } else { 1.0 / weights };
@@ -183,11 +231,6 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         sum.map_err(|error| SyncError::Reduce { step: cx.agreed_step.step, source: error.into() })?;
         check_own(&self.next, cx, comm)?;
         std::mem::swap(gradient, &mut self.next);
-        if self.share.now().is_empty() {
-            let share = comm.world() as f32 / places.machines().len() as f32;
-            *self.share.next_mut() = vec![if places.leads() { share } else { 0.0 }];
-            self.share.stage();
-        }
         self.report = Report::default();
         self.took(start, comm);
         Ok(())
@@ -229,11 +272,17 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
     }
 
     fn view(&self, parameters: &mut [f32]) {
+        if self.is_led() {
+            return parameters.fill(0.0);
+        }
         self.between.view(parameters);
         self.count(parameters);
     }
 
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        if self.is_led() {
+            return Some(vec![0.0; parameters.len()]);
+        }
         let mut conserved = self.between.conserved(parameters)?;
         self.count(&mut conserved);
         Some(conserved)

@@ -1,9 +1,9 @@
-//! Some ranks lie: to try what bears them, with your own model, compressor and aggregator.
+//! Byzantine ranks on purpose: to try what tolerates them, with your own model, compressor and aggregator.
 //!
-//! **Why, and when not.** For experiments and tests alone. It goes around everything that a rank does to its vector, so a lie is compressed, remembered and
+//! **Why, and when not.** For experiments and tests alone. It goes around everything that a rank does to its vector, so a false one is compressed, remembered and
 //! aggregated as a gradient is.
 //!
-//! **Method.** The last `liars` ranks send, in place of their vector `x`:
+//! **Method.** The last `byzantine` ranks send, in place of their vector `x`:
 //!
 //! | attack | sends | source |
 //! |---|---|---|
@@ -16,11 +16,15 @@
 //! | `stale:STEPS` | its vector of so many steps ago, 10; zeros until there is one | |
 //! | `not-finite` | not a number | |
 //!
-//! Liars of the middle three know what the others send: every rank sends its vector to all of them first, which no real attack would need.
+//! Ranks of the three attacks that use them know the others' vectors: every rank sends its own to all first, which no real attack would need.
 //!
-//! **On the wire.** What is inside sends; where liars know the others' vectors, `4d` bytes of every rank to every other besides.
+//! **On the wire.** What is inside sends; where the others' vectors are used, `4d` bytes of every rank to every other besides.
 //!
-//! **State.** A stale liar's last vectors are not saved: a resumed run begins with zeros again.
+//! **Properties.** It has no knob, so [`Adaptive`](super::Adaptive) refuses it: what is inside would send the message that was made of the true
+//! vector while probing.
+//!
+//! **State.** The vectors that `stale` sends later: they are staged and committed as any memory, but not saved. A resumed run begins with
+//! zeros again.
 //!
 //! ```
 //! use briquette_core::aggregate::Median;
@@ -54,7 +58,7 @@ use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Frame, Session};
 
-/// What a liar sends; see the [module](self).
+/// What a Byzantine rank sends; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Attack {
     /// Its vector times this.
@@ -105,7 +109,7 @@ impl Attack {
         matches!(self, Attack::InnerProduct(_) | Attack::Little(_) | Attack::Mimic)
     }
 
-    /// The lie of one coordinate, from what the honest have there; [`knows_the_others`](Self::knows_the_others).
+    /// The false value of one coordinate, from what the honest have there; [`knows_the_others`](Self::knows_the_others).
     fn of_others(self, honest: &[f32]) -> f32 {
         let count = honest.len() as f64;
         let mean = honest.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
@@ -150,27 +154,31 @@ impl FromStr for Attack {
     }
 }
 
-/// A reducer that the last ranks lie to; see the [module](self).
+/// A reducer that the last ranks attack; see the [module](self).
 #[derive(Debug)]
 pub struct Byzantine<R> {
     inner: R,
     attack: Attack,
-    liars: usize,
+    byzantine: usize,
+    /// What is sent.
     lie: Vec<f32>,
+    /// The vectors of the last steps, oldest first.
     before: VecDeque<Vec<f32>>,
+    /// That of this step, until it is committed.
+    staged: Option<Vec<f32>>,
     frames: Vec<Frame>,
 }
 
 impl<R: Reducer> Byzantine<R> {
-    /// The last `liars` ranks lie.
-    pub fn new(inner: R, attack: Attack, liars: usize) -> Self {
-        let (lie, before, frames) = Default::default();
-        Byzantine { inner, attack, liars, lie, before, frames }
+    /// The last `byzantine` ranks attack.
+    pub fn new(inner: R, attack: Attack, byzantine: usize) -> Self {
+        let (lie, before, staged, frames) = Default::default();
+        Byzantine { inner, attack, byzantine, lie, before, staged, frames }
     }
 
-    /// What a rank that lies sends in place of `x`.
+    /// What this rank sends in place of `x`.
     fn lie(&mut self, x: &[f32], comm: &mut Session) -> Result<(), ReduceError> {
-        let (rank, honest) = (comm.rank(), comm.world().saturating_sub(self.liars));
+        let (rank, honest) = (comm.rank(), comm.world().saturating_sub(self.byzantine));
         self.lie.clear();
         if self.attack.knows_the_others() {
             let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -187,9 +195,11 @@ impl<R: Reducer> Byzantine<R> {
             Attack::Crash => self.lie.resize(x.len(), 0.0),
             Attack::NotFinite => self.lie.resize(x.len(), f32::NAN),
             Attack::Stale(steps) => {
-                self.before.push_back(x.to_vec());
-                let old = if self.before.len() > steps { self.before.pop_front() } else { None };
-                self.lie = old.unwrap_or_else(|| vec![0.0; x.len()]);
+                self.staged = Some(x.to_vec());
+                match self.before.front().filter(|_| self.before.len() == steps) {
+                    Some(old) => self.lie.extend_from_slice(old),
+                    None => self.lie.resize(x.len(), 0.0),
+                }
             }
             attack => {
                 let values = |from: usize| self.frames[from].as_chunks::<4>().0;
@@ -208,13 +218,19 @@ impl<R: Reducer> Stateful for Byzantine<R> {
     }
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         self.before.clear();
+        self.staged = None;
         self.inner.load(state)
     }
     fn commit(&mut self) {
         self.inner.commit();
+        if let (Some(vector), Attack::Stale(steps)) = (self.staged.take(), self.attack) {
+            self.before.push_back(vector);
+            self.before.drain(..self.before.len().saturating_sub(steps));
+        }
     }
     fn discard(&mut self) {
         self.inner.discard();
+        self.staged = None;
     }
 }
 
@@ -239,20 +255,28 @@ mod tests {
     use crate::reduce::{AgreedStep, Gather};
     use crate::{Key, Layout};
 
-    /// What comes of some steps, of five ranks near a vector that points to `(1, …)`; and whom reports name.
-    fn averages(attack: Attack, aggregator: impl Fn() -> Box<dyn Aggregator> + Sync, steps: u64) -> Vec<Vec<f32>> {
+    type Rule<'a> = &'a (dyn Fn() -> Box<dyn Aggregator> + Sync);
+
+    /// One value's averages in some steps of five ranks, the last of which attacks.
+    fn averages(attack: Attack, rule: Rule<'_>, values: &(dyn Fn(usize, u64) -> f32 + Sync), steps: u64) -> Vec<f32> {
         let all = run_ranks(Local::world(5), |mut comm| {
-            let layout = Layout::flat(64);
-            let mut reducer = Byzantine::new(Gather::new(Dense, aggregator()), attack, 1);
+            let layout = Layout::flat(1);
+            let mut reducer = Byzantine::new(Gather::new(Dense, rule()), attack, 1);
             let mut averages = Vec::new();
             for step in 0..steps {
-                let near = |i: usize| 1.0 + 0.1 * ((7 * i + 13 * comm.rank() + step as usize) % 11) as f32 - 0.5;
-                let (input, mut average): (Vec<f32>, _) = ((0..64).map(near).collect(), vec![0.0; 64]);
-                let (key, slots, agreed_step) = (Key::new(step), layout.slots(), AgreedStep::default());
-                let round =
-                    Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
-                reducer.reduce(round, &mut comm)?;
-                averages.push(average);
+                // A step that fails is done again, with other values first.
+                for value in [99.0, values(comm.rank(), step)] {
+                    reducer.discard();
+                    let (input, mut average) = ([value], [0.0]);
+                    let (key, slots, agreed_step) = (Key::new(step), layout.slots(), &AgreedStep::default());
+                    let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+                    match reducer.reduce(round, &mut comm) {
+                        Err(error) if value != 99.0 => return Err(error),
+                        _ => averages.push(average[0]),
+                    }
+                }
+                averages.remove(step as usize);
+                reducer.commit();
             }
             Ok::<_, ReduceError>(averages)
         });
@@ -262,47 +286,64 @@ mod tests {
     }
 
     #[test]
-    fn lies_by_hand() {
+    fn attacks_by_hand() {
         let honest = [1.0, 3.0, 5.0, 3.0];
         assert_eq!(Attack::InnerProduct(0.5).of_others(&honest), -1.5);
         // A variance of 2.
         assert!((Attack::Little(1.0).of_others(&honest) - (3.0 - 2.0f32.sqrt())).abs() < 1e-6);
         assert_eq!(Attack::Mimic.of_others(&honest), 1.0);
-        let mean = |attack| averages(attack, || Box::new(Mean), 1)[0][0];
-        // 0.5, 0.7, 0.9, 1.1 of the honest, 1.3 of the liar.
+        let values = |rank: usize, step: u64| 1.0 + rank as f32 + 10.0 * step as f32;
+        let means = |attack, steps| averages(attack, &|| Box::new(Mean), &values, steps);
+        // 1, 2, 3, 4 of the honest, 5 of the other.
         for (attack, expected) in [
-            (Attack::Large(-10.0), (3.2 - 13.0) / 5.0),
-            (Attack::SignFlip, (3.2 - 1.3) / 5.0),
-            (Attack::InnerProduct(1.0), (3.2 - 0.8) / 5.0),
-            (Attack::Mimic, 3.7 / 5.0),
-            (Attack::Crash, 3.2 / 5.0),
-            (Attack::Stale(1), 3.2 / 5.0),
+            (Attack::Large(-10.0), (10.0 - 50.0) / 5.0),
+            (Attack::SignFlip, (10.0 - 5.0) / 5.0),
+            (Attack::InnerProduct(1.0), (10.0 - 2.5) / 5.0),
+            (Attack::Mimic, 11.0 / 5.0),
+            (Attack::Crash, 10.0 / 5.0),
+            (Attack::Stale(1), 10.0 / 5.0),
         ] {
-            assert!((mean(attack) - expected).abs() < 1e-5, "{attack}: {} {expected}", mean(attack));
+            let mean = means(attack, 1)[0];
+            assert!((mean - expected).abs() < 1e-5, "{attack}: {mean} {expected}");
         }
-        let stale = averages(Attack::Stale(1), || Box::new(Mean), 2);
-        assert!((stale[1][0] - (0.6 + 0.8 + 1.0 + 1.2 + 1.3) / 5.0).abs() < 1e-5);
+        // 40 more of the honest in each step; 5 and 15 of the other, from two steps before. What a failed step had is forgotten.
+        let expected = [10.0, 50.0, 90.0 + 5.0, 130.0 + 15.0].map(|sum: f32| sum / 5.0);
+        for (mean, expected) in means(Attack::Stale(2), 4).iter().zip(expected) {
+            assert!((mean - expected).abs() < 1e-5, "{mean} {expected}");
+        }
     }
 
-    /// Threat R5.
+    /// Threat R5. What each rule makes of 1, 2, 3, 4 and an attack: of one that lies far off, of four; never more than what an honest rank
+    /// in its place could do.
     #[test]
-    fn what_bears_liars_bears_these() {
-        let aggregators: [fn() -> Box<dyn Aggregator>; 6] = [
-            || Box::new(Krum { byzantine: 1, keep: 2 }),
-            || Box::new(TrimmedMean { trim: 1 }),
-            || Box::new(Median),
-            || Box::new(GeometricMedian::default()),
-            || Box::new(Cge { byzantine: 1 }),
-            || Box::new(Licm::default()),
+    fn what_tolerates_byzantine_ranks_gives_these() {
+        // The mean of the honest less their standard deviation.
+        let little = 2.5 - 1.25f32.sqrt();
+        let attacks =
+            [Attack::Large(1000.0), Attack::SignFlip, Attack::InnerProduct(0.5), Attack::Little(1.0), Attack::Mimic];
+        let others = [Attack::Crash, Attack::Stale(10), Attack::NotFinite];
+        // Sent: 5000, -5, -1.25, little, 1, 0, 0, nothing that counts.
+        let expected: [(Rule<'_>, [f32; 8]); 6] = [
+            (
+                // The two nearest to their two neighbours.
+                &|| Box::new(Krum { byzantine: 1, keep: 2 }),
+                [2.5, 2.5, 2.5, (1.0 + little) / 2.0, 1.0, 1.5, 1.5, 2.5],
+            ),
+            (&|| Box::new(TrimmedMean { trim: 1 }), [3.0, 2.0, 2.0, (little + 5.0) / 3.0, 2.0, 2.0, 2.0, 2.5]),
+            (&|| Box::new(Median), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
+            (&|| Box::new(GeometricMedian::default()), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
+            // Where what is sent is small, the 4 is left out.
+            (&|| Box::new(Cge { byzantine: 1 }), [2.5, 2.5, 4.75 / 4.0, (6.0 + little) / 4.0, 1.75, 1.5, 1.5, 2.0]),
+            (&|| Box::new(Licm::default()), [2.5, 2.5, 2.5, (10.0 + little) / 5.0, 2.2, 2.0, 2.0, 2.5]),
         ];
-        for attack in Attack::ALL {
-            for (at, aggregator) in aggregators.iter().enumerate() {
-                for x in averages(attack, aggregator, 3).iter().flatten() {
-                    assert!((0.0..=1.6).contains(x), "{attack}, {at}: {x}");
-                }
+        for (at, (rule, expected)) in expected.iter().enumerate() {
+            for (attack, expected) in attacks.into_iter().chain(others).zip(expected) {
+                let got = averages(attack, rule, &|rank, _| 1.0 + rank as f32, 1)[0];
+                assert!((got - expected).abs() < 1e-4, "{attack}, {at}: {got}, not {expected}");
             }
         }
-        assert!(averages(Attack::Large(-1000.0), || Box::new(Mean), 1)[0].iter().all(|x| *x < -50.0));
+        let mean = averages(Attack::Large(-1000.0), &|| Box::new(Mean), &|rank, _| 1.0 + rank as f32, 1)[0];
+        assert!((mean - (10.0 - 5000.0) / 5.0).abs() < 1e-2, "{mean}");
     }
 
     #[test]

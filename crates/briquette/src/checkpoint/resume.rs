@@ -112,13 +112,18 @@ fn prepare<M: Module>(
     let (module, record) = saved.load(module)?;
     let empty = ModuleOptimizer::clone(inner);
     let inner = by_the_default_device(|| empty.load_record(record))?;
-    Ok(Loaded { module, inner, sync: sync.prepare(&saved)? })
+    let sync = sync.prepare(&saved, &module)?;
+    Ok(Loaded { module, inner, sync })
 }
 
 impl Synchronizer {
-    /// Residuals, controller, step and clock, as they were saved; the last exchange where it was this world's.
-    pub(crate) fn prepare(&self, saved: &Saved) -> Result<Prepared, Error> {
+    /// Residuals, controller, step and clock, as they were saved; the last exchange where it was this world's. What a world of another
+    /// size drops begins from the parameters in `module`, which are then the same on every rank.
+    pub(crate) fn prepare<M: Module>(&self, saved: &Saved, module: &M) -> Result<Prepared, Error> {
         let mut strategy = self.config.build(self.layout()?, self.world())?;
+        let mut parameters = Vec::new();
+        flat::read_values(module, Part::Trainable, &mut parameters)?;
+        strategy.begin(&parameters);
         saved.state.load_part("strategy", &mut *strategy)?;
         Ok(Prepared { strategy, books: StepTiming::read(&saved.state, saved.same_world)? })
     }

@@ -104,7 +104,9 @@ impl Saving {
                 }
                 let mut saved = sync.read_checkpoint(checkpoint, self.change)?;
                 let (model, optimizer) = saved.load(learner.model())?;
-                Ok((model, optimizer, saved.record("schedule", LrSchedulerRecord::from_bytes)?, sync.prepare(&saved)?))
+                let schedule = saved.record("schedule", LrSchedulerRecord::from_bytes)?;
+                let state = sync.prepare(&saved, &model)?;
+                Ok((model, optimizer, schedule, state))
             })?;
         if found != epoch as u64 && sync.rank() == 0 {
             tracing::warn!("no checkpoint of epoch {epoch} can be used; going on after epoch {found}");

@@ -19,10 +19,16 @@ type Inner = fn() -> ModuleOptimizer;
 type Trace = (Vec<(String, Vec<u32>)>, Vec<StepReport>);
 
 /// Trains from a seed, or from the checkpoint in `from`, up to `until`, saving at `HALF` into `to`.
-fn run(config: &Config, inner: Inner, from: Option<&Path>, to: Option<&Path>, until: u64) -> Vec<Trace> {
+fn run(
+    (config, world): (&Config, usize),
+    inner: Inner,
+    from: Option<&Path>,
+    to: Option<&Path>,
+    until: u64,
+) -> Vec<Trace> {
     let network: Network = "100mbit,1ms".parse().expect("a valid network");
     // Simulated seconds are the same in every run, so that controllers which look at the clock must repeat themselves.
-    let world = Simulated::world(2, network, Compute::Fixed(Duration::from_millis(5)));
+    let world = Simulated::world(world, network, Compute::Fixed(Duration::from_millis(5)));
     let ranks = run_ranks(world, |comm| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(inner(), comm, config.clone(), 3);
@@ -50,19 +56,19 @@ fn run(config: &Config, inner: Inner, from: Option<&Path>, to: Option<&Path>, un
 }
 
 fn check(config: &Config, inner: Inner) {
-    check_but(config, inner, StepReport::clone);
+    check_but((config, 2), inner, StepReport::clone);
 }
 
 /// All of the reports but what `seen` leaves out.
-fn check_but(config: &Config, inner: Inner, seen: fn(&StepReport) -> StepReport) {
+fn check_but(of: (&Config, usize), inner: Inner, seen: fn(&StepReport) -> StepReport) {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let whole = run(config, inner, None, Some(second.path()), 2 * HALF);
-    run(config, inner, None, Some(first.path()), HALF);
-    let resumed = run(config, inner, Some(first.path()), None, 2 * HALF);
+    let whole = run(of, inner, None, Some(second.path()), 2 * HALF);
+    run(of, inner, None, Some(first.path()), HALF);
+    let resumed = run(of, inner, Some(first.path()), None, 2 * HALF);
     for (rank, ((whole, all), (resumed, reports))) in whole.iter().zip(&resumed).enumerate() {
         let [all, reports] = [&all[HALF as usize..], reports].map(|part| part.iter().map(seen).collect::<Vec<_>>());
-        assert_eq!(all, reports, "{config:?}: reports of rank {rank}");
-        assert!(whole == resumed, "{config:?}: parameters or buffers of rank {rank}");
+        assert_eq!(all, reports, "{of:?}: reports of rank {rank}");
+        assert!(whole == resumed, "{of:?}: parameters or buffers of rank {rank}");
     }
 }
 
@@ -127,14 +133,31 @@ fn every_strategy_resumes_bit_exactly_between_two_averages() {
         "delayed",
     ];
     for text in texts {
-        // What was under way is sent again: its bytes and seconds are counted when it is.
-        let seen = |report: &StepReport| {
-            let StepReport { step, loss, samples, clock, .. } = *report;
-            StepReport { step, loss, samples, clock, ..StepReport::default() }
-        };
-        check_but(&config(&format!(r#"{{"strategy": "{text}"}}"#)), sgd_with_momentum, seen);
+        check_but((&config(&format!(r#"{{"strategy": "{text}"}}"#)), 2), sgd_with_momentum, losses);
     }
     check(&config(r#"{"strategy": "local-sgd:3,momenta=average"}"#), adam);
+}
+
+/// What was under way is sent again: its bytes and seconds are counted when it is.
+fn losses(report: &StepReport) -> StepReport {
+    let StepReport { step, loss, samples, clock, .. } = *report;
+    StepReport { step, loss, samples, clock, ..StepReport::default() }
+}
+
+#[test]
+fn two_machines_of_two_ranks_resume_bit_exactly() {
+    let top_k = r#""reducer": "gather:topk:4x", "feedback": "error""#;
+    for (text, exchange) in [
+        ("slowmo:3", ""),
+        ("easgd:3", ""),
+        ("lsgd:4,local=2", ""),
+        ("streaming-diloco:4,fragments=2", ""),
+        ("local-sgd:3", top_k),
+    ] {
+        let comma = if exchange.is_empty() { "" } else { ", " };
+        let text = format!(r#"{{"strategy": "two-level:({text}),group=2"{comma}{exchange}}}"#);
+        check_but((&config(&text), 4), sgd_with_momentum, losses);
+    }
 }
 
 /// Adam, and one group by ids whose gradients are clipped to nothing.

@@ -141,6 +141,45 @@ fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
     }
 }
 
+/// The mean over machines, and of every step from here on what a new run that begins with it would do.
+#[test]
+fn two_levels_go_on_from_the_mean_with_other_machines() {
+    for text in [
+        r#"{"strategy": "two-level:(slowmo:3),group=2"}"#,
+        r#"{"strategy": "two-level:(local-sgd:3),group=2", "reducer": "gather:topk:4x", "feedback": "error"}"#,
+    ] {
+        let config = config(text);
+        for world in [2, 6] {
+            let from = tempfile::tempdir().unwrap();
+            train_and_save(4, &config, from.path());
+            let models = ranks(world, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+                let model = optim.join(Mlp::new(999))?;
+                let change = WorldChange::SpreadResiduals;
+                let first = optim.load(model, &Checkpoint::latest(from.path())?, change)?;
+                let mut model = first.clone();
+                for step in 3..9 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok((first, model))
+            });
+            let anew = ranks(world, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+                let mut model = optim.join(models[rank].0.clone())?;
+                for step in 3..9 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok(model)
+            });
+            for ((_, resumed), anew) in models.iter().zip(&anew) {
+                assert_eq!(bits(resumed), bits(anew), "{text}, {world}");
+            }
+        }
+    }
+}
+
 /// Whether a rank's file has what the next step's header repeats of the last exchange.
 fn has_last_exchange(directory: &Path) -> bool {
     let checkpoint = Checkpoint::latest(directory).unwrap();

@@ -5,7 +5,7 @@ use crate::Layout;
 use crate::comm::Places;
 use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
-use crate::sync::{LocalSgdConfig, SgpConfig, SyncStrategy};
+use crate::sync::{LocalSgdConfig, SgpConfig, SlowMoConfig, SyncStrategy};
 
 /// Settings of [`TwoLevel`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -36,16 +36,47 @@ impl Described for TwoLevelConfig {
 
     fn representatives() -> Vec<Self> {
         let local = LocalSgdConfig { period: 2, ..LocalSgdConfig::default() };
+        let slow = SlowMoConfig { period: 2, ..SlowMoConfig::default() };
         let of = |between: StrategyConfig, group| TwoLevelConfig { between: Box::new(between), group };
-        vec![of(local.into(), None), of(local.into(), Some(1)), of(SgpConfig::default().into(), Some(1))]
+        vec![
+            of(local.into(), None),
+            of(slow.into(), None),
+            of(local.into(), Some(1)),
+            of(SgpConfig::default().into(), Some(1)),
+        ]
+    }
+}
+
+impl TwoLevelConfig {
+    /// What lies between the machines of a world. Without a group their number is known only when ranks have joined: any must do.
+    fn build_between(
+        &self,
+        exchange: &Exchange,
+        layout: &Layout,
+        world: usize,
+    ) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let build = |machines| self.between.get().build(exchange, layout, machines);
+        if let Some(size) = self.group {
+            return build(world / size);
+        }
+        let of_all = build(world);
+        for machines in 1..=world {
+            let Err(error) = build(machines) else { continue };
+            // What is wrong whatever their number.
+            if of_all.as_ref().is_err_and(|other| *other == error) {
+                return Err(error);
+            }
+            let why = format!("two-level without a group may find {machines} machines: {error}; set its group");
+            return Err(ConfigError::Conflict(why));
+        }
+        of_all
     }
 }
 
 impl StrategySettings for TwoLevelConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Places::check_groups(Self::NAME, self.group, world)?;
-        let machines = self.group.map_or(world, |size| world / size);
-        let between = self.between.get().build(exchange, layout, machines)?;
+        let between = self.build_between(exchange, layout, world)?;
         let plan = between.plan(0);
         let why = match () {
             () if plan.gradients => "exchanges gradients: use it alone, or with reducer hierarchical",

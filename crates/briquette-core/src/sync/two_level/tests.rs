@@ -2,7 +2,7 @@ use super::super::testkit::{Sgd, noisy, train};
 use super::super::{Graph, Header, Outer, Periodic, Sgp, SlowMoConfig};
 use super::*;
 use crate::comm::{Event, Local, run_ranks};
-use crate::config::{Exchange, Feedback, ReducerConfig, StrategyConfig};
+use crate::config::{Exchange, Feedback, ReducerConfig, StrategyConfig, StrategySettings};
 use crate::error::CommError;
 use crate::reduce::{AgreedStep, Dense};
 use crate::{Key, Layout};
@@ -164,6 +164,134 @@ fn only_the_first_rank_of_a_machine_keeps_what_the_strategy_between_keeps() {
     assert_eq!(kept, [[7, 7], [0, 0], [7, 7], [0, 0]].map(Ok));
 }
 
+/// What can lie between machines of two of four ranks, at short periods; with top-k where that is possible.
+fn all_between() -> Vec<(StrategyConfig, Exchange)> {
+    let top_k = Exchange {
+        reducer: ReducerConfig::gather("topk:4x".parse().unwrap()),
+        feedback: Feedback::Error,
+        ..Exchange::default()
+    };
+    let mut all = Vec::new();
+    // At every step some cannot lie between, and a model of one slot has one fragment.
+    let others = ["bmuf:3", "diloco:3", "streaming-diloco:3,fragments=1"].map(|text| text.parse().unwrap());
+    for between in StrategyConfig::all().into_iter().chain(others) {
+        for exchange in [Exchange::default(), top_k.clone()] {
+            let ours = TwoLevelConfig { between: Box::new(between.clone()), group: Some(2) };
+            if ours.build(&exchange, &Layout::flat(10), 4).is_ok() {
+                all.push((between.clone(), exchange));
+            }
+        }
+    }
+    all
+}
+
+fn built(strategy: &StrategyConfig, exchange: &Exchange, world: usize) -> Box<dyn SyncStrategy> {
+    strategy.get().build(exchange, &Layout::flat(10), world).unwrap()
+}
+
+/// One that looks at an anchor of its own in `view`, and one that does so in `begin`, are among them.
+#[test]
+fn whatever_lies_between_the_other_ranks_of_a_machine_need_nothing_of_it() {
+    let all = all_between();
+    for name in ["local-sgd", "slowmo", "bmuf", "diloco", "streaming-diloco", "easgd", "lsgd", "sgp"] {
+        assert!(all.iter().any(|(between, _)| between.name() == name), "{name} is not tried");
+    }
+    for (between, exchange) in &all {
+        let steps = Sgd { momentum: 0.0, ..SGD };
+        let of_machine = |rank: usize, step: u64, x: &[f32]| noisy(rank / 2, step, x);
+        let ours = || TwoLevel::new(built(between, exchange, 2), Some(2));
+        let four = train(4, ours, &[3.0; 10], (steps, &of_machine));
+        // Two machines whose ranks compute the same are two ranks.
+        let two = train(2, || built(between, exchange, 2), &[3.0; 10], (steps, &noisy));
+        for (a, b) in of_machines(&four, 2).iter().flatten().zip(two.iter().flatten()) {
+            assert!((a - b).abs() < 1e-5, "{between}, {}: {a} {b}", exchange.reducer);
+        }
+    }
+}
+
+/// Ranks as they stand: what each saves, and its parameters.
+type Ranks = Vec<(State, Vec<f32>)>;
+
+/// Steps of SGD in a world that loads `from`, on machines of `group` ranks.
+fn steps_of(
+    text: &str,
+    (world, group): (usize, usize),
+    from: &(dyn Fn(usize) -> (Option<State>, Vec<f32>) + Sync),
+    steps: std::ops::Range<u64>,
+) -> Vec<Result<(State, Vec<f32>), SyncError>> {
+    let config: crate::config::Config = serde_json::from_str(text).unwrap();
+    let comms = Local::builder(world).machines_of(group.try_into().unwrap()).build();
+    let ranks = run_ranks(comms, |mut comm| {
+        let layout = Layout::flat(10);
+        let (mut ours, (state, mut x)) = (config.build(&layout, world).unwrap(), from(comm.rank()));
+        ours.begin(&x);
+        state.iter().for_each(|state| ours.load(state).unwrap());
+        for step in steps.clone() {
+            let agreed_step = AgreedStep { step, samples: 1, learning_rate: Some(0.05), ..AgreedStep::default() };
+            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let mut g = noisy(comm.rank(), step, &x);
+            if let Err(error) = ours.after_backward(&mut g, &cx, &mut comm) {
+                return Ok(Err(error));
+            }
+            x.iter_mut().zip(&g).for_each(|(x, g)| *x -= 0.05 * g);
+            if ours.plan(step).parameters {
+                ours.after_step(&mut x, &cx, &mut comm).unwrap();
+            }
+            ours.commit();
+        }
+        let mut state = State::default();
+        ours.save(&mut state);
+        Ok::<_, CommError>(Ok((state, x)))
+    });
+    ranks.into_iter().map(Result::unwrap).collect()
+}
+
+fn trained(text: &str, world: (usize, usize), steps: u64) -> Ranks {
+    steps_of(text, world, &|_| (None, vec![3.0; 10]), 0..steps).into_iter().map(Result::unwrap).collect()
+}
+
+/// In a world of another size every vector of a rank's own is dropped, and all ranks have the mean: what follows is what follows from there
+/// in a new run.
+#[test]
+fn a_world_of_another_size_begins_anew_from_the_mean() {
+    for text in [
+        r#"{"strategy": "two-level:(slowmo:3)"}"#,
+        r#"{"strategy": "two-level:(easgd:3)"}"#,
+        r#"{"strategy": "two-level:(local-sgd:3)", "reducer": "gather:topk:4x", "feedback": "error"}"#,
+    ] {
+        let saved = trained(text, (4, 2), 6);
+        for world in [2, 6] {
+            let mut state = saved[0].0.clone();
+            state.for_each_own(&saved[0].0, |_, resize, values| {
+                assert_eq!(resize, crate::state::OnResize::Drop);
+                values.clear();
+            });
+            let mean = vec![1.5; 10];
+            let resumed = steps_of(text, (world, 2), &|_| (Some(state.clone()), mean.clone()), 6..12);
+            let anew = steps_of(text, (world, 2), &|_| (None, mean.clone()), 6..12);
+            assert_eq!(resumed, anew, "{text}, {world}");
+            let x = &resumed[0].as_ref().unwrap().1;
+            assert!(x.iter().all(|x| *x != 0.0), "{text}: {x:?}");
+        }
+    }
+}
+
+#[test]
+fn other_machines_than_at_the_save_are_refused_by_every_rank() {
+    let text = r#"{"strategy": "two-level:(slowmo:3)"}"#;
+    let saved = trained(text, (4, 2), 4);
+    let from = |rank: usize| (Some(saved[rank].0.clone()), saved[rank].1.clone());
+    let (whole, resumed) = (trained(text, (4, 2), 8), steps_of(text, (4, 2), &from, 4..8));
+    assert_eq!(resumed, whole.into_iter().map(Ok).collect::<Vec<_>>());
+    // Two machines of two ranks; then one of each, one of three and one, and one of all.
+    for (group, rank, first, here) in [(1, 1, 0, 1), (3, 2, 2, 0), (4, 2, 2, 0)] {
+        for result in steps_of(text, (4, group), &from, 4..8) {
+            let error = result.unwrap_err();
+            assert_eq!(error, SyncError::OtherMachines { step: 4, rank, saved: first, here }, "{group}");
+        }
+    }
+}
+
 #[test]
 fn a_fault_inside_a_machine_has_its_rank_s_number_in_the_world() {
     let layout = Layout::flat(1);
@@ -179,6 +307,12 @@ fn a_fault_inside_a_machine_has_its_rank_s_number_in_the_world() {
 }
 
 #[test]
+fn a_graph_of_as_many_ranks_as_there_are_machines_is_built_with_their_group() {
+    let text = "two-level:(sgp:0>1;1>0),group=2";
+    built(&text.parse().unwrap(), &Exchange::default(), 4);
+}
+
+#[test]
 fn what_cannot_lie_between_machines_is_refused() {
     for (text, says) in [
         ("two-level:(every-step)", "exchanges gradients"),
@@ -188,6 +322,10 @@ fn what_cannot_lie_between_machines_is_refused() {
         ("two-level:(local-sgd:4),group=3", "do not tile a world of 4"),
         ("two-level:(local-sgd:4),group=0", "group of two-level"),
         ("two-level:(local-sgd:0)", "at least 1"),
+        // One number of machines of four would do, and which there are is not known.
+        ("two-level:(sgp:0>1;1>2;2>3;3>0)", "may find 1 machines"),
+        ("two-level:(sgp:0>1;1>0)", "set its group"),
+        ("two-level:(sgp:0>1;1>2;2>3;3>0),group=2", "sgp"),
     ] {
         let built = text
             .parse::<StrategyConfig>()
