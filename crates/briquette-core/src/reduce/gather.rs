@@ -206,7 +206,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
 }
 
 /// The rule for the contributions of the other ranks.
-fn without(
+pub(super) fn without(
     aggregator: &dyn Aggregator,
     excluded: Vec<usize>,
     world: usize,

@@ -62,6 +62,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::downlink::Downlink;
+use super::gather::without;
 use super::incoming::Incoming;
 use super::way::Way;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
@@ -154,34 +155,56 @@ impl TwoWay {
 
     /// Combines what came of this server's parts.
     fn combine(&mut self, parts: &[Part], comm: &Session) -> Result<(), ReduceError> {
-        let (rank, world, is_mean) = (comm.rank(), comm.world(), self.aggregator.is_mean());
-        self.decoded.resize_with(world, || vec![Message::default()]);
-        self.incoming.begin(!is_mean, rank, &mut self.mine)?;
+        let (rank, is_mean) = (comm.rank(), self.aggregator.is_mean());
+        let mine = || parts.iter().filter(|part| part.server == rank).map(|part| part.range.len());
         self.mean.clear();
-        let mut messages = 0..self.mine.len();
-        for Part { range, .. } in parts.iter().filter(|part| part.server == rank) {
-            let start = self.mean.len();
-            self.mean.resize(start + range.len(), 0.0);
-            let mean = &mut self.mean[start..];
-            for _ in 0..self.up.rounds() {
-                let own = messages.next().expect("a message a round");
-                self.incoming.next(rank, &mut self.decoded, (0, range.len()))?;
-                let column = |from: usize| if from == rank { &self.mine[own] } else { &self.decoded[from][0] };
-                let mut column = (0..world).map(column);
-                match is_mean {
-                    // Summed before it is divided: votes that cancel out come to 0.
-                    true => column.enumerate().try_for_each(|(from, message)| {
-                        message.add_to(1.0, mean).map_err(|source| AggregateError::Message { rank: from, source })
-                    })?,
-                    false => self.aggregator.combine(&[], &column.by_ref().collect::<Vec<_>>(), mean)?,
+        self.mean.resize(mine().sum(), 0.0);
+        self.incoming.begin(!is_mean, rank, &mut self.mine)?;
+        if is_mean { self.sum(mine(), comm) } else { self.apply(mine(), comm) }
+    }
+
+    /// The mean of what came. Summed before it is divided: votes that cancel out come to 0.
+    fn sum(&mut self, lengths: impl Iterator<Item = usize>, comm: &Session) -> Result<(), ReduceError> {
+        let (rank, world) = (comm.rank(), comm.world());
+        self.decoded.resize_with(world, || vec![Message::default()]);
+        let (mut messages, mut start) = (self.mine.iter(), 0);
+        for len in lengths {
+            let mean = &mut self.mean[start..start + len];
+            start += len;
+            for own in messages.by_ref().take(self.up.rounds()) {
+                self.incoming.next(rank, &mut self.decoded, (0, len))?;
+                for (from, decoded) in self.decoded.iter().enumerate() {
+                    let message = if from == rank { own } else { &decoded[0] };
+                    message.add_to(1.0, mean).map_err(|source| AggregateError::Message { rank: from, source })?;
                 }
             }
-            if is_mean {
-                let weight = self.up.weight() / world as f32;
-                mean.iter_mut().for_each(|sum| *sum *= weight);
-            }
+            let weight = self.up.weight() / world as f32;
+            mean.iter_mut().for_each(|sum| *sum *= weight);
         }
         Ok(self.incoming.end(rank)?)
+    }
+
+    /// What another rule makes of it, for the ranks of which every part can be used.
+    fn apply(&mut self, lengths: impl Iterator<Item = usize>, comm: &Session) -> Result<(), ReduceError> {
+        let (rank, world, lengths) = (comm.rank(), comm.world(), lengths.collect::<Vec<_>>());
+        self.decoded.resize_with(world, Vec::new);
+        self.decoded.iter_mut().for_each(|messages| messages.resize_with(lengths.len(), Message::default));
+        for place in lengths.iter().copied().enumerate() {
+            self.incoming.next(rank, &mut self.decoded, place)?;
+        }
+        self.incoming.end(rank)?;
+        let excluded = self.incoming.excluded();
+        let ranks: Vec<usize> = (0..world).filter(|rank| !excluded.contains(rank)).collect();
+        let mut for_some = if excluded.is_empty() { None } else { Some(without(&*self.aggregator, excluded, world)?) };
+        let rule = for_some.as_mut().unwrap_or(&mut self.aggregator);
+        let mut start = 0;
+        for (part, len) in lengths.into_iter().enumerate() {
+            let of = |from: &usize| if *from == rank { &self.mine[part] } else { &self.decoded[*from][part] };
+            let column: Vec<&Message> = ranks.iter().map(of).collect();
+            rule.combine(&[], &column, &mut self.mean[start..start + len])?;
+            start += len;
+        }
+        Ok(())
     }
 
     /// Which ranks did not count, in front of a server's messages.
