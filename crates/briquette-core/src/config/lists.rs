@@ -48,6 +48,7 @@ family! {
         Ring(RingConfig),
         Ladder(LadderConfig),
         Hierarchical(HierarchicalConfig),
+        Byzantine(ByzantineConfig),
     }
 }
 

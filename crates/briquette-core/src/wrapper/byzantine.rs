@@ -1,7 +1,8 @@
 //! Byzantine ranks on purpose: to try what tolerates them, with your own model, compressor and aggregator.
 //!
-//! **Why, and when not.** For experiments and tests alone. It goes around everything that a rank does to its vector, so a false one is compressed, remembered and
-//! aggregated as a gradient is.
+//! **Why, and when not.** For experiments and tests alone. In code it may go around everything that a rank does to its vector, so that a false one
+//! is remembered, compressed and aggregated as a gradient is; as a reducer in settings (`byzantine:(gather:topk:100x),attack=little`) it is inside the
+//! memory.
 //!
 //! **Method.** The last `byzantine` ranks send, in place of their vector `x`:
 //!
@@ -48,111 +49,19 @@
 //! assert!(medians.into_iter().all(|median| median.unwrap() == 1.0));
 //! ```
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::str::FromStr;
+mod attack;
+mod config;
 
-use crate::error::{AggregateError, ConfigError, ReduceError, StateError, WireError};
+pub use attack::Attack;
+pub use config::ByzantineConfig;
+
+use std::collections::VecDeque;
+
+use crate::error::{AggregateError, ReduceError, StateError, WireError};
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Frame, Session};
-
-/// What a Byzantine rank sends; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Attack {
-    /// Its vector times this.
-    Large(f32),
-    /// Its vector reversed.
-    SignFlip,
-    /// The mean of the honest, times minus this.
-    InnerProduct(f32),
-    /// The mean of the honest less this many standard deviations.
-    Little(f32),
-    /// What rank 0 sends.
-    Mimic,
-    /// Zeros.
-    Crash,
-    /// Its vector of this many steps ago.
-    Stale(usize),
-    /// Not a number.
-    NotFinite,
-}
-
-impl Attack {
-    /// One of each, with its default.
-    pub const ALL: [Attack; 8] = [
-        Attack::Large(1000.0),
-        Attack::SignFlip,
-        Attack::InnerProduct(0.5),
-        Attack::Little(1.0),
-        Attack::Mimic,
-        Attack::Crash,
-        Attack::Stale(10),
-        Attack::NotFinite,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Attack::Large(_) => "large",
-            Attack::SignFlip => "sign-flip",
-            Attack::InnerProduct(_) => "inner-product",
-            Attack::Little(_) => "little",
-            Attack::Mimic => "mimic",
-            Attack::Crash => "crash",
-            Attack::Stale(_) => "stale",
-            Attack::NotFinite => "not-finite",
-        }
-    }
-
-    fn knows_the_others(self) -> bool {
-        matches!(self, Attack::InnerProduct(_) | Attack::Little(_) | Attack::Mimic)
-    }
-
-    /// The false value of one coordinate, from what the honest have there; [`knows_the_others`](Self::knows_the_others).
-    fn of_others(self, honest: &[f32]) -> f32 {
-        let count = honest.len() as f64;
-        let mean = honest.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-        let variance = honest.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count;
-        (match self {
-            Attack::InnerProduct(by) => -f64::from(by) * mean,
-            Attack::Little(deviations) => mean - f64::from(deviations) * variance.sqrt(),
-            _ => f64::from(honest[0]),
-        }) as f32
-    }
-}
-
-impl fmt::Display for Attack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Attack::Large(by) | Attack::InnerProduct(by) | Attack::Little(by) => write!(f, "{}:{by}", self.name()),
-            Attack::Stale(steps) => write!(f, "stale:{steps}"),
-            _ => f.write_str(self.name()),
-        }
-    }
-}
-
-impl FromStr for Attack {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let (name, setting) = text.split_once(':').map_or((text, None), |(name, setting)| (name, Some(setting)));
-        let Some(default) = Attack::ALL.into_iter().find(|attack| attack.name() == name) else {
-            let valid = Attack::ALL.map(Attack::name).join(", ");
-            return Err(ConfigError::Unknown { what: "attack", got: text.to_owned(), valid });
-        };
-        let Some(setting) = setting else { return Ok(default) };
-        let finite = setting.parse::<f32>().ok().filter(|by| by.is_finite());
-        let read = match default {
-            Attack::Large(_) => finite.map(Attack::Large),
-            Attack::InnerProduct(_) => finite.map(Attack::InnerProduct),
-            Attack::Little(_) => finite.map(Attack::Little),
-            Attack::Stale(_) => setting.parse().ok().filter(|steps| *steps > 0).map(Attack::Stale),
-            _ => None,
-        };
-        read.ok_or_else(|| ConfigError::Conflict(format!("attack `{text}`: {setting} is no setting of {name}")))
-    }
-}
 
 /// A reducer that the last ranks attack; see the [module](self).
 #[derive(Debug)]
@@ -247,115 +156,4 @@ impl<R: Reducer> Reducer for Byzantine<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::aggregate::{Aggregator, Cge, GeometricMedian, Krum, Licm, Mean, Median, TrimmedMean};
-    use crate::comm::{Local, run_ranks};
-    use crate::compress::Dense;
-    use crate::reduce::{AgreedStep, Gather};
-    use crate::{Key, Layout};
-
-    type Rule<'a> = &'a (dyn Fn() -> Box<dyn Aggregator> + Sync);
-
-    /// One value's averages in some steps of five ranks, the last of which attacks.
-    fn averages(attack: Attack, rule: Rule<'_>, values: &(dyn Fn(usize, u64) -> f32 + Sync), steps: u64) -> Vec<f32> {
-        let all = run_ranks(Local::world(5), |mut comm| {
-            let layout = Layout::flat(1);
-            let mut reducer = Byzantine::new(Gather::new(Dense, rule()), attack, 1);
-            let mut averages = Vec::new();
-            for step in 0..steps {
-                // A step that fails is done again, with other values first.
-                for value in [99.0, values(comm.rank(), step)] {
-                    reducer.discard();
-                    let (input, mut average) = ([value], [0.0]);
-                    let (key, slots, agreed_step) = (Key::new(step), layout.slots(), &AgreedStep::default());
-                    let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
-                    match reducer.reduce(round, &mut comm) {
-                        Err(error) if value != 99.0 => return Err(error),
-                        _ => averages.push(average[0]),
-                    }
-                }
-                averages.remove(step as usize);
-                reducer.commit();
-            }
-            Ok::<_, ReduceError>(averages)
-        });
-        let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
-        assert!(all.iter().all(|one| *one == all[0]), "{attack}: the same bits on every rank");
-        all.into_iter().next().unwrap()
-    }
-
-    #[test]
-    fn attacks_by_hand() {
-        let honest = [1.0, 3.0, 5.0, 3.0];
-        assert_eq!(Attack::InnerProduct(0.5).of_others(&honest), -1.5);
-        // A variance of 2.
-        assert!((Attack::Little(1.0).of_others(&honest) - (3.0 - 2.0f32.sqrt())).abs() < 1e-6);
-        assert_eq!(Attack::Mimic.of_others(&honest), 1.0);
-        let values = |rank: usize, step: u64| 1.0 + rank as f32 + 10.0 * step as f32;
-        let means = |attack, steps| averages(attack, &|| Box::new(Mean), &values, steps);
-        // 1, 2, 3, 4 of the honest, 5 of the other.
-        for (attack, expected) in [
-            (Attack::Large(-10.0), (10.0 - 50.0) / 5.0),
-            (Attack::SignFlip, (10.0 - 5.0) / 5.0),
-            (Attack::InnerProduct(1.0), (10.0 - 2.5) / 5.0),
-            (Attack::Mimic, 11.0 / 5.0),
-            (Attack::Crash, 10.0 / 5.0),
-            (Attack::Stale(1), 10.0 / 5.0),
-        ] {
-            let mean = means(attack, 1)[0];
-            assert!((mean - expected).abs() < 1e-5, "{attack}: {mean} {expected}");
-        }
-        // 40 more of the honest in each step; 5 and 15 of the other, from two steps before. What a failed step had is forgotten.
-        let expected = [10.0, 50.0, 90.0 + 5.0, 130.0 + 15.0].map(|sum: f32| sum / 5.0);
-        for (mean, expected) in means(Attack::Stale(2), 4).iter().zip(expected) {
-            assert!((mean - expected).abs() < 1e-5, "{mean} {expected}");
-        }
-    }
-
-    /// Threat R5. What each rule makes of 1, 2, 3, 4 and an attack: of one that lies far off, of four; never more than what an honest rank
-    /// in its place could do.
-    #[test]
-    fn what_tolerates_byzantine_ranks_gives_these() {
-        // The mean of the honest less their standard deviation.
-        let little = 2.5 - 1.25f32.sqrt();
-        let attacks =
-            [Attack::Large(1000.0), Attack::SignFlip, Attack::InnerProduct(0.5), Attack::Little(1.0), Attack::Mimic];
-        let others = [Attack::Crash, Attack::Stale(10), Attack::NotFinite];
-        // Sent: 5000, -5, -1.25, little, 1, 0, 0, nothing that counts.
-        let expected: [(Rule<'_>, [f32; 8]); 6] = [
-            (
-                // The two nearest to their two neighbours.
-                &|| Box::new(Krum { byzantine: 1, keep: 2 }),
-                [2.5, 2.5, 2.5, (1.0 + little) / 2.0, 1.0, 1.5, 1.5, 2.5],
-            ),
-            (&|| Box::new(TrimmedMean { trim: 1 }), [3.0, 2.0, 2.0, (little + 5.0) / 3.0, 2.0, 2.0, 2.0, 2.5]),
-            (&|| Box::new(Median), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
-            (&|| Box::new(GeometricMedian::default()), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
-            // Where what is sent is small, the 4 is left out.
-            (&|| Box::new(Cge { byzantine: 1 }), [2.5, 2.5, 4.75 / 4.0, (6.0 + little) / 4.0, 1.75, 1.5, 1.5, 2.0]),
-            (&|| Box::new(Licm::default()), [2.5, 2.5, 2.5, (10.0 + little) / 5.0, 2.2, 2.0, 2.0, 2.5]),
-        ];
-        for (at, (rule, expected)) in expected.iter().enumerate() {
-            for (attack, expected) in attacks.into_iter().chain(others).zip(expected) {
-                let got = averages(attack, rule, &|rank, _| 1.0 + rank as f32, 1)[0];
-                assert!((got - expected).abs() < 1e-4, "{attack}, {at}: {got}, not {expected}");
-            }
-        }
-        let mean = averages(Attack::Large(-1000.0), &|| Box::new(Mean), &|rank, _| 1.0 + rank as f32, 1)[0];
-        assert!((mean - (10.0 - 5000.0) / 5.0).abs() < 1e-2, "{mean}");
-    }
-
-    #[test]
-    fn texts() {
-        for attack in Attack::ALL {
-            assert_eq!(attack.to_string().parse(), Ok(attack));
-        }
-        for (text, says) in
-            [("larg", "valid"), ("large:nan", "no setting"), ("stale:0", "no setting"), ("crash:1", "no setting")]
-        {
-            let error = text.parse::<Attack>().unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
-        }
-    }
-}
+mod tests;

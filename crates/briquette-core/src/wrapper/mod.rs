@@ -24,7 +24,7 @@ pub mod threaded;
 pub use adaptive::{Adaptive, Probing};
 pub use bucketed::Bucketed;
 pub use by_optimizer::ByOptimizer;
-pub use byzantine::{Attack, Byzantine};
+pub use byzantine::{Attack, Byzantine, ByzantineConfig};
 pub use error_feedback::{ErrorFeedback, ErrorFeedbackConfig, ErrorInsideConfig};
 pub use grouped::Grouped;
 pub use inner_momentum::{InnerMomentum, InnerMomentumConfig};

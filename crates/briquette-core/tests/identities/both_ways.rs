@@ -33,7 +33,9 @@ fn signum_without_momentum_is_the_vote() {
 #[test]
 fn nothing_lost_on_either_way_is_the_exact_mean() {
     let dense = ends(&Config::dense(), 4);
-    for reducer in ["two-way:dense,down=dense", "two-way:dense,down=dense,server=2", "two-way:topk:1x,down=topk:1x,rounds=2"] {
+    for reducer in
+        ["two-way:dense,down=dense", "two-way:dense,down=dense,server=2", "two-way:topk:1x,down=topk:1x,rounds=2"]
+    {
         assert_eq!(ends(&both_ways(reducer, "none"), 4), dense, "{reducer}");
         assert_eq!(ends(&both_ways(reducer, "error"), 4), dense, "{reducer} with memories that stay empty");
     }

@@ -1,0 +1,81 @@
+//! Settings of attacks, for experiments from a command line.
+
+use super::{Attack, Byzantine};
+use crate::Layout;
+use crate::compress::{Dense, ErrorBound, Spec};
+use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, Remembered};
+use crate::error::ConfigError;
+use crate::reduce::Reducer;
+
+/// Settings of [`Byzantine`].
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ByzantineConfig {
+    /// What ranks exchange through.
+    pub through: Box<ReducerConfig>,
+    /// What the last ranks send.
+    pub attack: Attack,
+    /// How many they are.
+    pub ranks: usize,
+}
+
+impl Default for ByzantineConfig {
+    fn default() -> Self {
+        let through = Box::new(ReducerConfig::gather(Dense::representative().into()));
+        ByzantineConfig { through, attack: Attack::SignFlip, ranks: 1 }
+    }
+}
+
+impl Described for ByzantineConfig {
+    const NAME: &'static str = "byzantine";
+    const SETTINGS: &'static str = "(REDUCER)[,attack=ATTACK,ranks=1]";
+    const HELP: &'static str = "for experiments: the last ranks send large, sign-flip, inner-product, little, mimic, crash, stale or not-finite vectors";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.ranks > 0, "ranks of byzantine", "at least 1", self.ranks)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Self::default(), ByzantineConfig { attack: Attack::Little(1.0), ..Self::default() }]
+    }
+}
+
+impl ReducerSettings for ByzantineConfig {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
+        Ok(Box::new(Byzantine::new(self.through.get().build(exchange, layout)?, self.attack, self.ranks)))
+    }
+
+    fn traits(&self) -> ReducerTraits {
+        ReducerTraits { is_dense: false, is_exact: false, ..self.through.get().traits() }
+    }
+
+    /// Of a true vector there is none.
+    fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
+        None
+    }
+
+    fn amplification(&self, len: usize) -> Option<f64> {
+        self.through.get().amplification(len)
+    }
+
+    fn downlink(&self, len: usize) -> Option<ErrorBound> {
+        self.through.get().downlink(len)
+    }
+
+    fn remembered(&self, len: usize) -> Option<Remembered> {
+        self.through.get().remembered(len)
+    }
+
+    fn fewest_ranks(&self) -> usize {
+        self.through.get().fewest_ranks()
+    }
+
+    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+        if self.ranks > world {
+            let valid = format!("at most the {world} ranks there are");
+            return Err(ConfigError::Conflict(format!("ranks of byzantine must be {valid}, got {}", self.ranks)));
+        }
+        self.through.get().check_world(world)
+    }
+}
