@@ -1,32 +1,53 @@
-//! Aggregators against a rank that sends something else than its gradient.
+//! Attacks, aggregators and compressors, on a net: what accuracy is left.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use briquette::core::Key;
-use briquette::core::config::AggregatorConfig;
-use briquette_benches::trainer::machine;
+use briquette::core::config::{AggregatorConfig, Feedback};
+use briquette::core::wrapper::Attack;
+use briquette_benches::trainer::{day, machine};
 use briquette_datasets::{Augment, ImageKind, ImageSource};
 use briquette_examples::lr_schedule::LrSchedule;
-use briquette_examples::models::{ImageModel, ImageModelKind};
+use briquette_examples::models::ImageModelKind;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
-use briquette_examples::task::{ImageTask, Place, Score, Task};
+use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
-use burn::tensor::{Device, Tensor};
 use clap::Parser;
 
-/// Trains ResNet-8 on CIFAR-10 with one rank of five that multiplies its gradient, under each aggregator
+/// Trains ResNet-8 on CIFAR-10 with Byzantine ranks: each attack under each aggregator, for each compressor
 #[derive(Debug, Parser)]
+#[command(after_help = "Example, an hour on two cores:
+  cargo run --release --bin byzantine -- --data datasets --seeds 1
+Rows that the CSV already has are kept and not run again.")]
 struct Cli {
     /// Directory with CIFAR-10
     #[arg(long)]
     data: PathBuf,
-    /// Runs of each pair, with seeds from 1 on
-    #[arg(long, default_value_t = 3)]
+    /// Runs of each row, with seeds from 1 on
+    #[arg(long, default_value_t = 1)]
     seeds: u64,
+    /// Ranks, and how many of them are Byzantine
+    #[arg(long, value_delimiter = ',', default_values = ["5:1", "5:2", "10:4"], value_parser = world)]
+    worlds: Vec<(usize, usize)>,
+    /// What ranks send; signs and sparse messages with error feedback
+    #[arg(long, value_delimiter = ';', default_values = ["dense", "qsgd:4", "topk:0.01", "sign"])]
+    compressors: Vec<String>,
+    /// What Byzantine ranks send
+    #[arg(long, value_delimiter = ',', default_values = ["none", "large", "sign-flip", "inner-product:6", "little:1.5", "mimic", "crash", "stale:10", "not-finite"])]
+    attacks: Vec<String>,
+    /// Aggregators; F stands for the number of Byzantine ranks
+    #[arg(long, value_delimiter = ';', default_values = ["mean", "median", "geometric-median", "trimmed-mean:F", "krum:F", "cge:F", "licm"])]
+    aggregators: Vec<String>,
+    /// Each rank sends its own momentum, 0.9, where nothing is fed back
+    #[arg(long)]
+    rank_momentum: bool,
     /// Optimizer steps
-    #[arg(long, default_value_t = 160)]
+    #[arg(long, default_value_t = 100)]
     steps: u64,
+    /// Samples of all ranks in a step
+    #[arg(long, default_value_t = 80)]
+    batch: usize,
     /// Where runs are kept
     #[arg(long, default_value = "runs/byzantine")]
     out: PathBuf,
@@ -35,118 +56,146 @@ struct Cli {
     csv: PathBuf,
 }
 
-/// What rank 0 makes of its gradient, as a factor. Reversed six times it outweighs the four others: their inner product with the
-/// mean is negative (inner-product manipulation, with its own gradient as its estimate of theirs).
-const ATTACKS: [(&str, f64); 4] = [("none", 1.0), ("sign-flipped", -1.0), ("inner-product", -6.0), ("large", 1000.0)];
+/// `RANKS:BYZANTINE`.
+fn world(text: &str) -> Result<(usize, usize), String> {
+    let parsed =
+        text.split_once(':').and_then(|(ranks, byzantine)| Some((ranks.parse().ok()?, byzantine.parse().ok()?)));
+    parsed
+        .filter(|(ranks, byzantine)| byzantine < ranks)
+        .ok_or_else(|| "as 5:1, fewer Byzantine ranks than ranks".into())
+}
 
-const AGGREGATORS: [&str; 4] = ["mean", "krum:1", "krum:1,keep=2", "trimmed-mean:1"];
-
-/// A line of the CSV.
-#[derive(Debug, serde::Serialize)]
+/// A row of the table.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Line {
-    aggregator: String,
-    attack: &'static str,
-    factor: f64,
-    seed: u64,
-    test_accuracy: f64,
-    test_loss: f64,
-    end: String,
-    steps: u64,
     ranks: usize,
+    byzantine: usize,
+    compressor: String,
+    aggregator: String,
+    attack: String,
+    rank_momentum: bool,
+    seed: u64,
+    steps: u64,
+    test_accuracy: f64,
+    /// How it ended: `whole`, or why it did not.
+    end: String,
     machine: String,
     cores: usize,
+    date: String,
 }
 
-/// Images, and a rank 0 whose loss, and so whose gradient, is multiplied.
-struct Attacked {
-    task: ImageTask,
-    factor: f64,
-}
+impl Line {
+    fn key(&self) -> (usize, usize, &str, &str, &str, bool, u64, u64) {
+        let Line { ranks, byzantine, compressor, aggregator, attack, rank_momentum, seed, steps, .. } = self;
+        (*ranks, *byzantine, compressor, aggregator, attack, *rank_momentum, *seed, *steps)
+    }
 
-impl Task for Attacked {
-    type Model = ImageModel;
+    fn settings(&self, cli: &Cli) -> Result<Settings> {
+        let gather = format!("gather:{}", self.compressor);
+        let reducer = match &self.attack[..] {
+            "none" => gather,
+            attack => format!("byzantine:({gather}),attack={},ranks={}", attack.parse::<Attack>()?, self.byzantine),
+        };
+        let needs_feedback = matches!(self.compressor.split(':').next(), Some("topk" | "sign"));
+        let feedback = match (needs_feedback, self.rank_momentum) {
+            (true, _) => Feedback::Error,
+            (false, true) => "rank-momentum:0.9".parse()?,
+            (false, false) => Feedback::None,
+        };
+        let name = format!(
+            "{}-{}-{}-{}-{}-{}",
+            self.ranks, self.byzantine, self.compressor, self.aggregator, self.attack, self.seed
+        );
+        let options = Options {
+            dataset: Some("cifar10".into()),
+            data: Some(cli.data.clone()),
+            model: Some("resnet8".into()),
+            reducer: Some(reducer.parse()?),
+            aggregator: Some(self.aggregator.parse()?),
+            feedback: Some(feedback),
+            ranks: Some(self.ranks),
+            batch: Some((cli.batch / self.ranks).max(1)),
+            epochs: Some(1000),
+            steps: Some(self.steps),
+            lr: Some(if self.rank_momentum { 0.4 } else { 0.1 }),
+            momentum: Some(if self.rank_momentum { 0.0 } else { 0.9 }),
+            augment: Some(AugmentSpec::Flip),
+            schedule: Some(LrSchedule::OneCycle),
+            eval_every: Some(1000),
+            checkpoint_every: Some(0),
+            train_limit: Some(5000),
+            test_limit: Some(1000),
+            seed: Some(self.seed),
+            out: Some(cli.out.join(name.replace(':', "_"))),
+            ..Options::default()
+        };
+        options.resolve()
+    }
 
-    fn build(&self, device: &Device) -> ImageModel {
-        self.task.build(device)
+    /// Trains it.
+    fn run(mut self, cli: &Cli) -> Result<Line> {
+        let settings = self.settings(cli)?;
+        let source = ImageSource {
+            dir: settings.data.clone(),
+            train_limit: settings.train_limit,
+            test_limit: settings.test_limit,
+            seed: self.seed,
+            ..ImageSource::new(ImageKind::Cifar10)
+        };
+        let (images, key) = (source.load()?, Key::new(self.seed));
+        let task = ImageTask { images, kind: ImageModelKind::ResNet8, augment: Some(Augment::flip()), key };
+        let ended = train(&settings, &task, &Control { plain: true, overwrite: true, ..Control::default() });
+        self.test_accuracy = ended.as_ref().map_or(f64::NAN, |summary| summary.final_test_accuracy);
+        self.end = ended.map_or_else(|error| format!("{error:#}"), |_| "whole".into());
+        self.date = day(std::time::SystemTime::now())?;
+        Ok(self)
     }
-    fn train_labels(&self) -> &[u8] {
-        self.task.train_labels()
-    }
-    fn test_len(&self) -> usize {
-        self.task.test_len()
-    }
-    fn fingerprints(&self) -> [String; 2] {
-        self.task.fingerprints()
-    }
-    fn loss(&self, model: &ImageModel, indices: &[usize], place: Place, device: &Device) -> Tensor<1> {
-        let loss = self.task.loss(model, indices, place, device);
-        if place.rank == 0 { loss.mul_scalar(self.factor) } else { loss }
-    }
-    fn score(&self, model: &ImageModel, indices: &[usize], device: &Device) -> Score {
-        self.task.score(model, indices, device)
-    }
-}
-
-fn settings(cli: &Cli, aggregator: AggregatorConfig, name: &str, seed: u64) -> Result<Settings> {
-    let options = Options {
-        dataset: Some("cifar10".into()),
-        data: Some(cli.data.clone()),
-        model: Some("resnet8".into()),
-        compressor: Some("dense".parse()?),
-        aggregator: Some(aggregator),
-        ranks: Some(5),
-        batch: Some(16),
-        epochs: Some(1000),
-        steps: Some(cli.steps),
-        lr: Some(0.1),
-        augment: Some(AugmentSpec::Flip),
-        schedule: Some(LrSchedule::OneCycle),
-        eval_every: Some(1000),
-        checkpoint_every: Some(0),
-        train_limit: Some(5000),
-        test_limit: Some(1000),
-        seed: Some(seed),
-        out: Some(cli.out.join(format!("{aggregator}-{name}-{seed}"))),
-        ..Options::default()
-    };
-    options.resolve()
 }
 
 fn main() -> Result<()> {
     let cli = &Cli::parse();
+    let done: Vec<Line> = match csv::Reader::from_path(&cli.csv) {
+        Ok(mut reader) => reader.deserialize().collect::<Result<_, _>>().context("the CSV is of another form")?,
+        Err(_) => Vec::new(),
+    };
     let mut csv = csv::Writer::from_path(&cli.csv).with_context(|| format!("cannot write {}", cli.csv.display()))?;
+    done.iter().try_for_each(|line| csv.serialize(line))?;
+    csv.flush()?;
+    let (machine, cores) = machine();
     for seed in 1..=cli.seeds {
-        for (name, factor) in ATTACKS {
-            for aggregator in AGGREGATORS {
-                let aggregator: AggregatorConfig = aggregator.parse()?;
-                let settings = settings(cli, aggregator, name, seed)?;
-                let source = ImageSource {
-                    dir: settings.data.clone(),
-                    train_limit: settings.train_limit,
-                    test_limit: settings.test_limit,
-                    seed,
-                    ..ImageSource::new(ImageKind::Cifar10)
-                };
-                let (images, key) = (source.load()?, Key::new(seed));
-                let task = ImageTask { images, kind: ImageModelKind::ResNet8, augment: Some(Augment::flip()), key };
-                let control = Control { plain: true, overwrite: true, ..Control::default() };
-                let ended = train(&settings, &Attacked { task, factor }, &control);
-                let line = Line {
-                    aggregator: aggregator.to_string(),
-                    attack: name,
-                    factor,
-                    seed,
-                    test_accuracy: ended.as_ref().map_or(f64::NAN, |summary| summary.final_test_accuracy),
-                    test_loss: ended.as_ref().map_or(f64::NAN, |summary| summary.final_test_loss),
-                    end: ended.map_or_else(|error| format!("{error:#}"), |_| "whole".into()),
-                    steps: cli.steps,
-                    ranks: 5,
-                    machine: machine().0,
-                    cores: machine().1,
-                };
-                println!("{line:?}");
-                csv.serialize(line)?;
-                csv.flush()?;
+        for &(ranks, byzantine) in &cli.worlds {
+            for compressor in &cli.compressors {
+                for aggregator in &cli.aggregators {
+                    let aggregator: AggregatorConfig = aggregator.replace('F', &byzantine.to_string()).parse()?;
+                    if aggregator.get().fewest_ranks() > ranks {
+                        eprintln!("{aggregator} needs {} ranks, not {ranks}", aggregator.get().fewest_ranks());
+                        continue;
+                    }
+                    for attack in &cli.attacks {
+                        let line = Line {
+                            ranks,
+                            byzantine,
+                            compressor: compressor.clone(),
+                            aggregator: aggregator.to_string(),
+                            attack: attack.clone(),
+                            rank_momentum: cli.rank_momentum,
+                            seed,
+                            steps: cli.steps,
+                            test_accuracy: f64::NAN,
+                            end: String::new(),
+                            machine: machine.clone(),
+                            cores,
+                            date: String::new(),
+                        };
+                        if done.iter().any(|done| done.key() == line.key()) {
+                            continue;
+                        }
+                        let line = line.run(cli)?;
+                        println!("{:?}: {:.3} {}", line.key(), line.test_accuracy, line.end);
+                        csv.serialize(line)?;
+                        csv.flush()?;
+                    }
+                }
             }
         }
     }

@@ -133,7 +133,19 @@ impl BuildStrategy for Config {
                 let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
                 Ok(Some(format!("{memory} ({optimizer})")))
             }
-            _ => Ok(None),
+            feedback => {
+                let exchanges_momentum = feedback.get().has_momentum();
+                let takes_plain_sgd = self.exchange.reducers().any(|reducer| reducer.get().takes_plain_sgd());
+                if steps_with_it && (exchanges_momentum || takes_plain_sgd) {
+                    let what = if exchanges_momentum {
+                        format!("feedback {feedback}")
+                    } else {
+                        format!("reducer {}", self.exchange.reducer)
+                    };
+                    check_plain(&what, optimizer())?;
+                }
+                Ok(None)
+            }
         }
     }
     fn needs_clock(&self) -> bool {
@@ -163,6 +175,17 @@ fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimize
         "feedback inner-momentum:{momentum} is for SGD with momentum {momentum}, which steps with the exchanged gradients; {why}: use \
          feedback by-optimizer, or error"
     )))
+}
+
+/// That an optimizer around what has the momentum itself, or counts on plain steps, has none, as far as it can be seen.
+fn check_plain(what: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
+    match optimizer.momentum() {
+        None => Ok(()),
+        Some(momentum) => Err(ConfigError::Conflict(format!(
+            "{what} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without momentum, or \
+             feedback inner-momentum:{momentum} or error"
+        ))),
+    }
 }
 
 /// The optimizer that steps with the averages, as far as it shows what it is.

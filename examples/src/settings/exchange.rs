@@ -186,7 +186,7 @@ fn set(config: Config, sets: &[String]) -> Result<Config> {
 impl Settings {
     /// Whether every rank corrects its momentum before it compresses: the optimizer then has none.
     pub fn corrects_momentum(&self) -> bool {
-        matches!(self.config.exchange.feedback, Feedback::Momentum(_))
+        matches!(self.config.exchange.feedback, Feedback::Momentum(_) | Feedback::RankMomentum(_))
     }
 
     /// What would be ignored is refused; the rest is built once, for any layout.

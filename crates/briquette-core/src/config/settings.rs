@@ -107,6 +107,11 @@ pub trait ReducerSettings: fmt::Debug {
         None
     }
 
+    /// Whether what it sends back is right for an optimizer that steps by the learning rate times the average, plain SGD, alone.
+    fn takes_plain_sgd(&self) -> bool {
+        false
+    }
+
     /// The fewest ranks that it works with.
     fn fewest_ranks(&self) -> usize {
         1

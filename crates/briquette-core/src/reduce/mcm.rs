@@ -142,6 +142,10 @@ impl ReducerSettings for McmConfig {
         self.artemis().fewest_ranks()
     }
 
+    fn takes_plain_sgd(&self) -> bool {
+        true
+    }
+
     fn traits(&self) -> ReducerTraits {
         self.artemis().traits()
     }

@@ -243,4 +243,17 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
     }
     let error = join(named("slowmo"), sgd_with_momentum()).unwrap_err();
     assert!(error.contains("exchanges parameters"), "{error}");
+    for (reducer, feedback) in [
+        ("gather:topk:4x", "momentum:0.9"),
+        ("two-way:plain-sign,down=plain-sign", "rank-momentum:0.9"),
+        ("mcm:qsgd:8", "none"),
+        ("smooth:qsgd:8", "none"),
+    ] {
+        let named =
+            || config(&format!(r#"{{"strategy": "every-step", "feedback": "{feedback}", "reducer": "{reducer}"}}"#));
+        assert_eq!(join(named(), sgd()), Ok(()), "{reducer}, {feedback}");
+        let error = join(named(), sgd_with_momentum()).unwrap_err();
+        let what = if feedback == "none" { reducer.split(':').next().unwrap() } else { feedback };
+        assert!(error.contains(what) && error.contains("SGD, momentum 0.9"), "{error}");
+    }
 }

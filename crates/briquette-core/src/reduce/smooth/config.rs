@@ -155,6 +155,10 @@ impl ReducerSettings for SmoothConfig {
         Ok(Box::new(self.estimated(layout.len())?))
     }
 
+    fn takes_plain_sgd(&self) -> bool {
+        true
+    }
+
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
             is_dense: false,
