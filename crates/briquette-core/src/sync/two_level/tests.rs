@@ -339,11 +339,12 @@ fn what_cannot_lie_between_machines_is_refused() {
 /// Two machines of two ranks, which the table of the laws has not.
 #[test]
 fn the_laws_hold_where_machines_have_several_ranks() {
-    for text in ["slowmo:2", "easgd:2", "lsgd:2,local=1", "sgp"] {
+    // Leaders move the mean, and what they leave is no longer the same on every rank.
+    for (text, conserves) in [("slowmo:2", true), ("easgd:2", true), ("lsgd:2,local=1", false), ("sgp", true)] {
         for group in ["", ",group=2"] {
             let text = format!(r#"{{"strategy": "two-level:({text}){group}"}}"#);
             let setup = Setup::short(&serde_json::from_str::<Config>(&text).unwrap(), 4);
-            if !group.is_empty() {
+            if conserves && !group.is_empty() {
                 laws::conserves_its_mean(&setup);
             }
             laws::leaves_no_trace(&setup, 0);
