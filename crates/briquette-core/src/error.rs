@@ -1,9 +1,11 @@
 //! Errors that say who, what and where: rank, slot, step, expected, got.
 
+mod aggregate;
 mod comm;
 
 use std::fmt;
 
+pub use aggregate::AggregateError;
 pub use comm::CommError;
 
 /// Makes `Debug` of an error what a person is to read, as `?` in `main` prints it: what it displays, then each cause that this does
@@ -88,38 +90,6 @@ pub enum WireError {
         /// Values of the receiving vector.
         expected: usize,
         /// Values of the message.
-        got: usize,
-    },
-}
-
-/// Contributions could not be aggregated.
-#[derive(Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AggregateError {
-    /// The message of one rank does not fit.
-    #[error("contribution of rank {rank}: {source}")]
-    Message {
-        /// Whose.
-        rank: usize,
-        /// What is wrong with it.
-        source: WireError,
-    },
-    /// More contributions than the aggregator tolerates cannot be used.
-    #[error(
-        "of the contributions of {world} ranks those of {ranks:?} are not finite or not readable, more than this aggregation tolerates"
-    )]
-    Excluded {
-        /// Whose.
-        ranks: Vec<usize>,
-        /// How many ranks there are.
-        world: usize,
-    },
-    /// Too few contributions for this aggregator.
-    #[error("this aggregation needs at least {needed} ranks, got {got}")]
-    Ranks {
-        /// Ranks that it works with.
-        needed: usize,
-        /// Ranks that there are.
         got: usize,
     },
 }

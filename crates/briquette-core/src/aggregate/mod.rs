@@ -1,6 +1,6 @@
 //! Contributions in rank order to one vector. Pure: no communication, the same bits on every rank.
 //!
-//! An aggregator combines contributions part by part, so that no rank holds more than one part of each. One that rates whole
+//! An aggregator combines contributions part by part, so that under the mean no rank holds more than one part of each. One that rates whole
 //! contributions ([`Krum`]) declares it ([`rates`](Aggregator::rates)), is given all parts first, and weighs the ranks.
 
 pub mod cge;

@@ -68,6 +68,9 @@ use crate::{CompressionFactor, Session, Traffic};
 /// By the numbers that they travel as.
 const MOMENTA: [Momenta; 3] = [Momenta::Keep, Momenta::Reset, Momenta::Average];
 
+/// Saved as the share before the first step, so that a state of step 0 is told from one that was dropped.
+const BEFORE_THE_FIRST_STEP: f32 = -1.0;
+
 /// Exact inside machines, another strategy between them; see the [module](self).
 #[derive(Debug)]
 pub struct TwoLevel<S> {
@@ -163,19 +166,20 @@ impl<S: SyncStrategy> Stateful for TwoLevel<S> {
         for (name, value) in between.iter() {
             state.put_at(own, name, value.clone());
         }
-        state.put_at(own, "share", self.share.now().clone());
+        let share = self.share.now().first().copied().unwrap_or(BEFORE_THE_FIRST_STEP);
+        state.put_at(own, "share", vec![share]);
         state.put_at(own, "firsts", self.firsts.now().clone());
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let [share, firsts] = ["share", "firsts"].map(|name| state.f32s(name, None).map(<[f32]>::to_vec));
-        let (share, firsts) = (share?, firsts?);
-        match share.first() {
-            // Saved before the first step, or dropped in a world of another size: it goes on from where it has begun.
-            None => {}
-            Some(0.0) => self.between.load(&self.unbegun)?,
-            Some(_) => state.load_part("between", &mut self.between)?,
+        let (mut share, firsts) = (state.f32s("share", None)?.to_vec(), state.f32s("firsts", None)?.to_vec());
+        match share[..] {
+            // Dropped in a world of another size: it goes on from where it has begun.
+            [] => {}
+            [0.0] => self.between.load(&self.unbegun)?,
+            _ => state.load_part("between", &mut self.between)?,
         }
+        share.retain(|share| *share != BEFORE_THE_FIRST_STEP);
         self.share.set(share);
         self.firsts.set(firsts);
         Ok(())
@@ -279,7 +283,9 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         self.count(parameters);
     }
 
+    /// Without a group what lies between was built for another number of machines than there may be: what it conserves may depend on it.
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
+        self.group?;
         if self.is_led() {
             return Some(vec![0.0; parameters.len()]);
         }

@@ -2,8 +2,9 @@ use super::super::testkit::{Sgd, noisy, train};
 use super::super::{Graph, Header, Outer, Periodic, Sgp, SlowMoConfig};
 use super::*;
 use crate::comm::{Event, Local, run_ranks};
-use crate::config::{Exchange, Feedback, ReducerConfig, StrategyConfig, StrategySettings};
+use crate::config::{Config, Exchange, Feedback, ReducerConfig, StrategyConfig, StrategySettings};
 use crate::error::CommError;
+use crate::laws::{self, Setup};
 use crate::reduce::{AgreedStep, Dense};
 use crate::{Key, Layout};
 
@@ -219,7 +220,7 @@ fn steps_of(
     from: &(dyn Fn(usize) -> (Option<State>, Vec<f32>) + Sync),
     steps: std::ops::Range<u64>,
 ) -> Vec<Result<(State, Vec<f32>), SyncError>> {
-    let config: crate::config::Config = serde_json::from_str(text).unwrap();
+    let config: Config = serde_json::from_str(text).unwrap();
     let comms = Local::builder(world).machines_of(group.try_into().unwrap()).build();
     let ranks = run_ranks(comms, |mut comm| {
         let layout = Layout::flat(10);
@@ -332,5 +333,23 @@ fn what_cannot_lie_between_machines_is_refused() {
             .and_then(|config| config.get().build(&Exchange::default(), &Layout::flat(1), 4).map(drop));
         let error = built.unwrap_err().to_string();
         assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+/// Two machines of two ranks, which the table of the laws has not.
+#[test]
+fn the_laws_hold_where_machines_have_several_ranks() {
+    // Leaders move the mean, and what they leave is no longer the same on every rank.
+    for (text, conserves) in [("slowmo:2", true), ("easgd:2", true), ("lsgd:2,local=1", false), ("sgp", true)] {
+        for group in ["", ",group=2"] {
+            let text = format!(r#"{{"strategy": "two-level:({text}){group}"}}"#);
+            let setup = Setup::short(&serde_json::from_str::<Config>(&text).unwrap(), 4);
+            if conserves && !group.is_empty() {
+                laws::conserves_its_mean(&setup);
+            }
+            laws::leaves_no_trace(&setup, 0);
+            laws::resumes_to_the_bit(&setup);
+            laws::takes_back_the_state_of_step_0(&setup);
+        }
     }
 }
