@@ -1,0 +1,22 @@
+//! Optimizers of the literature that Burn does not have, on Burn's own [`Optimizer`](burn::optim::Optimizer) trait: with records, gradient
+//! clipping and parameter groups, and without any distribution. They go wherever Burn's own do, also into a
+//! [`DistributedOptimizer`](crate::DistributedOptimizer).
+//!
+//! | optimizer | step | vectors of state |
+//! |---|---|---|
+//! | [`CompAms`] | `m/√(v̂ + ε)`, `v̂` the largest `v` so far | 3 |
+//!
+//!
+//! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
+//!
+//! **Records.** A state is resumed to the bit. Burn leaves a parameter without state where a record is another optimizer's, and goes on as
+//! if nothing had been saved; the optimizers here panic instead, and say whose record it is. The other way round, one of Burn's own that
+//! loads a record of these begins anew, silently: that is Burn's to change.
+
+pub mod comp_ams;
+mod settings;
+mod state;
+#[cfg(all(test, feature = "flex"))]
+mod walk;
+
+pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
