@@ -5,6 +5,7 @@
 //! | optimizer | step | vectors of state |
 //! |---|---|---|
 //! | [`CompAms`] | `m/√(v̂ + ε)`, `v̂` the largest `v` so far | 3 |
+//! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
 //!
 //!
 //! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
@@ -14,9 +15,11 @@
 //! loads a record of these begins anew, silently: that is Burn's to change.
 
 pub mod comp_ams;
+pub mod generalized_sign_sgd;
 mod settings;
 mod state;
 #[cfg(all(test, feature = "flex"))]
 mod walk;
 
 pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
+pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
