@@ -16,6 +16,7 @@
 
 pub mod comp_ams;
 pub mod generalized_sign_sgd;
+pub mod generic_adam;
 mod settings;
 mod state;
 #[cfg(all(test, feature = "flex"))]
@@ -23,3 +24,4 @@ mod walk;
 
 pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
+pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
