@@ -6,7 +6,11 @@
 //! |---|---|---|
 //! | [`CompAms`] | `m/√(v̂ + ε)`, `v̂` the largest `v` so far | 3 |
 //! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
+//! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
+//! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
 //!
+//! schedules of the learning rate; Burn's own [`CosineAnnealingLrSchedulerConfig`](
+//! burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of the literature.
 //!
 //! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
 //!
@@ -15,13 +19,17 @@
 //! loads a record of these begins anew, silently: that is Burn's to change.
 
 pub mod comp_ams;
+pub mod delayed_ada_grad;
 pub mod generalized_sign_sgd;
 pub mod generic_adam;
+pub mod schedules;
 mod settings;
 mod state;
 #[cfg(all(test, feature = "flex"))]
 mod walk;
 
 pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
+pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradState};
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
 pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
+pub use schedules::{ExponentialStepsConfig, PlateauDecayConfig};
