@@ -8,7 +8,9 @@
 //! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
 //! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
 //! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
+//! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
 //!
+//! [`IterateAverage`] keeps the mean of a model's iterates beside any of them. [`ExponentialStepsConfig`] and [`PlateauDecayConfig`] give
 //! schedules of the learning rate; Burn's own [`CosineAnnealingLrSchedulerConfig`](
 //! burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of the literature.
 //!
@@ -22,6 +24,8 @@ pub mod comp_ams;
 pub mod delayed_ada_grad;
 pub mod generalized_sign_sgd;
 pub mod generic_adam;
+pub mod iterate_average;
+pub mod padam_w;
 pub mod schedules;
 mod settings;
 mod state;
@@ -32,4 +36,6 @@ pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
 pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradState};
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
 pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
+pub use iterate_average::{IterateAverage, IterateAverageConfig};
+pub use padam_w::{PAdamW, PAdamWConfig, PAdamWState};
 pub use schedules::{ExponentialStepsConfig, PlateauDecayConfig};
