@@ -9,6 +9,7 @@
 //! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
 //! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
 //! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
+//! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` from outside | 2 |
 //!
 //! [`IterateAverage`] keeps the mean of a model's iterates beside any of them. [`ExponentialStepsConfig`] and [`PlateauDecayConfig`] give
 //! schedules of the learning rate; Burn's own [`CosineAnnealingLrSchedulerConfig`](
@@ -25,6 +26,7 @@ pub mod delayed_ada_grad;
 pub mod generalized_sign_sgd;
 pub mod generic_adam;
 pub mod iterate_average;
+pub mod one_bit_adam;
 pub mod padam_w;
 pub mod schedules;
 mod settings;
@@ -37,5 +39,6 @@ pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradS
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
 pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
 pub use iterate_average::{IterateAverage, IterateAverageConfig};
+pub use one_bit_adam::{OneBitAdam, OneBitAdamConfig, OneBitAdamState};
 pub use padam_w::{PAdamW, PAdamWConfig, PAdamWState};
 pub use schedules::{ExponentialStepsConfig, PlateauDecayConfig};
