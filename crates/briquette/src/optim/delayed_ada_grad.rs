@@ -168,6 +168,15 @@ mod tests {
         DelayedAdaGradConfig::new().init().load_record(record(super::super::CompAmsConfig::new().build()));
     }
 
+    /// Where panics are caught, as when a checkpoint is loaded, it is an error.
+    #[test]
+    fn a_foreign_record_in_a_checkpoint_is_no_failure_of_the_device() {
+        let foreign = record(super::super::CompAmsConfig::new().build());
+        let load = || DelayedAdaGradConfig::new().init().load_record(foreign);
+        let error = crate::checkpoint::by_the_default_device(load).err().unwrap().to_string();
+        assert!(error.starts_with("this optimizer record cannot be loaded into delayed-ada-grad"), "{error}");
+    }
+
     /// What Burn does with a foreign record: no error, and no state.
     #[test]
     fn burns_own_optimizers_begin_anew_with_a_record_of_ours() {

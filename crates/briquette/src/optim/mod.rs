@@ -34,6 +34,8 @@ mod state;
 #[cfg(all(test, feature = "flex"))]
 mod walk;
 
+pub(crate) use state::REFUSED;
+
 pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
 pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradState};
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};

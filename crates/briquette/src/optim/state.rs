@@ -58,6 +58,9 @@ macro_rules! state {
 }
 pub(super) use state;
 
+/// What a panic begins with where a record does not fit.
+pub(crate) const REFUSED: &str = "this optimizer record";
+
 /// What a record holds of one parameter for one optimizer.
 pub(super) struct Record<'a> {
     of: &'static str,
@@ -74,7 +77,7 @@ impl<'a> Record<'a> {
         if !source.has_under(&path) {
             let other = NAMES.iter().find(|name| source.has_under(&join_path(parameter, name)));
             let other = other.map_or("an optimizer that is not in this crate", |name| *name);
-            panic!("this record cannot be loaded into {of}: of parameter {parameter} it holds the state of {other}");
+            panic!("{REFUSED} cannot be loaded into {of}: of parameter {parameter} it holds the state of {other}");
         }
         Record { of, parameter, path, source }
     }
@@ -83,7 +86,7 @@ impl<'a> Record<'a> {
         let data = self.source.take_tensor(&self.path, name).unwrap_or_else(|| self.lacks(name));
         let (rank, dtype) = (data.rank(), data.dtype());
         let Self { of, parameter, .. } = self;
-        assert!(rank == D, "{name} of {of} in this record, for parameter {parameter}: expected rank {D}, got {rank}");
+        assert!(rank == D, "{REFUSED} of {of} does not fit: {name} of parameter {parameter} has rank {rank}, not {D}");
         Tensor::from_data(data, (device, dtype))
     }
 
@@ -94,6 +97,6 @@ impl<'a> Record<'a> {
 
     fn lacks(&self, name: &str) -> ! {
         let Self { of, parameter, .. } = self;
-        panic!("this record of {of} is cut off: of parameter {parameter} it has no {name}");
+        panic!("{REFUSED} of {of} is cut off: of parameter {parameter} it has no {name}");
     }
 }
