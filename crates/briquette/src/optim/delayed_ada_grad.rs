@@ -116,7 +116,7 @@ impl Optimizer for DelayedAdaGrad {
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.to_device(device)
+        state.moved_to(device)
     }
 }
 

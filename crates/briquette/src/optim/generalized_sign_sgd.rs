@@ -129,7 +129,7 @@ impl Optimizer for GeneralizedSignSgd {
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.to_device(device)
+        state.moved_to(device)
     }
 }
 

@@ -133,7 +133,7 @@ impl Optimizer for PAdamW {
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.to_device(device)
+        state.moved_to(device)
     }
 }
 

@@ -29,7 +29,7 @@ macro_rules! state {
         }
 
         impl<const D: usize> $name<D> {
-            fn to_device(mut self, device: &burn::tensor::Device) -> Self {
+            fn moved_to(mut self, device: &burn::tensor::Device) -> Self {
                 $(self.$tensor = self.$tensor.to_device(device);)+
                 self
             }
