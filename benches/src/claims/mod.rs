@@ -4,6 +4,7 @@ mod gossip;
 mod growth;
 mod leaders;
 mod local;
+mod optimizers;
 mod server;
 mod world;
 
@@ -47,6 +48,8 @@ pub enum Family {
     Server,
     /// Bytes and time as the world grows
     Growth,
+    /// Optimizers and step sizes
+    Optimizers,
 }
 
 impl Family {
@@ -58,6 +61,7 @@ impl Family {
             Family::Leaders => "leaders",
             Family::Server => "server",
             Family::Growth => "growth",
+            Family::Optimizers => "optimizers",
         }
     }
 
@@ -69,6 +73,7 @@ impl Family {
             Family::Leaders => leaders::CLAIMS,
             Family::Server => server::CLAIMS,
             Family::Growth => growth::CLAIMS,
+            Family::Optimizers => optimizers::CLAIMS,
         }
     }
 }
@@ -157,7 +162,13 @@ mod tests {
     /// Those that take seconds; the others are the table's.
     #[test]
     fn claims_that_are_quickly_tried_hold() {
-        for (family, name) in [(Family::Local, "bias"), (Family::Gossip, "mean"), (Family::Server, "picky")] {
+        let quick = [
+            (Family::Local, "bias"),
+            (Family::Gossip, "mean"),
+            (Family::Server, "picky"),
+            (Family::Optimizers, "counter-example"),
+        ];
+        for (family, name) in quick {
             let claim = family.claims().iter().find(|claim| claim.name == name).unwrap();
             let (holds, seen) = (claim.judge)(&(claim.run)(1).unwrap());
             assert!(holds, "{name}: {seen}");
