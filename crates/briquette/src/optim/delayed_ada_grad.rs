@@ -20,7 +20,7 @@
 //! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's.
 //!
 //! **Reference.** X. Li, F. Orabona, *On the Convergence of Stochastic Gradient Descent with Adaptive Stepsizes*, AISTATS 2019 (arXiv
-//! 1805.08114), equation 3 (coordinate-wise).
+//! 1805.08114), the step size by coordinates.
 //!
 //! ```
 //! use briquette::optim::DelayedAdaGradConfig;

@@ -21,7 +21,7 @@
 //! (`x ← (1 − η·λ)·x`), which is not in the paper.
 //!
 //! **Reference.** M. Crawshaw, M. Liu, F. Orabona, W. Zhang, Z. Zhuang, *Robustness to Unbounded Smoothness of Generalized SignSGD*,
-//! NeurIPS 2022 (arXiv 2208.11195), algorithm 1.
+//! NeurIPS 2022 (arXiv 2208.11195), and the authors' code.
 //!
 //! ```
 //! use briquette::optim::GeneralizedSignSgdConfig;

@@ -17,7 +17,7 @@
 //! take rates up to 1.
 //!
 //! **Reference.** X. Li, Z. Zhuang, F. Orabona, *A Second Look at Exponential and Cosine Step Sizes: Simplicity, Adaptivity, and
-//! Performance*, ICML 2021 (arXiv 2002.05273), equations 2 and 3; D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the
+//! Performance*, ICML 2021 (arXiv 2002.05273); D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the
 //! Quest for Best Test Error* (arXiv 2003.01247), the code of its experiments.
 //!
 //! ```
