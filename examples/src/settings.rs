@@ -6,6 +6,7 @@
 
 mod check;
 mod exchange;
+mod optimizer;
 mod server;
 
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 pub use self::exchange::{WarmUp, families};
+pub use self::optimizer::OptimizerKind;
 use crate::lr_schedule::LrSchedule;
 use crate::spec::{ClockSpec, ControllerSpec, OverlapSpec, RecordSpec, RulesSpec, Toggle};
 
@@ -132,7 +134,8 @@ flags! {
     momentum: f64,
     /// Weight decay: `decay · parameter` is added to each rank's gradient
     weight_decay: f64 = 0.0,
-    /// sgd or adam
+    /// sgd or adam; or one of briquette's: comp-ams (AMSGrad of Comp-AMS), sign-sgd (generalized SignSGD), generic-adam, delayed-adagrad,
+    /// padamw
     optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)
     schedule: LrSchedule = LrSchedule::Constant,
@@ -232,16 +235,6 @@ flags! {
     #[arg(value_name = "KEY=VALUE")]
     set: Vec<String>,
   }
-}
-
-/// SGD or Adam.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerKind {
-    /// Momentum SGD.
-    Sgd,
-    /// Adam.
-    Adam,
 }
 
 /// Image augmentation.

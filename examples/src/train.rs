@@ -17,6 +17,9 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use briquette::core::Key;
 use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
+use briquette::optim::{
+    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, PAdamWConfig,
+};
 use briquette::{Pool, WallClock};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
@@ -197,6 +200,11 @@ impl<T: Task> Run<'_, T> {
         let settings = self.settings;
         match settings.optimizer {
             OptimizerKind::Adam => AdamConfig::new().init(),
+            OptimizerKind::CompAms => CompAmsConfig::new().init(),
+            OptimizerKind::SignSgd => GeneralizedSignSgdConfig::new().init(),
+            OptimizerKind::GenericAdam => GenericAdamConfig::new().init(),
+            OptimizerKind::DelayedAdagrad => DelayedAdaGradConfig::new().init(),
+            OptimizerKind::Padamw => PAdamWConfig::new().init(),
             // Under momentum correction each rank has the momentum; here it must not act twice.
             OptimizerKind::Sgd if settings.corrects_momentum() => SgdConfig::new().init(),
             OptimizerKind::Sgd => {

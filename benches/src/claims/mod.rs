@@ -4,6 +4,7 @@ mod gossip;
 mod growth;
 mod leaders;
 mod local;
+mod optimizers;
 mod robust;
 mod server;
 mod two_way;
@@ -53,6 +54,8 @@ pub enum Family {
     TwoWay,
     /// Aggregators against Byzantine ranks
     Robust,
+    /// Optimizers and step sizes
+    Optimizers,
 }
 
 impl Family {
@@ -66,6 +69,7 @@ impl Family {
             Family::Growth => "growth",
             Family::TwoWay => "two-way",
             Family::Robust => "robust",
+            Family::Optimizers => "optimizers",
         }
     }
 
@@ -79,6 +83,7 @@ impl Family {
             Family::Growth => growth::CLAIMS,
             Family::TwoWay => two_way::CLAIMS,
             Family::Robust => robust::CLAIMS,
+            Family::Optimizers => optimizers::CLAIMS,
         }
     }
 }
@@ -167,7 +172,13 @@ mod tests {
     /// Those that take seconds; the others are the table's.
     #[test]
     fn claims_that_are_quickly_tried_hold() {
-        for (family, name) in [(Family::Local, "bias"), (Family::Gossip, "mean"), (Family::Server, "picky")] {
+        let quick = [
+            (Family::Local, "bias"),
+            (Family::Gossip, "mean"),
+            (Family::Server, "picky"),
+            (Family::Optimizers, "counter-example"),
+        ];
+        for (family, name) in quick {
             let claim = family.claims().iter().find(|claim| claim.name == name).unwrap();
             let (holds, seen) = (claim.judge)(&(claim.run)(1).unwrap());
             assert!(holds, "{name}: {seen}");

@@ -72,10 +72,13 @@ pub(crate) fn own_blobs(own: Own) -> impl Iterator<Item = (&'static str, Bytes)>
 }
 
 /// Loads an optimizer's state. Burn puts that on the default device of the build first, whatever the module is on, and panics
-/// where that device cannot be had.
+/// where that device cannot be had. Optimizers of this crate panic where the state is another's.
 pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(load)).map_err(|panic| {
         let said = panic_text(&*panic);
+        if said.starts_with(crate::optim::REFUSED) {
+            return Error::OptimizerRecord(said);
+        }
         Error::Device(format!(
             "Burn loads an optimizer's state by way of this build's default device, which cannot be used here ({said}); set \
              BURN_DEVICE to a backend that can, such as BURN_DEVICE=flex"

@@ -98,6 +98,9 @@ pub enum Error {
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
+    /// What one of [`optim`](crate::optim) was to load is another optimizer's state.
+    #[error("{0}")]
+    OptimizerRecord(String),
     /// A parameter's type is none that the device computes in.
     #[error("{slot} is {dtype}, which {device} cannot compute in: cast the module to f32")]
     DType {

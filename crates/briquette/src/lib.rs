@@ -39,6 +39,7 @@
 //! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
 //!   [world of several](Synchronizer::with_rebroadcast).
 //! - [`strategy`]: algorithms of your own.
+//! - [`optim`]: optimizers that Burn does not have, with or without other ranks.
 //! - [`DistributedConfig`]: what travels and who decides.
 //! - [`run`]: starts ranks. By hand: [`Local`](briquette_core::comm::Local) for threads, `tcp` (feature of that name) for processes, with
 //!   [`WallClock`] where seconds are read, as core reads no clock.
@@ -83,6 +84,7 @@ mod flat;
 pub mod guide;
 mod handshake;
 mod momenta;
+pub mod optim;
 mod optimizer;
 #[cfg(feature = "rayon")]
 mod pool;

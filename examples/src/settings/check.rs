@@ -37,8 +37,9 @@ impl Settings {
         if !(is_number(self.weight_decay) && self.weight_decay >= 0.0) {
             bail!("--weight-decay must be at least 0 and at most 3.4e38, got {}", self.weight_decay);
         }
-        if self.corrects_momentum() && self.optimizer == OptimizerKind::Adam {
-            bail!("--momentum-correction on is for --optimizer sgd: Adam would take velocities for gradients");
+        if self.corrects_momentum() && self.optimizer != OptimizerKind::Sgd {
+            let other = self.optimizer.name();
+            bail!("--momentum-correction on is for --optimizer sgd: {other} would take velocities for gradients");
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
             bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());

@@ -24,11 +24,11 @@ fn unused<T>(flag: &str, given: Option<&T>, under: &str) -> Result<()> {
 
 const SGD_MOMENTUM: f64 = 0.9;
 
-/// Adam has its own.
+/// The others have their own, or none.
 pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<Option<f64>> {
     match optimizer {
         OptimizerKind::Sgd => Ok(Some(given.unwrap_or(SGD_MOMENTUM))),
-        OptimizerKind::Adam => unused("momentum", given.as_ref(), "--optimizer adam").map(|()| None),
+        other => unused("momentum", given.as_ref(), &format!("--optimizer {}", other.name())).map(|()| None),
     }
 }
 

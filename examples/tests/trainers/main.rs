@@ -143,7 +143,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 25] = [
+const KINDS: [(&str, &str); 30] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -163,6 +163,11 @@ const KINDS: [(&str, &str); 25] = [
     (CIFAR, "--set bucket-values=20000 --set during-backward=true"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),
+    (CIFAR, "--optimizer comp-ams --lr 0.001 --compressor topk:20x"),
+    (CIFAR, "--optimizer sign-sgd --lr 0.0002"),
+    (CIFAR, "--optimizer generic-adam --lr 0.001"),
+    (CIFAR, "--optimizer delayed-adagrad --lr 0.01"),
+    (CIFAR, "--optimizer padamw --lr 0.01"),
     (CIFAR, "--strategy local-sgd:2"),
     (CIFAR, "--set reducer=power-sgd:4 --set feedback=error"),
     (CIFAR, "--set reducer=gather:qsgd:4 --set bucket_values=20000 --set rules=[{slots='*.bias',reducer='dense'}]"),

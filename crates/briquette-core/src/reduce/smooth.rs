@@ -202,7 +202,10 @@ impl SmoothnessAware {
         match &mut self.sends {
             Sends::Compressor(compressor) => compressor.compress_into(&self.scaled, key.bucket(0), &mut self.mine[0]),
             Sends::Importance(importance) => {
-                let written = importance.compress_into(&self.scaled, weights, key, &mut self.mine[0]);
+                importance.sample(&mut self.scaled, weights, key);
+                check_finite(&self.scaled, round.slots, rank)?;
+                let drawn = (0..).zip(self.scaled.iter().copied()).filter(|(_, x)| *x != 0.0);
+                let written = self.mine[0].write_sparse(len, drawn);
                 written.map_err(|source| AggregateError::Message { rank, source })?;
             }
         }

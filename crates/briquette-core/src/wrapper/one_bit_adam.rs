@@ -49,7 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::ErrorFeedback;
+use super::{ErrorFeedback, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::reduce::{Dense, Exchanged, Reducer, Round, check_average};
@@ -129,6 +129,7 @@ impl<R: Reducer> Stateful for OneBitAdam<R> {
 impl<R: Reducer> Reducer for OneBitAdam<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let OneBitAdamConfig { warm_up, beta } = self.settings;
+        check_finite(round.input, round.slots, comm.rank())?;
         self.momentum.fit(round.input.len())?;
         self.warms_up = round.agreed_step.step < warm_up;
         let (momentum, next) = self.momentum.both();

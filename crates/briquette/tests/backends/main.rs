@@ -4,6 +4,7 @@
 mod facts;
 mod mixed;
 mod models;
+mod optimizers;
 #[path = "../seeded/mod.rs"]
 mod seeded;
 mod types;
@@ -29,7 +30,7 @@ macro_rules! suite {
     ($($name:ident: $backend:expr),* $(,)?) => { $(
         mod $name {
             use crate::models::{Lstm, Mlp, ResNet};
-            use crate::{facts, mixed, types};
+            use crate::{facts, mixed, optimizers, types};
 
             suite!(@facts $backend, mlp: Mlp, resnet: ResNet, lstm: Lstm);
             suite!(@tests $backend,
@@ -38,6 +39,8 @@ macro_rules! suite {
                 types::mixed_types_share_one_exchange,
                 mixed::ranks_on_two_backends_agree,
                 mixed::rounding_is_compared_on_joining,
+                optimizers::optimizers_follow_their_twins,
+                optimizers::optimizers_resume_to_the_bit,
             );
         }
     )* };

@@ -2,8 +2,7 @@
 
 use rand::Rng;
 
-use crate::error::WireError;
-use crate::{CompressionFactor, Key, Message};
+use crate::{CompressionFactor, Key};
 
 /// Coordinate `j` is sent with `pⱼ = Lⱼ/(Lⱼ + ρ)`, as `xⱼ/pⱼ`: of all samplings of `Σ pⱼ` values in the mean, the one whose worst
 /// `Lⱼ(1/pⱼ − 1)` is least.
@@ -19,23 +18,16 @@ impl Importance {
         Importance { factor, chances: Vec::new() }
     }
 
-    /// Writes the sample of `x`, which is in the norm of `weights`.
-    pub(super) fn compress_into(
-        &mut self,
-        x: &[f32],
-        weights: &[f32],
-        key: Key,
-        out: &mut Message,
-    ) -> Result<(), WireError> {
+    /// Makes of `x`, which is in the norm of `weights`, its sample.
+    pub(super) fn sample(&mut self, x: &mut [f32], weights: &[f32], key: Key) {
         // Weights change once, at the end of the warm-up.
         if self.chances.len() != x.len() {
             self.chances = chances(weights, x.len() as f64 / self.factor.get());
         }
         let mut random = key.purpose("importance").block(0);
-        let drawn = x.iter().zip(&self.chances).zip(0..).filter_map(|((x, chance), index)| {
-            (random.random::<f64>() < *chance).then(|| (index, (f64::from(*x) / chance) as f32))
-        });
-        out.write_sparse(x.len(), drawn)
+        for (x, chance) in x.iter_mut().zip(&self.chances) {
+            *x = if random.random::<f64>() < *chance { (f64::from(*x) / chance) as f32 } else { 0.0 };
+        }
     }
 }
 
@@ -78,11 +70,11 @@ mod tests {
     fn samples_are_unbiased() {
         let (x, weights) = ([1.0, -2.0, 3.0, 0.5], [4.0, 1.0, 2.0, 0.5]);
         let mut importance = Importance::new(CompressionFactor::constant(2.0));
-        let (mut message, mut out, mut sums) = (Message::default(), [0.0; 4], [0.0_f64; 4]);
+        let mut sums = [0.0_f64; 4];
         let draws = 20_000;
         for step in 0..draws {
-            importance.compress_into(&x, &weights, Key::new(3).step(step), &mut message).unwrap();
-            message.decode_into(&mut out).unwrap();
+            let mut out = x;
+            importance.sample(&mut out, &weights, Key::new(3).step(step));
             sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += f64::from(out));
         }
         for (i, sum) in sums.into_iter().enumerate() {

@@ -1,0 +1,46 @@
+//! Optimizers of the literature that Burn does not have, on Burn's own [`Optimizer`](burn::optim::Optimizer) trait: with records, gradient
+//! clipping and parameter groups, and without any distribution. They go wherever Burn's own do, also into a
+//! [`DistributedOptimizer`](crate::DistributedOptimizer).
+//!
+//! | optimizer | step | vectors of state |
+//! |---|---|---|
+//! | [`CompAms`] | `m/√(v̂ + ε)`, `v̂` the largest `v` so far | 3 |
+//! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
+//! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
+//! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
+//! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
+//! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` from outside | 2 |
+//!
+//! [`IterateAverage`] keeps the mean of a model's iterates beside any of them. [`ExponentialStepsConfig`] and [`PlateauDecayConfig`] give
+//! schedules of the learning rate; Burn's own [`CosineAnnealingLrSchedulerConfig`](
+//! burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of the literature.
+//!
+//! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
+//!
+//! **Records.** A state is resumed to the bit. Burn leaves a parameter without state where a record is another optimizer's, and goes on as
+//! if nothing had been saved; the optimizers here panic instead, and say whose record it is. The other way round, one of Burn's own that
+//! loads a record of these begins anew, silently: that is Burn's to change.
+
+pub mod comp_ams;
+pub mod delayed_ada_grad;
+pub mod generalized_sign_sgd;
+pub mod generic_adam;
+pub mod iterate_average;
+pub mod one_bit_adam;
+pub mod padam_w;
+pub mod schedules;
+mod settings;
+mod state;
+#[cfg(all(test, feature = "flex"))]
+mod walk;
+
+pub(crate) use state::REFUSED;
+
+pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
+pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradState};
+pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
+pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
+pub use iterate_average::{IterateAverage, IterateAverageConfig};
+pub use one_bit_adam::{OneBitAdam, OneBitAdamConfig, OneBitAdamState};
+pub use padam_w::{PAdamW, PAdamWConfig, PAdamWState};
+pub use schedules::{ExponentialStepsConfig, PlateauDecayConfig};

@@ -1,0 +1,30 @@
+//! Optimizers, by name.
+
+use serde::{Deserialize, Serialize};
+
+/// Burn's SGD and Adam, and those of [`briquette::optim`], with their default settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Momentum SGD.
+    Sgd,
+    /// Adam.
+    Adam,
+    /// AMSGrad as Comp-AMS has it.
+    CompAms,
+    /// Generalized SignSGD.
+    SignSgd,
+    /// Adam with schedules: --lr over the root of the step.
+    GenericAdam,
+    /// Delayed AdaGrad.
+    DelayedAdagrad,
+    /// Adam with the eighth root of the second moment.
+    Padamw,
+}
+
+impl OptimizerKind {
+    /// As it is given to --optimizer.
+    pub(crate) fn name(self) -> String {
+        clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
