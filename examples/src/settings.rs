@@ -135,7 +135,7 @@ flags! {
     /// Weight decay: `decay · parameter` is added to each rank's gradient
     weight_decay: f64 = 0.0,
     /// sgd or adam; or one of briquette's: comp-ams (AMSGrad of Comp-AMS), sign-sgd (generalized SignSGD), generic-adam, delayed-adagrad,
-    /// padamw
+    /// padamw, one-bit-adam (with --feedback one-bit-adam:WARM_UP)
     optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)
     schedule: LrSchedule = LrSchedule::Constant,

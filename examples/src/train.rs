@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 use briquette::core::Key;
 use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
 use briquette::optim::{
-    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, PAdamWConfig,
+    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
 };
 use briquette::{Pool, WallClock};
 use briquette_cli::memory;
@@ -205,6 +205,10 @@ impl<T: Task> Run<'_, T> {
             OptimizerKind::GenericAdam => GenericAdamConfig::new().init(),
             OptimizerKind::DelayedAdagrad => DelayedAdaGradConfig::new().init(),
             OptimizerKind::Padamw => PAdamWConfig::new().init(),
+            OptimizerKind::OneBitAdam => {
+                let of_exchange = settings.one_bit_adam().unwrap_or_default();
+                OneBitAdamConfig::new(of_exchange.warm_up).with_beta_1(of_exchange.beta).init()
+            }
             // Under momentum correction each rank has the momentum; here it must not act twice.
             OptimizerKind::Sgd if settings.corrects_momentum() => SgdConfig::new().init(),
             OptimizerKind::Sgd => {

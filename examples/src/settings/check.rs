@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use briquette::core::config::Feedback;
+
 use super::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
 
@@ -39,7 +41,18 @@ impl Settings {
         }
         if self.corrects_momentum() && self.optimizer != OptimizerKind::Sgd {
             let other = self.optimizer.name();
-            bail!("--momentum-correction on is for --optimizer sgd: {other} would take velocities for gradients");
+            let what = match self.config.exchange.feedback {
+                Feedback::RankMomentum(_) => "--feedback rank-momentum",
+                _ => "--momentum-correction on",
+            };
+            bail!("{what} is for --optimizer sgd: {other} would take velocities for gradients");
+        }
+        if self.one_bit_adam().is_some() != (self.optimizer == OptimizerKind::OneBitAdam) {
+            bail!(
+                "--feedback one-bit-adam:WARM_UP exchanges what --optimizer one-bit-adam steps with: use both, or neither, not {} and {}",
+                self.config.exchange.feedback,
+                self.optimizer.name()
+            );
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
             bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());

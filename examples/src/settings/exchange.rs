@@ -7,7 +7,7 @@ use briquette::core::config::{
     StrategyConfig,
 };
 use briquette::core::reduce::GatherConfig;
-use briquette::core::wrapper::Momentum;
+use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
 use briquette::core::{CompressionFactor, Layout};
 
 use super::{OptimizerKind, Options, Settings};
@@ -187,6 +187,14 @@ impl Settings {
     /// Whether every rank corrects its momentum before it compresses: the optimizer then has none.
     pub fn corrects_momentum(&self) -> bool {
         matches!(self.config.exchange.feedback, Feedback::Momentum(_) | Feedback::RankMomentum(_))
+    }
+
+    /// The warm-up and the momentum of 1-bit Adam, where that is exchanged.
+    pub fn one_bit_adam(&self) -> Option<OneBitAdamConfig> {
+        match self.config.exchange.feedback {
+            Feedback::OneBitAdam(settings) => Some(settings),
+            _ => None,
+        }
     }
 
     /// What would be ignored is refused; the rest is built once, for any layout.

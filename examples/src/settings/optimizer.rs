@@ -20,6 +20,8 @@ pub enum OptimizerKind {
     DelayedAdagrad,
     /// Adam with the eighth root of the second moment.
     Padamw,
+    /// Adam, then steps of the momentum that --feedback one-bit-adam:WARM_UP exchanges.
+    OneBitAdam,
 }
 
 impl OptimizerKind {

@@ -143,7 +143,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 30] = [
+const KINDS: [(&str, &str); 36] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -168,6 +168,12 @@ const KINDS: [(&str, &str); 30] = [
     (CIFAR, "--optimizer generic-adam --lr 0.001"),
     (CIFAR, "--optimizer delayed-adagrad --lr 0.01"),
     (CIFAR, "--optimizer padamw --lr 0.01"),
+    (CIFAR, "--optimizer one-bit-adam --feedback one-bit-adam:2 --reducer two-way:sign,down=sign --lr 0.001"),
+    (CIFAR, "--reducer two-way:plain-sign,down=plain-sign --feedback rank-momentum:0.9 --lr 0.001"),
+    (CIFAR, "--reducer two-way:sign,down=sign,per_slot=true --feedback error"),
+    (CIFAR, "--reducer mcm:qsgd:8 --momentum 0"),
+    (CIFAR, "--reducer smooth:qsgd:4,warm_up=2 --momentum 0"),
+    (CIFAR, "--reducer byzantine:(gather:qsgd:4),attack=little --aggregator mean"),
     (CIFAR, "--strategy local-sgd:2"),
     (CIFAR, "--set reducer=power-sgd:4 --set feedback=error"),
     (CIFAR, "--set reducer=gather:qsgd:4 --set bucket_values=20000 --set rules=[{slots='*.bias',reducer='dense'}]"),
