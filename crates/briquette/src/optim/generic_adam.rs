@@ -32,7 +32,7 @@
 //! default, are Burn's and not the paper's.
 //!
 //! **Reference.** F. Zou, L. Shen, Z. Jie, W. Zhang, W. Liu, *A Sufficient Condition for Convergences of Adam and RMSProp*, CVPR 2019 (arXiv
-//! 1811.09358), algorithm 1; C. Chen, L. Shen, F. Zou, W. Liu, *Towards Practical Adam: Non-Convexity, Convergence Theory, and Mini-Batch
+//! 1811.09358); C. Chen, L. Shen, F. Zou, W. Liu, *Towards Practical Adam: Non-Convexity, Convergence Theory, and Mini-Batch
 //! Acceleration*, JMLR 23, 2022 (arXiv 2101.05471).
 //!
 //! ```

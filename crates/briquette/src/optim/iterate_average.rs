@@ -24,7 +24,7 @@
 //! statistics show it. Burn's running variance has `n − 1` or `n` in the denominator as Burn's own forward pass has.
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
-//! algorithm 1; the statistics as in P. Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, UAI 2018 (arXiv
+//! and its code; the statistics as in P. Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, UAI 2018 (arXiv
 //! 1803.05407).
 //!
 //! ```

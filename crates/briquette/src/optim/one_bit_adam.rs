@@ -24,7 +24,7 @@
 //! [`with_local_weight_decay`](crate::DistributedOptimizer::with_local_weight_decay)) and no clipping.
 //!
 //! **Reference.** H. Tang, S. Gan, A. A. Awan, S. Rajbhandari, C. Li, X. Lian, J. Liu, C. Zhang, Y. He, *1-bit Adam: Communication Efficient
-//! Large-Scale Training with Adam's Convergence Speed*, ICML 2021 (arXiv 2102.02888), algorithm 1.
+//! Large-Scale Training with Adam's Convergence Speed*, ICML 2021 (arXiv 2102.02888).
 //!
 //! ```
 //! use briquette::optim::OneBitAdamConfig;

@@ -20,7 +20,7 @@
 //! would be another factor. No maximum of `v` (the source's option `amsgrad`).
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
-//! algorithm 1; the power from J. Chen, D. Zhou, Y. Tang, Z. Yang, Y. Cao, Q. Gu, *Closing the Generalization Gap of Adaptive Gradient Methods
+//! and its code; the power from J. Chen, D. Zhou, Y. Tang, Z. Yang, Y. Cao, Q. Gu, *Closing the Generalization Gap of Adaptive Gradient Methods
 //! in Training Deep Neural Networks*, IJCAI 2020 (arXiv 1806.06763).
 //!
 //! ```
