@@ -145,9 +145,11 @@ impl<R: Reducer> Stateful for Byzantine<R> {
 
 impl<R: Reducer> Reducer for Byzantine<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let before = comm.traffic();
         self.lie(round.input, comm)?;
         let Round { key, slots, agreed_step, average, sent, .. } = round;
-        self.inner.reduce(Round { key, slots, agreed_step, input: &self.lie, average, sent }, comm)
+        let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: &self.lie, average, sent }, comm)?;
+        Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
 
     fn report(&self, report: &mut Report) {

@@ -105,12 +105,12 @@ impl<R: Reducer> OneBitAdam<R> {
 impl<R: Reducer> Stateful for OneBitAdam<R> {
     fn save(&self, state: &mut State) {
         state.put("momentum", self.momentum.now().clone());
-        state.put_part("compressed", &self.compressed);
+        self.compressed.save(state);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let momentum = state.memory("momentum", self.momentum.now())?;
-        state.load_part("compressed", &mut self.compressed)?;
+        self.compressed.load(state)?;
         self.momentum.set(momentum);
         Ok(())
     }

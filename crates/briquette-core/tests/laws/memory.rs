@@ -10,6 +10,7 @@ use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_b
 use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
+use briquette_core::wrapper::OneBitAdamConfig;
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
@@ -37,9 +38,10 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
                 memory.residual.iter_mut().for_each(|r| *r /= rate);
             }
         }
-        let owed = before.owed(&setup.config, &input, setup.world);
+        let owed = before.owed(&setup.config, &input, setup.world, step as u64);
         for (i, owed) in owed.iter().enumerate() {
-            let (sent, residual) = (outcome.sent[i], after.residual[i]);
+            // Nothing waits before something was left.
+            let (sent, residual) = (outcome.sent[i], after.residual.get(i).copied().unwrap_or_default());
             let is_shifted = before.agreed_velocity.get(i).is_some_and(|v| *v != 0.0);
             let ok = if !is_shifted && setup.config.reducers().all(|reducer| reducer.get().traits().is_exact) {
                 // Either the value was sent as it is, or not at all.
@@ -179,6 +181,7 @@ pub(crate) struct Memory {
     memory: Vec<f32>,
     mean_memory: Vec<f32>,
     agreed_velocity: Vec<f32>,
+    momentum: Vec<f32>,
 }
 
 impl Memory {
@@ -190,12 +193,13 @@ impl Memory {
             memory: vector("memory"),
             mean_memory: vector("mean_memory"),
             agreed_velocity: vector("agreed_velocity"),
+            momentum: vector("momentum"),
         }
     }
 
     /// Of the values that are subtracted before an exchange and added after it, or the other way round.
     pub(crate) fn size(&self, i: usize) -> f64 {
-        [&self.memory, &self.mean_memory, &self.agreed_velocity]
+        [&self.memory, &self.mean_memory, &self.agreed_velocity, &self.momentum]
             .into_iter()
             .filter_map(|m| m.get(i))
             .map(|v| f64::from(v.abs()))
@@ -203,11 +207,15 @@ impl Memory {
     }
 
     /// What the rank wants to send: the naive twin of the layers.
-    fn owed(&self, exchange: &Exchange, input: &[f32], world: usize) -> Vec<f32> {
+    fn owed(&self, exchange: &Exchange, input: &[f32], world: usize, step: u64) -> Vec<f32> {
         let at = |vector: &[f32], i: usize| vector.get(i).copied().unwrap_or(0.0);
         let (momentum, clip) = match exchange.feedback {
             Feedback::Momentum(settings) => (settings.momentum, settings.clip.unwrap()),
             Feedback::InnerMomentum(settings) => (settings.momentum, f64::INFINITY),
+            Feedback::OneBitAdam(OneBitAdamConfig { warm_up, beta }) if step >= warm_up => {
+                let momentum = |i: usize| beta * at(&self.momentum, i) + (1.0 - beta) * input[i];
+                return (0..input.len()).map(|i| at(&self.residual, i) + momentum(i)).collect();
+            }
             _ => return input.iter().enumerate().map(|(i, g)| at(&self.residual, i) + g).collect(),
         };
         let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();

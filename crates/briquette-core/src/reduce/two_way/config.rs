@@ -142,7 +142,7 @@ impl ReducerSettings for TwoWayConfig {
     }
 
     fn remembered(&self, len: usize) -> Option<Remembered> {
-        let error = self.down_class(len)?.error().sqrt();
+        let error = self.downlink(len)?.error().sqrt();
         self.remembers(len).then_some(Remembered { contraction: error, loss: error, in_rate: false })
     }
 }
