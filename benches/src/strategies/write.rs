@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use briquette_examples::record::Summary;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
@@ -19,6 +19,9 @@ struct RunLine {
     row: &'static str,
     lr: f64,
     seed: u64,
+    /// Where several were tried, whether the row has this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chosen: Option<bool>,
     test_accuracy: f64,
     bytes_sent: u64,
     simulated_seconds: Option<f64>,
@@ -37,6 +40,8 @@ pub(super) struct Line {
     pub(super) row: &'static str,
     seeds: usize,
     lr: f64,
+    /// Whether that rate was searched, in this task or the first.
+    tuned: bool,
     pub(super) test_accuracy: f64,
     to_dense: f64,
     standard_error: f64,
@@ -50,38 +55,71 @@ pub(super) struct Line {
     command: String,
 }
 
-/// Writes all there is into a directory: `strategies-rates.csv`, `strategies-runs.csv` and `strategies.csv`; into another one a picture of each
-/// task, where that is asked for.
+/// Writes what was tried for some tasks into a directory: `TASK-rates.csv`.
 ///
 /// # Errors
-/// When a file cannot be read or written.
-pub fn write(seeds: &[u64], out: &Path, csv: &Path, svg: Option<&Path>) -> Result<()> {
-    let (mut tried, mut all, mut means) = (Vec::new(), Vec::new(), Vec::new());
-    for task in Task::ALL {
-        tried.extend(lines(&task.tuning(out))?);
-        let runs = seeds.iter().filter_map(|seed| task.runs(*seed, out).ok()).flatten().collect::<Vec<_>>();
-        all.extend(lines(&runs)?);
-        let of_task = of_task(task, &runs)?;
-        print(task, &of_task);
-        if let Some(svg) = svg.filter(|_| !of_task.is_empty()) {
-            picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &of_task)?;
+/// When a search is not at its end, or a file cannot be read or written.
+pub fn write_rates(tasks: &[Task], out: &Path, csv: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    for task in tasks {
+        let mut tried = Vec::new();
+        for row in task.rows().iter().filter(|row| row.rates.len() > 1) {
+            let tuning = task.search(row, out);
+            let best = task.tuned(row, TUNING_SEED, out)?;
+            let of_row = lines(&tuning.tried)?;
+            tried.extend(
+                of_row.into_iter().map(|line| RunLine { chosen: Some(line.command == best.command()), ..line }),
+            );
         }
-        means.extend(of_task);
+        files.push((format!("{}-rates.csv", task.name()), tried));
     }
-    write_csv(Some(&csv.join("strategies-rates.csv")), &tried)?;
-    write_csv(Some(&csv.join("strategies-runs.csv")), &all)?;
-    write_csv(Some(&csv.join("strategies.csv")), &means)
+    std::fs::create_dir_all(csv)?;
+    let mut written = files.into_iter().filter(|(_, tried)| !tried.is_empty());
+    written.try_for_each(|(name, tried)| write_csv(Some(&csv.join(name)), &tried))
+}
+
+/// Writes the tables of some tasks into a directory, `TASK-runs.csv` and `TASK.csv`; into another one a picture of each, where that is asked for.
+///
+/// # Errors
+/// When a row was not run with every seed, or a file cannot be read or written: nothing is written then.
+pub fn write(tasks: &[Task], seeds: &[u64], out: &Path, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
+    let mut tables = Vec::new();
+    for task in tasks {
+        let mut runs = Vec::new();
+        for seed in seeds {
+            runs.extend(task.runs(*seed, "", out)?);
+        }
+        for run in &runs {
+            let (task, row, seed) = (task.name(), run.row.name, run.seed);
+            ensure!(run.finished().is_some(), "{task}: {row} was not run with seed {seed}: no CSV is written");
+        }
+        tables.push((*task, lines(&runs)?, of_task(*task, &runs)?));
+    }
+    std::fs::create_dir_all(csv)?;
+    for (task, runs, means) in tables {
+        print(task, &means);
+        write_csv(Some(&csv.join(format!("{}-runs.csv", task.name()))), &runs)?;
+        write_csv(Some(&csv.join(format!("{}.csv", task.name()))), &means)?;
+        if let Some(svg) = svg {
+            picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &means)?;
+        }
+    }
+    Ok(())
 }
 
 fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
     let (machine, cores) = machine();
     let finished = runs.iter().filter_map(|run| Some((run, run.finished()?)));
     let line = |(run, summary): (&Run, Summary)| {
+        if summary.git_revision.ends_with("-dirty") {
+            eprintln!("of sources with changes, {}: {}", summary.git_revision, run.directory.display());
+        }
         Ok(RunLine {
             task: run.task.name(),
             row: run.row.name,
             lr: run.rate,
             seed: run.seed,
+            chosen: None,
             test_accuracy: summary.final_test_accuracy,
             bytes_sent: summary.bytes_sent,
             simulated_seconds: summary.simulated_seconds,
@@ -119,6 +157,7 @@ fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
             row: row.name,
             seeds: difference.count,
             lr: run.rate,
+            tuned: row.rates.len() != 1,
             test_accuracy: mean(&of_row, |summary| summary.final_test_accuracy),
             to_dense: difference.mean,
             standard_error: difference.error,
@@ -135,16 +174,13 @@ fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
 }
 
 fn print(task: Task, lines: &[Line]) {
-    if lines.is_empty() {
-        return;
-    }
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
     table.set_header([task.name(), "rate", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
     for line in lines {
         table.add_row([
             line.row.to_owned(),
-            line.lr.to_string(),
+            format!("{}{}", line.lr, if line.tuned { "" } else { ", not tuned" }),
             format!("{:.4}", line.test_accuracy),
             format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds),
             format!("{:.1}x", line.fewer_bytes),
