@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::strategies::{Task, run, write, write_rates};
+use briquette_benches::strategies::{Kept, Task, run, write, write_rates};
 use clap::Parser;
 
 /// Trains strategies on real data, each at the best rate that a search found for it, and writes accuracy, bytes and simulated time
@@ -27,6 +27,9 @@ struct Cli {
     /// Search each row's rate instead, with a seed that is in no table
     #[arg(long)]
     tune: bool,
+    /// Take the best rate so far where a search is not at its end: such rows are marked
+    #[arg(long)]
+    so_far: bool,
     /// Run only rows whose name contains this, and write nothing
     #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "report")]
     only: String,
@@ -50,15 +53,16 @@ struct Cli {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let tasks = if cli.tasks.is_empty() { Task::ALL.to_vec() } else { cli.tasks.clone() };
+    let kept = Kept { directory: cli.out, so_far: cli.so_far };
     while !cli.report {
         let mut runs = Vec::new();
         for task in &tasks {
             match cli.tune {
-                true => runs.extend(task.tuning(&cli.only, &cli.out)),
+                true => runs.extend(task.tuning(&cli.only, &kept)),
                 // Seed by seed, so that an early look compares all rows.
                 false => {
                     for seed in &cli.seeds {
-                        runs.extend(task.runs(*seed, &cli.only, &cli.out)?);
+                        runs.extend(task.runs(*seed, &cli.only, &kept)?);
                     }
                 }
             }
@@ -72,7 +76,7 @@ fn main() -> Result<()> {
     }
     match (cli.only.is_empty(), cli.tune) {
         (false, _) => Ok(eprintln!("rows were left out: no CSV is written")),
-        (true, true) => write_rates(&tasks, &cli.out, &cli.csv),
-        (true, false) => write(&tasks, &cli.seeds, &cli.out, (&cli.csv, cli.svg.as_deref())),
+        (true, true) => write_rates(&tasks, &kept, &cli.csv),
+        (true, false) => write(&tasks, &cli.seeds, &kept, (&cli.csv, cli.svg.as_deref())),
     }
 }

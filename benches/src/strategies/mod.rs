@@ -36,7 +36,7 @@ pub enum Task {
     /// BiLSTM on 25 600 texts of AG-News, 3 epochs: 600 steps
     #[value(name = "bilstm")]
     BiLstm,
-    /// ResNet-8 where one rank takes ten times as long for a step
+    /// ResNet-8 where one rank takes ten times as long for a step, 1 epoch
     Straggler,
 }
 
@@ -51,6 +51,15 @@ pub struct Row {
     pub rates: &'static [f64],
     /// Flags that are tried in place of its own, at the best rate of these.
     pub instead: &'static [&'static str],
+}
+
+/// Where runs are kept, and what is made of them.
+#[derive(Debug)]
+pub struct Kept {
+    /// A directory for each task.
+    pub directory: PathBuf,
+    /// Whether a row takes the best rate so far where its search is not at its end.
+    pub so_far: bool,
 }
 
 /// One run.
@@ -113,7 +122,8 @@ impl Task {
         let defaults = [("--ranks", "4"), ("--clock", "fixed:50ms"), ("--network", "100mbit,10ms")];
         let open = defaults.into_iter().filter(|(flag, _)| !row.contains(flag));
         let defaults: String = open.map(|(flag, value)| format!(" {flag} {value}")).collect();
-        format!("{of_task} --batch 32 --epochs 3{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}")
+        let epochs = if self == Task::Straggler { 1 } else { 3 };
+        format!("{of_task} --batch 32 --epochs {epochs}{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}")
     }
 
     fn named(self, only: &str) -> impl Iterator<Item = &'static Row> {
@@ -121,38 +131,51 @@ impl Task {
     }
 
     /// What is to be tried next for rows whose name contains a text, with the seed for tuning; nothing where all searches are at their end.
-    pub fn tuning(self, only: &str, out: &Path) -> Vec<Run> {
-        self.named(only).filter(|row| row.rates.len() > 1).flat_map(|row| self.search(row, out).next).collect()
+    pub fn tuning(self, only: &str, kept: &Kept) -> Vec<Run> {
+        self.named(only).filter(|row| row.rates.len() > 1).flat_map(|row| self.search(row, kept).next).collect()
     }
 
     /// A run of each row whose name contains a text, as the search for its settings ended.
     ///
     /// # Errors
     /// Where a row's search is not at its end.
-    pub fn runs(self, seed: u64, only: &str, out: &Path) -> Result<Vec<Run>> {
-        self.named(only).map(|row| self.tuned(row, seed, out)).collect()
+    pub fn runs(self, seed: u64, only: &str, kept: &Kept) -> Result<Vec<Run>> {
+        self.named(only).map(|row| self.tuned(row, seed, kept)).collect()
     }
 
-    fn search(self, row: &Row, out: &Path) -> Tuning {
-        let run =
-            |rate, instead: Option<_>| Run::new(self, *row, instead.unwrap_or(row.flags), (rate, TUNING_SEED), out);
+    fn search(self, row: &Row, kept: &Kept) -> Tuning {
+        let run = |rate, instead: Option<_>| {
+            Run::new(self, *row, instead.unwrap_or(row.flags), (rate, TUNING_SEED), &kept.directory)
+        };
         tuning::search(row.rates, row.instead, run, |run| Some(run.finished()?.final_test_accuracy))
     }
 
-    fn tuned(self, row: &Row, seed: u64, out: &Path) -> Result<Run> {
-        if let [rate] = row.rates {
-            return Ok(Run::new(self, *row, row.flags, (*rate, seed), out));
-        }
-        if row.rates.is_empty() {
-            let first = Task::ResNet8.rows().iter().find(|first| first.name == row.name);
-            let first = first.with_context(|| format!("{} is not in the first table", row.name))?;
-            let rate = Task::ResNet8.tuned(first, seed, out)?.rate;
-            return Ok(Run::new(self, *row, row.flags, (rate, seed), out));
-        }
-        let best = self.search(row, out).best;
-        let unknown = || format!("the rate of {} in {} is not known: --tune searches it", row.name, self.name());
-        let best = best.with_context(unknown)?;
-        Ok(Run::new(self, *row, best.flags, (best.rate, seed), out))
+    /// The row whose rate a row has.
+    fn namesake(self, row: &Row) -> (Task, Row) {
+        let first = Task::ResNet8.rows().iter().find(|first| first.name == row.name);
+        first.filter(|_| row.rates.is_empty()).map_or((self, *row), |first| (Task::ResNet8, *first))
+    }
+
+    /// Whether a row's rate was searched, to the end.
+    fn searched(self, row: &Row, kept: &Kept) -> bool {
+        let (task, row) = self.namesake(row);
+        row.rates.len() > 1 && task.search(&row, kept).best.is_some()
+    }
+
+    fn tuned(self, row: &Row, seed: u64, kept: &Kept) -> Result<Run> {
+        let (task, first) = self.namesake(row);
+        let (flags, rate) = match first.rates {
+            [rate] => (row.flags, *rate),
+            _ => {
+                let tuning = task.search(&first, kept);
+                let best = tuning.best.or(tuning.so_far.filter(|_| kept.so_far));
+                let unknown =
+                    || format!("the rate of {} in {} is not known: --tune searches it", row.name, task.name());
+                let best = best.with_context(unknown)?;
+                (if task == self { best.flags } else { row.flags }, best.rate)
+            }
+        };
+        Ok(Run::new(self, *row, flags, (rate, seed), &kept.directory))
     }
 }
 

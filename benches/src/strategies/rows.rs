@@ -53,4 +53,5 @@ pub(super) const STRAGGLER: &[Row] = &[
     row("dense", "--reducer dense --clock fixed:500ms,50ms", &[]),
     row("Local SGD, H = 4", "--strategy local-sgd:4 --clock fixed:500ms,50ms", &[]),
     row("SGP", "--strategy sgp --clock fixed:500ms,50ms", &[]),
+    row("SGP, a step late", "--strategy sgp:exponential,staleness=1 --clock fixed:500ms,50ms", &[0.2]),
 ];

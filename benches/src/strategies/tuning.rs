@@ -12,7 +12,9 @@ pub(super) struct Tuning {
     pub tried: Vec<Run>,
     /// What is to be tried next; nothing where the search is at its end.
     pub next: Vec<Run>,
-    /// The most accurate of them, at the end.
+    /// The most accurate of what has been tried.
+    pub so_far: Option<Run>,
+    /// The same, at the end.
     pub best: Option<Run>,
 }
 
@@ -58,8 +60,9 @@ fn compare(runs: Vec<Run>, accuracy: impl Fn(&Run) -> Option<f64>) -> Tuning {
             }
         }
     }
-    let best = best.filter(|_| next.is_empty()).map(|(_, run)| run);
-    Tuning { tried, next, best }
+    let so_far = best.map(|(_, run)| run);
+    let best = so_far.clone().filter(|_| next.is_empty());
+    Tuning { tried, next, so_far, best }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use briquette_examples::record::Summary;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
-use super::{Run, TUNING_SEED, Task, picture};
+use super::{Kept, Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
 use crate::trainer::machine;
@@ -40,8 +40,8 @@ pub(super) struct Line {
     pub(super) row: &'static str,
     seeds: usize,
     lr: f64,
-    /// Whether that rate was searched, in this task or the first.
-    tuned: bool,
+    /// Whether that rate was searched to the end, in this task or the first.
+    searched: bool,
     pub(super) test_accuracy: f64,
     to_dense: f64,
     standard_error: f64,
@@ -59,13 +59,13 @@ pub(super) struct Line {
 ///
 /// # Errors
 /// When a search is not at its end, or a file cannot be read or written.
-pub fn write_rates(tasks: &[Task], out: &Path, csv: &Path) -> Result<()> {
+pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
     let mut files = Vec::new();
     for task in tasks {
         let mut tried = Vec::new();
         for row in task.rows().iter().filter(|row| row.rates.len() > 1) {
-            let tuning = task.search(row, out);
-            let best = task.tuned(row, TUNING_SEED, out)?;
+            let tuning = task.search(row, kept);
+            let best = task.tuned(row, TUNING_SEED, kept)?;
             let of_row = lines(&tuning.tried)?;
             tried.extend(
                 of_row.into_iter().map(|line| RunLine { chosen: Some(line.command == best.command()), ..line }),
@@ -82,18 +82,18 @@ pub fn write_rates(tasks: &[Task], out: &Path, csv: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When a row was not run with every seed, or a file cannot be read or written: nothing is written then.
-pub fn write(tasks: &[Task], seeds: &[u64], out: &Path, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
+pub fn write(tasks: &[Task], seeds: &[u64], kept: &Kept, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
     let mut tables = Vec::new();
     for task in tasks {
         let mut runs = Vec::new();
         for seed in seeds {
-            runs.extend(task.runs(*seed, "", out)?);
+            runs.extend(task.runs(*seed, "", kept)?);
         }
         for run in &runs {
             let (task, row, seed) = (task.name(), run.row.name, run.seed);
             ensure!(run.finished().is_some(), "{task}: {row} was not run with seed {seed}: no CSV is written");
         }
-        tables.push((*task, lines(&runs)?, of_task(*task, &runs)?));
+        tables.push((*task, lines(&runs)?, of_task(*task, &runs, kept)?));
     }
     std::fs::create_dir_all(csv)?;
     for (task, runs, means) in tables {
@@ -134,7 +134,7 @@ fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
     finished.map(line).collect()
 }
 
-fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
+fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Result<Vec<Line>> {
     let (machine, cores) = machine();
     let of_row = |name: &str| {
         let of_row = runs.iter().filter(|run| run.row.name == name);
@@ -157,7 +157,7 @@ fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
             row: row.name,
             seeds: difference.count,
             lr: run.rate,
-            tuned: row.rates.len() != 1,
+            searched: task.searched(row, kept),
             test_accuracy: mean(&of_row, |summary| summary.final_test_accuracy),
             to_dense: difference.mean,
             standard_error: difference.error,
@@ -180,7 +180,7 @@ fn print(task: Task, lines: &[Line]) {
     for line in lines {
         table.add_row([
             line.row.to_owned(),
-            format!("{}{}", line.lr, if line.tuned { "" } else { ", not tuned" }),
+            format!("{}{}", line.lr, if line.searched { "" } else { ", not searched to the end" }),
             format!("{:.4}", line.test_accuracy),
             format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds),
             format!("{:.1}x", line.fewer_bytes),
