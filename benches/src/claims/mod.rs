@@ -10,7 +10,7 @@ mod world;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::picture::{Curve, Panel};
@@ -132,13 +132,22 @@ pub fn mean(rows: &[Row], setting: &str, x: f64) -> f64 {
     points.and_then(|points| points.into_iter().find(|(own, _)| *own == x)).map_or(f64::NAN, |(_, value)| value)
 }
 
-/// The learning rate at which a value is lowest, and that value: of rates by factors of two, so that it is higher at both neighbours of what comes out.
+/// The learning rate at which a value is lowest, and that value: of rates by factors of two, so that it is higher at both neighbours of what comes
+/// out. A run that fails is at too high a rate.
 fn lowest(start: f64, mut value: impl FnMut(f64) -> Result<f64>) -> Result<(f64, f64)> {
-    let mut at = |rate: f64| value(rate).map(|own| (rate, if own.is_finite() { own } else { f64::INFINITY }));
+    let mut at = |rate: f64| match value(rate) {
+        Ok(own) if own.is_finite() => Ok((rate, own)),
+        Err(error) if !error.is::<world::Failed>() => Err(error),
+        _ => Ok((rate, f64::INFINITY)),
+    };
     let mut best = at(start)?;
-    while best.1.is_infinite() && best.0 > f64::MIN_POSITIVE {
+    for _ in 0..20 {
+        if best.1.is_finite() {
+            break;
+        }
         best = at(best.0 / 2.0)?;
     }
+    ensure!(best.1.is_finite(), "no rate from {start} down to {} gives a finite value", best.0);
     for factor in [2.0, 0.5] {
         let begun = best.0;
         loop {
@@ -195,6 +204,7 @@ mod tests {
         }
         let (rate, value) = lowest(1.0, |rate| Ok(if rate > 0.2 { f64::NAN } else { -rate })).unwrap();
         assert_eq!((rate, value), (0.125, -0.125));
+        assert!(lowest(1.0, |_| Ok(f64::NAN)).is_err() && lowest(1.0, |_| Err(anyhow::anyhow!("no data"))).is_err());
     }
 
     /// Those that take seconds; the others are the table's.

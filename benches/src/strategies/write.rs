@@ -189,3 +189,55 @@ fn print(task: Task, lines: &[Line]) {
     }
     println!("{table}\nrates were tried with seed {TUNING_SEED}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if it had come to its end: the more accurate, the nearer its rate is to 0.1.
+    fn finish(run: &Run) {
+        let accuracy = 1.0 / (1.0 + (run.rate / 0.1).ln().abs());
+        let summary = format!(
+            r#"{{"final_test_accuracy": {accuracy}, "best_test_accuracy": 0.5, "final_test_loss": 1.0, "steps": 3, "bytes_sent": 1,
+            "bytes_received": 1, "bytes_dense": 1, "wall_seconds": 1.0, "simulated_seconds": 2.0, "compute_seconds": 1.0,
+            "compress_seconds": 0.0, "exchange_seconds": 0.0, "interrupted": false, "git_revision": "unknown", "version": "0.1.0",
+            "burn_version": "0.22"}}"#
+        );
+        std::fs::create_dir_all(&run.directory).unwrap();
+        std::fs::write(run.directory.join("summary.json"), summary).unwrap();
+        std::fs::write(run.directory.join("flags.txt"), run.flags()).unwrap();
+    }
+
+    #[test]
+    fn a_table_is_written_whole_and_no_other_with_it() {
+        let at = tempfile::tempdir().unwrap();
+        let (kept, csv) = (Kept { directory: at.path().join("runs"), so_far: false }, at.path().join("csv"));
+        let (task, tables) = (Task::ByClass, |tasks: &[Task]| write(tasks, &[1, 2], &kept, (&csv, None)));
+        assert!(write_rates(&[task], &kept, &csv).is_err() && tables(&[task]).is_err() && !csv.exists());
+        loop {
+            let next = task.tuning("", &kept);
+            next.iter().for_each(finish);
+            if next.is_empty() {
+                break;
+            }
+        }
+        write_rates(&[task], &kept, &csv).unwrap();
+        let names = || {
+            let files = std::fs::read_dir(&csv).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = files.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), ["by-class-rates.csv"]);
+        let runs: Vec<Run> = [1, 2].iter().flat_map(|seed| task.runs(*seed, "", &kept).unwrap()).collect();
+        assert!(runs.iter().all(|run| run.rate == 0.1));
+        runs[1..].iter().for_each(finish);
+        let missing = tables(&[task]).unwrap_err().to_string();
+        assert!(missing.contains("dense was not run with seed 1"), "{missing}");
+        assert_eq!(names(), ["by-class-rates.csv"]);
+        finish(&runs[0]);
+        assert!(tables(&[task, Task::BiLstm]).is_err() && names().len() == 1, "another task is not tuned");
+        tables(&[task]).unwrap();
+        assert_eq!(names(), ["by-class-rates.csv", "by-class-runs.csv", "by-class.csv"]);
+    }
+}
