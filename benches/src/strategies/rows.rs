@@ -5,8 +5,13 @@ use super::Row;
 /// Where the search for a rate of momentum SGD begins; it goes on to where the best lies between two others.
 const SGD: &[f64] = &[0.2, 0.4];
 
-/// Adam's, likewise.
-const ADAM: &[f64] = &[0.002, 0.004];
+// Rates of rows that have not been searched: SGD would do so.
+/// Dense's.
+const DENSE_S: &[f64] = &[0.4];
+/// Of local steps: half of dense's.
+const HALF: &[f64] = &[0.2];
+/// Adam's: the best of dense's in `learning-rates.csv`, in another number of steps.
+const ADAM: &[f64] = &[0.004];
 
 const fn row(name: &'static str, flags: &'static str, rates: &'static [f64]) -> Row {
     Row { name, flags, rates, instead: &[] }
@@ -15,20 +20,20 @@ const fn row(name: &'static str, flags: &'static str, rates: &'static [f64]) -> 
 /// On data that ranks have alike.
 pub(super) const RESNET8: &[Row] = &[
     row("dense", "--reducer dense", SGD),
-    row("Local SGD, H = 4", "--strategy local-sgd:4", SGD),
+    row("Local SGD, H = 4", "--strategy local-sgd:4", HALF),
     row(
         "Local SGD, H = 2, top-k 10x in 8 bits",
         "--strategy local-sgd:2 --reducer gather:topk:10x:q8 --feedback error",
-        SGD,
+        HALF,
     ),
     row("Local SGD, H = 12", "--strategy local-sgd:12", SGD),
     Row { instead: &["--strategy slowmo:12,beta=0.8"], ..row("SlowMo, H = 12", "--strategy slowmo:12", SGD) },
     row("Overlap-Local-SGD, H = 4", "--strategy overlap-local-sgd:4", SGD),
     row("CoCoD-SGD, H = 4", "--strategy cocod:4", SGD),
-    row("SGP", "--strategy sgp", SGD),
-    row("EASGD, H = 4", "--strategy easgd:4", SGD),
-    row("LSGD, H = 4, two groups", "--strategy lsgd:4,local=2,group=2", SGD),
-    row("Parle, L = 5", "--strategy parle:5", SGD),
+    row("SGP", "--strategy sgp", DENSE_S),
+    row("EASGD, H = 4", "--strategy easgd:4", DENSE_S),
+    row("LSGD, H = 4, two groups", "--strategy lsgd:4,local=2,group=2", DENSE_S),
+    row("Parle, L = 5", "--strategy parle:5", DENSE_S),
     row("asynchronous, 4 workers", "--server async-sgd --ranks 5", &[0.1, 0.2]),
 ];
 
@@ -53,5 +58,5 @@ pub(super) const STRAGGLER: &[Row] = &[
     row("dense", "--reducer dense --clock fixed:500ms,50ms", &[]),
     row("Local SGD, H = 4", "--strategy local-sgd:4 --clock fixed:500ms,50ms", &[]),
     row("SGP", "--strategy sgp --clock fixed:500ms,50ms", &[]),
-    row("SGP, a step late", "--strategy sgp:exponential,staleness=1 --clock fixed:500ms,50ms", &[0.2]),
+    row("SGP, a step late", "--strategy sgp:exponential,staleness=1 --clock fixed:500ms,50ms", HALF),
 ];
