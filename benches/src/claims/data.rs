@@ -30,7 +30,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "different classes",
         says: "Minibatch, AC-SA, Local SGD (Woodworth 2020), logistic regression on texts: only Local SGD loses where ranks' classes differ; \
-               AC-SA is best after many rounds",
+               AC-SA is best there after many rounds",
         run: different_classes,
         judge: |rows| {
             let of = |strategy: &str, rounds: u64| SHARES.map(|share| mean(rows, &setting(strategy, rounds), share));
