@@ -1,4 +1,4 @@
-//! Tries what the sources of the strategies claim: rows as CSV, a picture for each family, and a table of what holds.
+//! Tries what the sources of the strategies claim: rows as CSV, a picture for each family, and a table of what holds and what does not.
 
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -15,14 +15,17 @@ use serde::Serialize;
 /// Tries what the sources of the strategies claim, on small problems and simulated networks
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
-  cargo run --release --bin claims -- --csv benches/results/claims.csv --svg docs/images
-Its last line says how many claims hold; it fails where one does not.")]
+  cargo run --release --bin claims -- --data datasets --csv benches/results/claims.csv --svg docs/images
+Its last line says how many claims hold, the table which.")]
 struct Cli {
     /// Families to try; all if none is named
     family: Vec<Family>,
     /// Seeds of what is random
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// Directory with ag_news/, for the claims on texts; they are generated if absent
+    #[arg(long)]
+    data: Option<PathBuf>,
     /// Write every seed's values here
     #[arg(long)]
     csv: Option<PathBuf>,
@@ -40,6 +43,7 @@ struct Line {
     x: f64,
     seed: u64,
     quantity: &'static str,
+    rate: Option<f64>,
     value: f64,
     command: String,
     machine: String,
@@ -59,7 +63,8 @@ fn main() -> Result<()> {
         for claim in family.claims() {
             let begin = Instant::now();
             eprint!("{}: {} … ", family.name(), claim.name);
-            let rows = (claim.run)(cli.seeds).with_context(|| format!("{}, {}", family.name(), claim.name))?;
+            let rows = (claim.run)(cli.seeds, cli.data.as_deref())
+                .with_context(|| format!("{}, {}", family.name(), claim.name))?;
             let (holds, seen) = (claim.judge)(&rows);
             eprintln!("{:.0} s, {}", begin.elapsed().as_secs_f64(), if holds { "holds" } else { "DOES NOT HOLD" });
             table.add_row([family.name(), claim.says, &seen, if holds { "yes" } else { "no" }]);
@@ -73,14 +78,28 @@ fn main() -> Result<()> {
     }
     println!("{table}");
     let ((machine, cores), date) = (machine(), day(SystemTime::now())?);
-    let command = format!("claims --seeds {}", cli.seeds);
+    let data = if cli.data.is_some() { " --data datasets" } else { "" };
+    let command = format!("claims --seeds {}{data}", cli.seeds);
     let line = |row: Row| {
-        let Row { family, claim, setting, over, x, seed, quantity, value } = row;
+        let Row { family, claim, setting, over, x, seed, quantity, rate, value } = row;
         let (command, machine, date) = (command.clone(), machine.clone(), date.clone());
-        Line { family: family.name(), claim, setting, over, x, seed, quantity, value, command, machine, cores, date }
+        Line {
+            family: family.name(),
+            claim,
+            setting,
+            over,
+            x,
+            seed,
+            quantity,
+            rate,
+            value,
+            command,
+            machine,
+            cores,
+            date,
+        }
     };
     write_csv(cli.csv.as_deref(), &all.into_iter().map(line).collect::<Vec<_>>())?;
     println!("{held} of {count} claims hold");
-    anyhow::ensure!(held == count, "{} claims do not hold", count - held);
     Ok(())
 }

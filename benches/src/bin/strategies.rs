@@ -5,14 +5,15 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::strategies::{Task, run, write};
+use briquette_benches::strategies::{Kept, Task, run, write, write_rates};
 use clap::Parser;
 
-/// Trains strategies on real data, each at the best rate of its own grid, and writes accuracy, bytes and simulated time
+/// Trains strategies on real data, each at the best rate that a search found for it, and writes accuracy, bytes and simulated time
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   strategies --data datasets --tune && strategies --data datasets --svg docs/images
-Runs that came to their end with the same flags are not done again.")]
+Runs that came to their end with the same flags are not done again. Each task has CSVs of its own, and only those of the named tasks are
+written: TASK-rates.csv by --tune, TASK.csv and TASK-runs.csv otherwise, where every row has every seed.")]
 struct Cli {
     /// Which; all if none is named
     #[arg(value_enum)]
@@ -23,11 +24,14 @@ struct Cli {
     /// Seeds, the same in every row
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     seeds: Vec<u64>,
-    /// Try the rates instead, with a seed that is in no table
+    /// Search each row's rate instead, with a seed that is in no table
     #[arg(long)]
     tune: bool,
-    /// Only rows whose name contains this
-    #[arg(long, default_value = "")]
+    /// Take the best rate so far where a search is not at its end: such rows are marked
+    #[arg(long)]
+    so_far: bool,
+    /// Run only rows whose name contains this, and write nothing
+    #[arg(long, default_value = "", hide_default_value = true, conflicts_with = "report")]
     only: String,
     /// Runs at a time; each computes on one thread
     #[arg(long, default_value_t = 2)]
@@ -36,10 +40,10 @@ struct Cli {
     #[arg(long, default_value = "runs/strategies")]
     out: PathBuf,
     /// Where CSVs are written
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/strategies"))]
     csv: PathBuf,
     /// Draw a picture of each task into this directory: strategies-TASK.svg
-    #[arg(long)]
+    #[arg(long, conflicts_with = "tune")]
     svg: Option<PathBuf>,
     /// Run nothing, only write what is there
     #[arg(long)]
@@ -49,21 +53,30 @@ struct Cli {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let tasks = if cli.tasks.is_empty() { Task::ALL.to_vec() } else { cli.tasks.clone() };
-    if !cli.report {
+    let kept = Kept { directory: cli.out, so_far: cli.so_far };
+    while !cli.report {
         let mut runs = Vec::new();
-        for task in tasks {
+        for task in &tasks {
             match cli.tune {
-                true => runs.extend(task.tuning(&cli.out)),
+                true => runs.extend(task.tuning(&cli.only, &kept)),
                 // Seed by seed, so that an early look compares all rows.
                 false => {
                     for seed in &cli.seeds {
-                        runs.extend(task.runs(*seed, &cli.out)?);
+                        runs.extend(task.runs(*seed, &cli.only, &kept)?);
                     }
                 }
             }
         }
-        runs.retain(|run| run.row.name.contains(&cli.only));
+        runs.retain(|run| run.finished().is_none());
+        if runs.is_empty() {
+            break;
+        }
+        // What a search tries next is known when these are done.
         run(runs, &cli.data, cli.jobs)?;
     }
-    write(&cli.seeds, &cli.out, &cli.csv, cli.svg.as_deref())
+    match (cli.only.is_empty(), cli.tune) {
+        (false, _) => Ok(eprintln!("rows were left out: no CSV is written")),
+        (true, true) => write_rates(&tasks, &kept, &cli.csv),
+        (true, false) => write(&tasks, &cli.seeds, &kept, (&cli.csv, cli.svg.as_deref())),
+    }
 }

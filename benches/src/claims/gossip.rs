@@ -10,7 +10,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         name: "mean",
         says: "SGP (Assran 2019): without gradients every rank reaches the mean of all, on any connected graph; on the exponential \
                graph after log₂ W steps",
-        run: reaches_the_mean,
+        run: |seeds, _| reaches_the_mean(seeds),
         judge: |rows| {
             let exact = mean(rows, "sgp, 8 ranks", 3.0);
             let [irregular, late] = [IRREGULAR, LATE].map(|setting| mean(rows, setting, 120.0));
@@ -23,7 +23,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "stragglers",
         says: "SGP (Assran 2019): where ranks are slow now and then, a step waits for a neighbour and not for the slowest of all",
-        run: stragglers,
+        run: |seeds, _| stragglers(seeds),
         judge: |rows| {
             let [ring, gossip, late] = ["every-step", "sgp", OVERLAP].map(|setting| mean(rows, setting, 0.03));
             let seen = format!(
@@ -63,6 +63,7 @@ fn reaches_the_mean(_: u64) -> Result<Vec<Row>> {
                 x: steps as f64,
                 seed: 0,
                 quantity: "farthest rank's distance to the mean",
+                rate: None,
                 value: off.max(1e-9),
             });
         }
@@ -89,6 +90,7 @@ fn stragglers(seeds: u64) -> Result<Vec<Row>> {
                     x: share,
                     seed,
                     quantity: "simulated ms a step",
+                    rate: None,
                     value: 1e3 * ended.seconds / 96.0,
                 });
             }

@@ -11,7 +11,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "bytes",
         says: "SGP sends half of a ring's bytes and DiLoCo a period of times fewer, in any world",
-        run: |_| rows("bytes", "bytes a step, of the busiest rank", &ALONE),
+        run: |_, _| rows("bytes", "bytes a step, of the busiest rank", &ALONE),
         judge: |rows| {
             let at = |setting: &str| mean(rows, setting, 1024.0) / mean(rows, RING, 1024.0);
             let [gossip, diloco] = [SGP, DILOCO].map(at);
@@ -22,7 +22,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "time",
         says: "Over 1 Gbit/s and 1 ms a ring's step grows with the world, SGP's and DiLoCo's hardly",
-        run: |_| rows("time", "simulated ms a step", &ALONE),
+        run: |_, _| rows("time", "simulated ms a step", &ALONE),
         judge: |rows| {
             let grows = |setting: &str, to: f64| mean(rows, setting, to) / mean(rows, setting, 4.0);
             let of_ring = |setting: &str| mean(rows, setting, 64.0) / mean(rows, RING, 64.0);
@@ -42,7 +42,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         name: "bytes on a machine's link",
         says: "Hierarchical all-reduce (Goyal 2017): one rank of each machine of n exchanges for all. Compressed gathers send n² times fewer bytes over a \
                machine's link, a ring as many",
-        run: |_| rows("bytes on a machine's link", "bytes a step, out of a machine of four", &SHARED),
+        run: |_, _| rows("bytes on a machine's link", "bytes a step, out of a machine of four", &SHARED),
         judge: |rows| {
             let fewer = |flat, two| mean(rows, flat, 64.0) / mean(rows, two, 64.0);
             let (ring, top_k) = (fewer(RING, RING_TWO), fewer(TOP_K, TOP_K_TWO));
@@ -54,7 +54,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "time of a hierarchical all-reduce",
         says: "So compressed gathers are faster in a hierarchical all-reduce, by more the larger the world; a dense ring is not",
-        run: |_| rows("time of a hierarchical all-reduce", "simulated ms a step", &SHARED),
+        run: |_, _| rows("time of a hierarchical all-reduce", "simulated ms a step", &SHARED),
         judge: |rows| {
             let [ring, two, top_k, top_k_two] =
                 [RING, RING_TWO, TOP_K, TOP_K_TWO].map(|setting| mean(rows, setting, 64.0));
@@ -209,6 +209,7 @@ fn rows(claim: &'static str, quantity: &'static str, settings: &[Setting]) -> Re
                 x: world as f64,
                 seed: 0,
                 quantity,
+                rate: None,
                 value,
             }));
         }

@@ -9,7 +9,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "better well",
         says: "LSGD (Teng 2019): a leader pulls all ranks to the better of two minima; an average may stay between them",
-        run: |seeds| two_wells_by_pull("better well", 10 * seeds),
+        run: |seeds, _| two_wells_by_pull("better well", 10 * seeds),
         judge: |rows| {
             let [weak, strong] = [0.025, 0.1].map(|pull| ["lsgd", "easgd"].map(|setting| mean(rows, setting, pull)));
             let seen = format!(
@@ -23,7 +23,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "stationary points",
         says: "LSGD (Teng 2019): stationary points are those of the loss; elastic averaging has others, where springs hold ranks off their minima",
-        run: |_| two_wells_by_pull("stationary points", 1),
+        run: |_, _| two_wells_by_pull("stationary points", 1),
         judge: |rows| {
             let [led, elastic] = ["lsgd", "easgd"].map(|setting| mean(rows, setting, 0.025));
             let seen = format!(
@@ -36,7 +36,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "wide well",
         says: "Parle, Entropy-SGD (Chaudhari 2017): of a deep narrow and a wide well they end in the wide one more often than SGD",
-        run: wide_well,
+        run: |seeds, _| wide_well(seeds),
         judge: |rows| {
             let [parle, entropy] = [4.0, 1.0].map(|ranks| mean(rows, "parle", ranks));
             let sgd = [4.0, 1.0].map(|ranks| mean(rows, "every-step", ranks)).into_iter().fold(0.0, f64::max);
@@ -88,6 +88,7 @@ fn two_wells_by_pull(claim: &'static str, seeds: u64) -> Result<Vec<Row>> {
                     x: pull,
                     seed,
                     quantity,
+                    rate: None,
                     value: if with_noise { is_near } else { steepest },
                 });
             }
@@ -124,6 +125,7 @@ fn wide_well(seeds: u64) -> Result<Vec<Row>> {
                     x: ranks as f64,
                     seed,
                     quantity: "share of starts that end in it",
+                    rate: None,
                     value: model.iter().filter(|x| (0.6..3.5).contains(*x)).count() as f64 / 400.0,
                 });
             }

@@ -1,5 +1,6 @@
 //! What the sources of the strategies claim, on problems whose answer is known: rows of one table, and whether the claim holds in them.
 
+mod data;
 mod gossip;
 mod growth;
 mod leaders;
@@ -10,7 +11,9 @@ mod server;
 mod two_way;
 mod world;
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::picture::{Curve, Panel};
@@ -32,6 +35,8 @@ pub struct Row {
     pub seed: u64,
     /// What `value` is.
     pub quantity: &'static str,
+    /// The learning rate that `value` is the lowest at, where several were tried.
+    pub rate: Option<f64>,
     /// The result.
     pub value: f64,
 }
@@ -42,6 +47,8 @@ pub struct Row {
 pub enum Family {
     /// Averages in turns: Local SGD and what is around it
     Local,
+    /// Ranks whose data differ: minibatches beside local steps
+    Data,
     /// Messages to neighbours: SGP
     Gossip,
     /// Ranks of their own, pulled to a centre or a leader: EASGD, LSGD, Parle
@@ -63,6 +70,7 @@ impl Family {
     pub fn name(self) -> &'static str {
         match self {
             Family::Local => "local",
+            Family::Data => "data",
             Family::Gossip => "gossip",
             Family::Leaders => "leaders",
             Family::Server => "server",
@@ -77,6 +85,7 @@ impl Family {
     pub fn claims(self) -> &'static [Claim] {
         match self {
             Family::Local => local::CLAIMS,
+            Family::Data => data::CLAIMS,
             Family::Gossip => gossip::CLAIMS,
             Family::Leaders => leaders::CLAIMS,
             Family::Server => server::CLAIMS,
@@ -95,8 +104,8 @@ pub struct Claim {
     pub name: &'static str,
     /// What the source says.
     pub says: &'static str,
-    /// Rows, of this many seeds.
-    pub run: fn(u64) -> Result<Vec<Row>>,
+    /// Rows, of this many seeds; on the data of a directory where that is given.
+    pub run: fn(u64, Option<&Path>) -> Result<Vec<Row>>,
     /// What is seen in the rows, and whether that is what the source says.
     pub judge: fn(&[Row]) -> (bool, String),
     /// Whether its picture has logarithmic axes.
@@ -138,6 +147,39 @@ pub fn mean(rows: &[Row], setting: &str, x: f64) -> f64 {
     points.and_then(|points| points.into_iter().find(|(own, _)| *own == x)).map_or(f64::NAN, |(_, value)| value)
 }
 
+/// The learning rate at which a value is lowest, and that value: of rates by factors of two, so that it is higher at both neighbours of what comes
+/// out. A run that fails is at too high a rate.
+fn lowest(start: f64, mut value: impl FnMut(f64) -> Result<f64>) -> Result<(f64, f64)> {
+    let mut at = |rate: f64| match value(rate) {
+        Ok(own) if own.is_finite() => Ok((rate, own)),
+        Err(error) if !error.is::<world::Failed>() => Err(error),
+        _ => Ok((rate, f64::INFINITY)),
+    };
+    let mut best = at(start)?;
+    for _ in 0..20 {
+        if best.1.is_finite() {
+            break;
+        }
+        best = at(best.0 / 2.0)?;
+    }
+    ensure!(best.1.is_finite(), "no rate from {start} down to {} gives a finite value", best.0);
+    for factor in [2.0, 0.5] {
+        let begun = best.0;
+        loop {
+            let next = at(best.0 * factor)?;
+            if next.1 >= best.1 {
+                break;
+            }
+            best = next;
+        }
+        // What lies below a rate that was left for a better one is known to be worse.
+        if best.0 != begun {
+            break;
+        }
+    }
+    Ok(best)
+}
+
 /// The slope of `log value` over `log x`, by least squares.
 pub fn slope(rows: &[Row], setting: &str) -> f64 {
     let points = means(rows).into_iter().find(|(own, _)| own == setting).map(|(_, points)| points).unwrap_or_default();
@@ -157,7 +199,7 @@ mod tests {
 
     fn row(setting: &str, x: f64, value: f64) -> Row {
         let (family, claim, over, quantity) = (Family::Local, "c", "x", "y");
-        Row { family, claim, setting: setting.into(), over, x, seed: 1, quantity, value }
+        Row { family, claim, setting: setting.into(), over, x, seed: 1, quantity, rate: None, value }
     }
 
     #[test]
@@ -167,6 +209,17 @@ mod tests {
         assert_eq!(means(&rows)[0], ("a".into(), vec![(1.0, 3.0), (2.0, 12.0), (4.0, 48.0)]));
         assert!((slope(&rows, "a") - 2.0).abs() < 1e-12);
         assert!(mean(&rows, "b", 1.0) == 9.0 && mean(&rows, "b", 2.0).is_nan());
+    }
+
+    #[test]
+    fn the_best_rate_is_between_two_worse_ones() {
+        for peak in [0.01, 0.1, 0.8] {
+            let (rate, value) = lowest(0.1, |rate| Ok((rate / peak).ln().abs())).unwrap();
+            assert!(value <= 2.0_f64.ln() / 2.0, "{rate} for {peak}");
+        }
+        let (rate, value) = lowest(1.0, |rate| Ok(if rate > 0.2 { f64::NAN } else { -rate })).unwrap();
+        assert_eq!((rate, value), (0.125, -0.125));
+        assert!(lowest(1.0, |_| Ok(f64::NAN)).is_err() && lowest(1.0, |_| Err(anyhow::anyhow!("no data"))).is_err());
     }
 
     /// Those that take seconds; the others are the table's.
@@ -180,7 +233,7 @@ mod tests {
         ];
         for (family, name) in quick {
             let claim = family.claims().iter().find(|claim| claim.name == name).unwrap();
-            let (holds, seen) = (claim.judge)(&(claim.run)(1).unwrap());
+            let (holds, seen) = (claim.judge)(&(claim.run)(1, None).unwrap());
             assert!(holds, "{name}: {seen}");
         }
     }

@@ -18,7 +18,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "unbounded smoothness",
         says: "Generalized SignSGD (Crawshaw 2022): where curvature grows with the gradient it needs no clipping; SGD diverges, or is slow",
-        run: unbounded,
+        run: |seeds, _| unbounded(seeds),
         judge: |rows| {
             let at = |setting: &str| SIZES.map(|rate| mean(rows, setting, rate));
             let (sgd, sign) = (at("SGD"), at(SIGN));
@@ -36,7 +36,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "unknown noise",
         says: "Exponential and cosine steps (Li 2021), delayed AdaGrad (Li 2019): one setting does with noise and without",
-        run: unknown_noise,
+        run: |seeds, _| unknown_noise(seeds),
         judge: |rows| {
             let at = |sigma: f64| STEP_SIZES.map(|setting| mean(rows, setting, sigma));
             let (quiet, noisy) = (at(0.0), at(1.0));
@@ -51,7 +51,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "iterate average",
         says: "Gadam (Granziol 2020): at a rate that stays large, the mean of iterates is far below the last one",
-        run: iterate_average,
+        run: |seeds, _| iterate_average(seeds),
         judge: |rows| {
             let ratio = |setting| mean(rows, setting, 1.0) / mean(rows, setting, 0.0);
             let [sgd, gadam, gadam_x] = ["SGD", "AdamW (Gadam)", "PAdamW (GadamX)"].map(ratio);
@@ -67,7 +67,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "counter-example",
         says: "Generic Adam (Zou 2019): on Reddi's sequence a constant θ ends at the worst point, one that goes to 1 by the condition at the best",
-        run: counter_example,
+        run: |seeds, _| counter_example(seeds),
         judge: |rows| {
             let at = |setting: &str| [3.0, 5.0, 10.0].map(|c| mean(rows, setting, c));
             let (constant, growing) = (at(CONSTANT), at(GROWING));
@@ -82,7 +82,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "distributed Adam",
         says: "Generic Adam (Chen 2022): the mean gradient of n ranks is worth n times the steps",
-        run: distributed_adam,
+        run: |seeds, _| distributed_adam(seeds),
         judge: |rows| {
             let slopes = [RANKS, ALONE].map(|setting| slope(rows, setting));
             let holds = slopes.iter().all(|slope| (-0.65..-0.35).contains(slope));
@@ -134,7 +134,7 @@ fn row(
     ended: (&'static str, f64),
 ) -> Row {
     let (quantity, value) = ended;
-    Row { family: Family::Optimizers, claim, setting: setting.into(), over, x, seed, quantity, value }
+    Row { family: Family::Optimizers, claim, setting: setting.into(), over, x, seed, quantity, rate: None, value }
 }
 
 /// `x⁴/4` from about 100, 3000 steps.

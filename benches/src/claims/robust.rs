@@ -10,7 +10,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         name: "elimination",
         says: "CGE (Gupta 2021): eliminating the f largest keeps to the optimum where 3 of 20 ranks send ten times the reverse, or noise; \
                what is small and wrong it keeps",
-        run: elimination,
+        run: |seeds, _| elimination(seeds),
         judge: |rows| {
             let of = |attack: usize, aggregator: &str| mean(rows, aggregator, attack as f64);
             let [reverse, random, small] = [0, 1, 2].map(|attack| of(attack, "cge:3"));
@@ -36,7 +36,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         name: "breakdown",
         says: "Krum, coordinate median and geometric median (Blanchard 2017, Yin 2018, Pillutla 2022) bear up to their share of ranks that send \
                what is far off, and no more",
-        run: breakdown,
+        run: |seeds, _| breakdown(seeds),
         judge: |rows| {
             let of = |aggregator: &str, f: f64| mean(rows, aggregator, f);
             let all = ["median", "geometric-median", "licm", "trimmed-mean:8", "krum:8"];
@@ -110,6 +110,7 @@ fn elimination(seeds: u64) -> Result<Vec<Row>> {
                     x: at as f64,
                     seed,
                     quantity: "distance to the optimum",
+                    rate: None,
                     value: distance(aggregator, attack, 3, seed)?.min(1e9),
                 });
             }
@@ -131,6 +132,7 @@ fn breakdown(seeds: u64) -> Result<Vec<Row>> {
                     x: byzantine as f64,
                     seed,
                     quantity: "distance to the optimum",
+                    rate: None,
                     value: distance(aggregator, Attack::Far, byzantine, seed)?.min(1e9),
                 });
             }

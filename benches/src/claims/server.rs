@@ -14,7 +14,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "spares",
         says: "Backup workers (Chen 2016): of 100 machines with stragglers there is a best number that is not waited for",
-        run: spares,
+        run: |seeds, _| spares(seeds),
         judge: |rows| {
             let all: Vec<(f64, f64)> = SPARES.iter().map(|spare| (*spare, mean(rows, "backup", *spare))).collect();
             let best = all.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((f64::NAN, f64::NAN));
@@ -27,7 +27,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "picky",
         says: "Picky SGD (Cohen 2021): at a rate that is good without delays plain asynchronous SGD does not get there",
-        run: picky,
+        run: |seeds, _| picky(seeds),
         judge: |rows| {
             let [plain, picky] = ["async-sgd", "picky:0.5"].map(|setting| mean(rows, setting, 0.3));
             let seen = format!("‖∇f‖ at rate .3, from 4.9: {plain:.0e} asynchronous, {picky:.2} Picky");
@@ -38,7 +38,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "local steps",
         says: "Asynchronous Local SGD: the loss of asynchronous SGD at as many gradients, with a period of times fewer bytes",
-        run: local_steps,
+        run: |seeds, _| local_steps(seeds),
         judge: |rows| {
             let best = |policy: &str| {
                 let own = means(rows).into_iter().filter(|(setting, _)| setting.starts_with(policy));
@@ -61,7 +61,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "variance",
         says: "SYNTHESIS (Liu 2022): the error of the estimate grows at most linearly within an epoch",
-        run: variance,
+        run: |seeds, _| variance(seeds),
         judge: |rows| {
             let (grows, [first, last]) =
                 (slope(rows, "synthesis"), [1.0, 31.0].map(|position| mean(rows, "synthesis", position)));
@@ -74,7 +74,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "gradients",
         says: "SYNTHESIS (Liu 2022): on a finite sum, under delays, gradients to a small ‖∇f‖ grow like √N, and are fewer than of SGD",
-        run: gradients,
+        run: |seeds, _| gradients(seeds),
         judge: |rows| {
             let grows = slope(rows, "synthesis");
             let rates = SGD_RATES.map(|rate| format!("async-sgd, rate {rate}"));
@@ -125,6 +125,7 @@ fn spares(seeds: u64) -> Result<Vec<Row>> {
                 x: spare,
                 seed,
                 quantity: "seconds for 100 gradients",
+                rate: None,
                 value: seconds / 60.0 * 100.0 / (100.0 - spare),
             });
         }
@@ -179,6 +180,7 @@ fn picky(seeds: u64) -> Result<Vec<Row>> {
                     x: (f64::from(rate) * 1e3).round() / 1e3,
                     seed,
                     quantity: "‖∇f‖ after 1200 updates",
+                    rate: None,
                     value: Noisy::norm(&end.model).min(1e6),
                 });
             }
@@ -205,6 +207,7 @@ fn local_steps(seeds: u64) -> Result<Vec<Row>> {
                     x: (f64::from(rate) * 1e3).round() / 1e3,
                     seed,
                     quantity: "loss after 1600 gradients",
+                    rate: None,
                     value: Noisy::loss(&end.model).min(1e6),
                 });
             }
@@ -341,6 +344,7 @@ fn variance(seeds: u64) -> Result<Vec<Row>> {
             x: position as f64,
             seed,
             quantity: "‖v − ∇f‖²",
+            rate: None,
             value: errors[position],
         }));
     }
@@ -380,6 +384,7 @@ fn gradients(seeds: u64) -> Result<Vec<Row>> {
                     x: samples as f64,
                     seed,
                     quantity: "gradients to ‖∇f‖ < .01",
+                    rate: None,
                     value: value as f64,
                 });
             }

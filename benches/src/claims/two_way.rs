@@ -14,7 +14,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "votes",
         says: "majority vote (Bernstein 2019): learns while fewer than half of the ranks invert their signs",
-        run: votes,
+        run: |seeds, _| votes(seeds),
         judge: |rows| {
             let [none, most, half] =
                 [0.0, 12.0, 14.0].map(|inverted| mean(rows, "two-way:plain-sign, 27 ranks", inverted));
@@ -27,7 +27,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         name: "two memories",
         says: "DoubleSqueeze (Tang 2019): with memories at ranks and servers, signs both ways end where exact means do; without the \
                servers' they do not",
-        run: two_memories,
+        run: |seeds, _| two_memories(seeds),
         judge: |rows| {
             let [dense, both, ranks] = [DENSE, BOTH, RANKS_ONLY].map(|setting| mean(rows, setting, 2400.0));
             let seen =
@@ -39,7 +39,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "rounds",
         says: "NEOLITHIC (Huang 2022): at equal bytes, R messages of R times the batch end nearer to the optimum than one",
-        run: rounds,
+        run: |seeds, _| rounds(seeds),
         judge: |rows| {
             let [one, four, ten] = [1.0, 4.0, 10.0].map(|rounds| mean(rows, "two-way:topk:20x", rounds));
             (four < 0.5 * one && ten < four, format!("excess {one:.2} in one round, {four:.3} in 4, {ten:.3} in 10"))
@@ -49,7 +49,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "preserved model",
         says: "MCM (Philippenko 2021): the plateau of the servers' model is that of exact means downwards; Artemis' is several times as high",
-        run: preserved_model,
+        run: |seeds, _| preserved_model(seeds),
         judge: |rows| {
             let [up, mcm, artemis] =
                 ["exact downwards", "mcm", "artemis"].map(|setting| mean(rows, setting, f64::from(RATE)));
@@ -67,7 +67,7 @@ const RATE: f32 = 0.005;
 
 fn row(claim: &'static str, setting: &str, (over, x): (&'static str, f64), seed: u64, value: f64) -> Row {
     let quantity = if claim == "preserved model" { "squared distance to the optimum" } else { "loss above the least" };
-    Row { family: Family::TwoWay, claim, setting: setting.into(), over, x, seed, quantity, value }
+    Row { family: Family::TwoWay, claim, setting: setting.into(), over, x, seed, quantity, rate: None, value }
 }
 
 /// `½‖x‖²` in 1000 dimensions with noise of variance 1, 600 steps of 0.01.

@@ -178,9 +178,9 @@ fn mean_over(ranks: &[impl AsRef<[f32]>]) -> Vec<f64> {
     (0..ranks.first().map_or(0, |rank| rank.as_ref().len())).map(at).collect()
 }
 
-/// Of a rank.
+/// Of a rank: in memory, by values that are not finite, or by another rank's.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+pub(super) enum Failed {
     #[error(transparent)]
     Sync(#[from] SyncError),
     #[error(transparent)]

@@ -1,22 +1,26 @@
-//! Strategies beside each other on real data: accuracy, bytes and simulated time, each row at the best rate of its own grid.
+//! Strategies beside each other on real data: accuracy, bytes and simulated time, each row at the best rate that a search found for it.
 //!
 //! A run is a trainer's, on one thread, in a directory of its own; a run that came to its end with its flags is not done again. Rates are
-//! tried with a [seed](TUNING_SEED) that is in no table.
+//! tried with a [seed](TUNING_SEED) that is in no table, for all rows by one rule: from two of them on by factors of two, until the best lies
+//! between two others.
 
 mod picture;
 mod rows;
+mod tuning;
 mod write;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 use briquette_examples::record::Summary;
 use clap::ValueEnum;
 
 use crate::trainer;
 
-pub use write::write;
+use tuning::Tuning;
+
+pub use write::{write, write_rates};
 
 /// What rates are tried with.
 pub const TUNING_SEED: u64 = 11;
@@ -32,6 +36,8 @@ pub enum Task {
     /// BiLSTM on 25 600 texts of AG-News, 3 epochs: 600 steps
     #[value(name = "bilstm")]
     BiLstm,
+    /// ResNet-8 where one rank takes ten times as long for a step, 1 epoch
+    Straggler,
 }
 
 /// A strategy, with its settings.
@@ -41,8 +47,19 @@ pub struct Row {
     pub name: &'static str,
     /// Its flags.
     pub flags: &'static str,
-    /// Learning rates to be tried: one is taken as it is.
+    /// Learning rates that are tried first; one is taken without a search, none means that of the row's namesake in the first table.
     pub rates: &'static [f64],
+    /// Flags that are tried in place of its own, at the best rate of these.
+    pub instead: &'static [&'static str],
+}
+
+/// Where runs are kept, and what is made of them.
+#[derive(Debug)]
+pub struct Kept {
+    /// A directory for each task.
+    pub directory: PathBuf,
+    /// Whether a row takes the best rate so far where its search is not at its end.
+    pub so_far: bool,
 }
 
 /// One run.
@@ -52,6 +69,8 @@ pub struct Run {
     pub task: Task,
     /// Its row.
     pub row: Row,
+    /// The row's flags, or those in place of them.
+    pub flags: &'static str,
     /// Its learning rate.
     pub rate: f64,
     /// Its seed.
@@ -62,7 +81,7 @@ pub struct Run {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Task; 3] = [Task::ResNet8, Task::ByClass, Task::BiLstm];
+    pub const ALL: [Task; 4] = [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -70,6 +89,7 @@ impl Task {
             Task::ResNet8 => "resnet8",
             Task::ByClass => "by-class",
             Task::BiLstm => "bilstm",
+            Task::Straggler => "straggler",
         }
     }
 
@@ -79,6 +99,7 @@ impl Task {
             Task::ResNet8 => rows::RESNET8,
             Task::ByClass => rows::BY_CLASS,
             Task::BiLstm => rows::BILSTM,
+            Task::Straggler => rows::STRAGGLER,
         }
     }
 
@@ -94,55 +115,81 @@ impl Task {
     fn flags(self, row: &str) -> String {
         let images = "--dataset cifar10 --model resnet8 --weight-decay 5e-4 --schedule one-cycle --augment flip --train-limit 10000";
         let of_task = match self {
-            Task::ResNet8 => images.to_owned(),
+            Task::ResNet8 | Task::Straggler => images.to_owned(),
             Task::ByClass => format!("{images} --non-iid 0.3"),
             Task::BiLstm => "--model bilstm --optimizer adam --train-limit 25600".to_owned(),
         };
         let defaults = [("--ranks", "4"), ("--clock", "fixed:50ms"), ("--network", "100mbit,10ms")];
         let open = defaults.into_iter().filter(|(flag, _)| !row.contains(flag));
         let defaults: String = open.map(|(flag, value)| format!(" {flag} {value}")).collect();
-        format!("{of_task} --batch 32 --epochs 3{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}")
+        let epochs = if self == Task::Straggler { 1 } else { 3 };
+        format!("{of_task} --batch 32 --epochs {epochs}{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}")
     }
 
-    /// A run of each rate of each row that has several, with the seed for tuning.
-    pub fn tuning(self, out: &Path) -> Vec<Run> {
-        let tried = self.rows().iter().filter(|row| row.rates.len() > 1);
-        tried.flat_map(|row| row.rates.iter().map(|rate| Run::new(self, *row, (*rate, TUNING_SEED), out))).collect()
+    fn named(self, only: &str) -> impl Iterator<Item = &'static Row> {
+        self.rows().iter().filter(move |row| row.name.contains(only))
     }
 
-    /// A run of each row at its best rate.
+    /// What is to be tried next for rows whose name contains a text, with the seed for tuning; nothing where all searches are at their end.
+    pub fn tuning(self, only: &str, kept: &Kept) -> Vec<Run> {
+        self.named(only).filter(|row| row.rates.len() > 1).flat_map(|row| self.search(row, kept).next).collect()
+    }
+
+    /// A run of each row whose name contains a text, as the search for its settings ended.
     ///
     /// # Errors
-    /// Where a row was not tuned.
-    pub fn runs(self, seed: u64, out: &Path) -> Result<Vec<Run>> {
-        let best = |row: &Row| Ok(Run::new(self, *row, (self.best(row, out)?, seed), out));
-        self.rows().iter().map(best).collect()
+    /// Where a row's search is not at its end.
+    pub fn runs(self, seed: u64, only: &str, kept: &Kept) -> Result<Vec<Run>> {
+        self.named(only).map(|row| self.tuned(row, seed, kept)).collect()
     }
 
-    /// The rate of its grid at which a row was most accurate.
-    fn best(self, row: &Row, out: &Path) -> Result<f64> {
-        if let [rate] = row.rates {
-            return Ok(*rate);
-        }
-        let tried = row.rates.iter().map(|rate| (*rate, Run::new(self, *row, (*rate, TUNING_SEED), out).finished()));
-        let tried: Vec<(f64, Summary)> = tried.filter_map(|(rate, summary)| Some((rate, summary?))).collect();
-        ensure!(tried.len() == row.rates.len(), "{} of {} was not tuned: --tune does", row.name, self.name());
-        let accuracy = |(_, summary): &&(f64, Summary)| summary.final_test_accuracy;
-        let best = tried.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b)));
-        Ok(best.map_or(f64::NAN, |(rate, _)| *rate))
+    fn search(self, row: &Row, kept: &Kept) -> Tuning {
+        let run = |rate, instead: Option<_>| {
+            Run::new(self, *row, instead.unwrap_or(row.flags), (rate, TUNING_SEED), &kept.directory)
+        };
+        tuning::search(row.rates, row.instead, run, |run| Some(run.finished()?.final_test_accuracy))
+    }
+
+    /// The row whose rate a row has.
+    fn namesake(self, row: &Row) -> (Task, Row) {
+        let first = Task::ResNet8.rows().iter().find(|first| first.name == row.name);
+        first.filter(|_| row.rates.is_empty()).map_or((self, *row), |first| (Task::ResNet8, *first))
+    }
+
+    /// Whether a row's rate was searched, to the end.
+    fn searched(self, row: &Row, kept: &Kept) -> bool {
+        let (task, row) = self.namesake(row);
+        row.rates.len() > 1 && task.search(&row, kept).best.is_some()
+    }
+
+    fn tuned(self, row: &Row, seed: u64, kept: &Kept) -> Result<Run> {
+        let (task, first) = self.namesake(row);
+        let (flags, rate) = match first.rates {
+            [rate] => (row.flags, *rate),
+            _ => {
+                let tuning = task.search(&first, kept);
+                let best = tuning.best.or(tuning.so_far.filter(|_| kept.so_far));
+                let unknown =
+                    || format!("the rate of {} in {} is not known: --tune searches it", row.name, task.name());
+                let best = best.with_context(unknown)?;
+                (if task == self { best.flags } else { row.flags }, best.rate)
+            }
+        };
+        Ok(Run::new(self, *row, flags, (rate, seed), &kept.directory))
     }
 }
 
 impl Run {
-    fn new(task: Task, row: Row, (rate, seed): (f64, u64), out: &Path) -> Run {
-        let name: String = row.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    fn new(task: Task, row: Row, flags: &'static str, (rate, seed): (f64, u64), out: &Path) -> Run {
+        let name = row.name.chars().chain(if flags == row.flags { "" } else { flags }.chars());
+        let name: String = name.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let directory = out.join(task.name()).join(name).join(format!("lr-{rate}-seed-{seed}"));
-        Run { task, row, rate, seed, directory }
+        Run { task, row, flags, rate, seed, directory }
     }
 
     /// All of its flags.
     pub fn flags(&self) -> String {
-        format!("{} --lr {} --seed {}", self.task.flags(self.row.flags), self.rate, self.seed)
+        format!("{} --lr {} --seed {}", self.task.flags(self.flags), self.rate, self.seed)
     }
 
     /// Its command.
@@ -197,13 +244,24 @@ mod tests {
     #[test]
     fn rows_of_a_task_have_their_own_directories() {
         for task in Task::ALL {
-            let mut directories: Vec<PathBuf> =
-                task.rows().iter().map(|row| Run::new(task, *row, (0.1, 1), Path::new("o")).directory).collect();
+            let mut directories: Vec<PathBuf> = task
+                .rows()
+                .iter()
+                .map(|row| Run::new(task, *row, row.flags, (0.1, 1), Path::new("o")).directory)
+                .collect();
             let count = directories.len();
             directories.sort();
             directories.dedup();
             assert_eq!(directories.len(), count, "{task:?}");
             assert_eq!(task.rows()[0].name, "dense");
+        }
+    }
+
+    #[test]
+    fn a_row_without_rates_has_a_namesake_in_the_first_table() {
+        for row in Task::ALL.iter().flat_map(|task| task.rows()).filter(|row| row.rates.is_empty()) {
+            let first = Task::ResNet8.rows().iter().find(|first| first.name == row.name).unwrap();
+            assert!(row.flags.starts_with(first.flags) && !first.rates.is_empty(), "{}", row.name);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use briquette_examples::record::Summary;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
-use super::{Run, TUNING_SEED, Task, picture};
+use super::{Kept, Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
 use crate::trainer::machine;
@@ -19,6 +19,9 @@ struct RunLine {
     row: &'static str,
     lr: f64,
     seed: u64,
+    /// Where several were tried, whether the row has this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chosen: Option<bool>,
     test_accuracy: f64,
     bytes_sent: u64,
     simulated_seconds: Option<f64>,
@@ -37,6 +40,8 @@ pub(super) struct Line {
     pub(super) row: &'static str,
     seeds: usize,
     lr: f64,
+    /// Whether that rate was searched to the end, in this task or the first.
+    searched: bool,
     pub(super) test_accuracy: f64,
     to_dense: f64,
     standard_error: f64,
@@ -50,38 +55,71 @@ pub(super) struct Line {
     command: String,
 }
 
-/// Writes all there is into a directory: `strategies-rates.csv`, `strategies-runs.csv` and `strategies.csv`; into another one a picture of each
-/// task, where that is asked for.
+/// Writes what was tried for some tasks into a directory: `TASK-rates.csv`.
 ///
 /// # Errors
-/// When a file cannot be read or written.
-pub fn write(seeds: &[u64], out: &Path, csv: &Path, svg: Option<&Path>) -> Result<()> {
-    let (mut tried, mut all, mut means) = (Vec::new(), Vec::new(), Vec::new());
-    for task in Task::ALL {
-        tried.extend(lines(&task.tuning(out))?);
-        let runs = seeds.iter().filter_map(|seed| task.runs(*seed, out).ok()).flatten().collect::<Vec<_>>();
-        all.extend(lines(&runs)?);
-        let of_task = of_task(task, &runs)?;
-        print(task, &of_task);
-        if let Some(svg) = svg.filter(|_| !of_task.is_empty()) {
-            picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &of_task)?;
+/// When a search is not at its end, or a file cannot be read or written.
+pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    for task in tasks {
+        let mut tried = Vec::new();
+        for row in task.rows().iter().filter(|row| row.rates.len() > 1) {
+            let tuning = task.search(row, kept);
+            let best = task.tuned(row, TUNING_SEED, kept)?;
+            let of_row = lines(&tuning.tried)?;
+            tried.extend(
+                of_row.into_iter().map(|line| RunLine { chosen: Some(line.command == best.command()), ..line }),
+            );
         }
-        means.extend(of_task);
+        files.push((format!("{}-rates.csv", task.name()), tried));
     }
-    write_csv(Some(&csv.join("strategies-rates.csv")), &tried)?;
-    write_csv(Some(&csv.join("strategies-runs.csv")), &all)?;
-    write_csv(Some(&csv.join("strategies.csv")), &means)
+    std::fs::create_dir_all(csv)?;
+    let mut written = files.into_iter().filter(|(_, tried)| !tried.is_empty());
+    written.try_for_each(|(name, tried)| write_csv(Some(&csv.join(name)), &tried))
+}
+
+/// Writes the tables of some tasks into a directory, `TASK-runs.csv` and `TASK.csv`; into another one a picture of each, where that is asked for.
+///
+/// # Errors
+/// When a row was not run with every seed, or a file cannot be read or written: nothing is written then.
+pub fn write(tasks: &[Task], seeds: &[u64], kept: &Kept, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
+    let mut tables = Vec::new();
+    for task in tasks {
+        let mut runs = Vec::new();
+        for seed in seeds {
+            runs.extend(task.runs(*seed, "", kept)?);
+        }
+        for run in &runs {
+            let (task, row, seed) = (task.name(), run.row.name, run.seed);
+            ensure!(run.finished().is_some(), "{task}: {row} was not run with seed {seed}: no CSV is written");
+        }
+        tables.push((*task, lines(&runs)?, of_task(*task, &runs, kept)?));
+    }
+    std::fs::create_dir_all(csv)?;
+    for (task, runs, means) in tables {
+        print(task, &means);
+        write_csv(Some(&csv.join(format!("{}-runs.csv", task.name()))), &runs)?;
+        write_csv(Some(&csv.join(format!("{}.csv", task.name()))), &means)?;
+        if let Some(svg) = svg {
+            picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &means)?;
+        }
+    }
+    Ok(())
 }
 
 fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
     let (machine, cores) = machine();
     let finished = runs.iter().filter_map(|run| Some((run, run.finished()?)));
     let line = |(run, summary): (&Run, Summary)| {
+        if summary.git_revision.ends_with("-dirty") {
+            eprintln!("of sources with changes, {}: {}", summary.git_revision, run.directory.display());
+        }
         Ok(RunLine {
             task: run.task.name(),
             row: run.row.name,
             lr: run.rate,
             seed: run.seed,
+            chosen: None,
             test_accuracy: summary.final_test_accuracy,
             bytes_sent: summary.bytes_sent,
             simulated_seconds: summary.simulated_seconds,
@@ -96,7 +134,7 @@ fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
     finished.map(line).collect()
 }
 
-fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
+fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Result<Vec<Line>> {
     let (machine, cores) = machine();
     let of_row = |name: &str| {
         let of_row = runs.iter().filter(|run| run.row.name == name);
@@ -119,6 +157,7 @@ fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
             row: row.name,
             seeds: difference.count,
             lr: run.rate,
+            searched: task.searched(row, kept),
             test_accuracy: mean(&of_row, |summary| summary.final_test_accuracy),
             to_dense: difference.mean,
             standard_error: difference.error,
@@ -135,16 +174,13 @@ fn of_task(task: Task, runs: &[Run]) -> Result<Vec<Line>> {
 }
 
 fn print(task: Task, lines: &[Line]) {
-    if lines.is_empty() {
-        return;
-    }
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
     table.set_header([task.name(), "rate", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
     for line in lines {
         table.add_row([
             line.row.to_owned(),
-            line.lr.to_string(),
+            format!("{}{}", line.lr, if line.searched { "" } else { ", not searched to the end" }),
             format!("{:.4}", line.test_accuracy),
             format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds),
             format!("{:.1}x", line.fewer_bytes),
@@ -152,4 +188,56 @@ fn print(task: Task, lines: &[Line]) {
         ]);
     }
     println!("{table}\nrates were tried with seed {TUNING_SEED}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if it had come to its end: the more accurate, the nearer its rate is to 0.1.
+    fn finish(run: &Run) {
+        let accuracy = 1.0 / (1.0 + (run.rate / 0.1).ln().abs());
+        let summary = format!(
+            r#"{{"final_test_accuracy": {accuracy}, "best_test_accuracy": 0.5, "final_test_loss": 1.0, "steps": 3, "bytes_sent": 1,
+            "bytes_received": 1, "bytes_dense": 1, "wall_seconds": 1.0, "simulated_seconds": 2.0, "compute_seconds": 1.0,
+            "compress_seconds": 0.0, "exchange_seconds": 0.0, "interrupted": false, "git_revision": "unknown", "version": "0.1.0",
+            "burn_version": "0.22"}}"#
+        );
+        std::fs::create_dir_all(&run.directory).unwrap();
+        std::fs::write(run.directory.join("summary.json"), summary).unwrap();
+        std::fs::write(run.directory.join("flags.txt"), run.flags()).unwrap();
+    }
+
+    #[test]
+    fn a_table_is_written_whole_and_no_other_with_it() {
+        let at = tempfile::tempdir().unwrap();
+        let (kept, csv) = (Kept { directory: at.path().join("runs"), so_far: false }, at.path().join("csv"));
+        let (task, tables) = (Task::ByClass, |tasks: &[Task]| write(tasks, &[1, 2], &kept, (&csv, None)));
+        assert!(write_rates(&[task], &kept, &csv).is_err() && tables(&[task]).is_err() && !csv.exists());
+        loop {
+            let next = task.tuning("", &kept);
+            next.iter().for_each(finish);
+            if next.is_empty() {
+                break;
+            }
+        }
+        write_rates(&[task], &kept, &csv).unwrap();
+        let names = || {
+            let files = std::fs::read_dir(&csv).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = files.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), ["by-class-rates.csv"]);
+        let runs: Vec<Run> = [1, 2].iter().flat_map(|seed| task.runs(*seed, "", &kept).unwrap()).collect();
+        assert!(runs.iter().all(|run| run.rate == 0.1));
+        runs[1..].iter().for_each(finish);
+        let missing = tables(&[task]).unwrap_err().to_string();
+        assert!(missing.contains("dense was not run with seed 1"), "{missing}");
+        assert_eq!(names(), ["by-class-rates.csv"]);
+        finish(&runs[0]);
+        assert!(tables(&[task, Task::BiLstm]).is_err() && names().len() == 1, "another task is not tuned");
+        tables(&[task]).unwrap();
+        assert_eq!(names(), ["by-class-rates.csv", "by-class-runs.csv", "by-class.csv"]);
+    }
 }
