@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::strategies::{Kept, Task, run, write, write_rates};
+use briquette_benches::strategies::{Kept, Run, Task, run, write, write_rates};
 use clap::Parser;
 
 /// Trains strategies on real data, each at the best rate that a search found for it, and writes accuracy, bytes and simulated time
@@ -53,30 +53,41 @@ struct Cli {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let tasks = if cli.tasks.is_empty() { Task::ALL.to_vec() } else { cli.tasks.clone() };
-    let kept = Kept { directory: cli.out, so_far: cli.so_far };
-    while !cli.report {
-        let mut runs = Vec::new();
-        for task in &tasks {
-            match cli.tune {
-                true => runs.extend(task.tuning(&cli.only, &kept)),
-                // Seed by seed, so that an early look compares all rows.
-                false => {
-                    for seed in &cli.seeds {
-                        runs.extend(task.runs(*seed, &cli.only, &kept)?);
-                    }
-                }
+    let kept = Kept { directory: cli.out.clone(), so_far: cli.so_far };
+    if !cli.report {
+        loop {
+            let runs = missing(&cli, &tasks, &kept)?;
+            if runs.is_empty() {
+                break;
             }
+            // What a search tries next is known when these are done.
+            run(runs, &cli.data, cli.jobs)?;
         }
-        runs.retain(|run| run.finished().is_none());
-        if runs.is_empty() {
-            break;
+    }
+    if !cli.only.is_empty() {
+        eprintln!("rows were left out: no CSV is written");
+        return Ok(());
+    }
+    if cli.tune {
+        write_rates(&tasks, &kept, &cli.csv)
+    } else {
+        write(&tasks, &cli.seeds, &kept, (&cli.csv, cli.svg.as_deref()))
+    }
+}
+
+/// What is asked for and not done yet.
+fn missing(cli: &Cli, tasks: &[Task], kept: &Kept) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for task in tasks {
+        if cli.tune {
+            runs.extend(task.tuning(&cli.only, kept));
+            continue;
         }
-        // What a search tries next is known when these are done.
-        run(runs, &cli.data, cli.jobs)?;
+        // Seed by seed, so that an early look compares all rows.
+        for seed in &cli.seeds {
+            runs.extend(task.runs(*seed, &cli.only, kept)?);
+        }
     }
-    match (cli.only.is_empty(), cli.tune) {
-        (false, _) => Ok(eprintln!("rows were left out: no CSV is written")),
-        (true, true) => write_rates(&tasks, &kept, &cli.csv),
-        (true, false) => write(&tasks, &cli.seeds, &kept, (&cli.csv, cli.svg.as_deref())),
-    }
+    runs.retain(|run| run.finished().is_none());
+    Ok(runs)
 }

@@ -148,6 +148,7 @@ fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Result<Vec<Line>> {
     };
     let bytes = |summary: &Summary| summary.bytes_sent as f64;
     let dense = of_row("dense");
+    let so_far = if kept.so_far { " --so-far" } else { "" };
     let line = |row: &super::Row| {
         let of_row = of_row(row.name);
         let Some((run, _)) = of_row.last() else { return Ok(None) };
@@ -167,7 +168,10 @@ fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Result<Vec<Line>> {
             machine: machine.clone(),
             cores,
             date: run.day()?,
-            command: format!("strategies {} --data datasets --tune && strategies {0} --data datasets", task.name()),
+            command: format!(
+                "strategies {} --data datasets --tune && strategies {0} --data datasets{so_far}",
+                task.name()
+            ),
         }))
     };
     task.rows().iter().filter_map(|row| line(row).transpose()).collect()
