@@ -1,22 +1,22 @@
 //! What a rank works with: a transport, and everything that is the same over every transport.
 
+mod clock;
+
+pub use clock::Spent;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::slice;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
-
-use tracing::field::Empty;
 
 use super::CompressSeconds;
 use super::background::Background;
 use super::group::Group;
 use super::recording::{Event, Recorder};
 use super::time::Time;
-use super::{AbortCause, Call, Clock, Frame, FramePool, Network, Paces, Scope, Transport};
+use super::{AbortCause, Call, Clock, Frame, FramePool, Paces, Scope, Transport};
 use crate::error::CommError;
-use crate::trace::phase;
 use crate::traffic::Traffic;
 
 /// One rank's place in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters and a clock.
@@ -58,17 +58,6 @@ pub struct Session {
     spent: Spent,
     pub(super) compress_seconds: Option<CompressSeconds>,
     pub(super) recorder: Option<Recorder>,
-}
-
-/// When a session was used, on its clock.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Spent {
-    /// Seconds inside its calls.
-    pub inside: f64,
-    /// When the first of them began; `None` without any.
-    pub first: Option<f64>,
-    /// Seconds of [waiting](Session::idle) for what was to be exchanged.
-    pub idle: f64,
 }
 
 impl<T: Transport + 'static> From<T> for Session {
@@ -280,37 +269,6 @@ impl Session {
         self.transport.abort_cause()
     }
 
-    /// Seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
-    pub fn now(&self) -> f64 {
-        self.call.time.now()
-    }
-
-    /// Whether there is a clock: else seconds are always 0.
-    pub fn has_clock(&self) -> bool {
-        !matches!(self.call.time, Time::Clock(None))
-    }
-
-    /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
-    /// outside of training is left out. Clocks that are not simulated ignore it.
-    pub fn set_clock(&mut self, seconds: f64) {
-        self.call.time.set(seconds);
-        self.note_set_clock();
-    }
-
-    /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
-    /// Jobs in the background that have been [started](Self::start) keep the link they started on.
-    pub fn set_network(&mut self, network: Network) {
-        if let Some(simulated) = self.call.time.network_mut() {
-            simulated.set_network(network);
-            self.note_set_network();
-        }
-    }
-
-    /// The network that is simulated, if one is.
-    pub fn network(&self) -> Option<Network> {
-        self.call.time.network().map(|network| network.network())
-    }
-
     /// Bytes of frames moved since this session was made; what the transport adds to them is not counted.
     pub fn traffic(&self) -> Traffic {
         self.traffic
@@ -340,77 +298,6 @@ impl Session {
         out
     }
 
-    /// Called once at the start of every step's exchange, when the rank has finished computing.
-    pub fn begin_step(&mut self, step: u64) {
-        self.call.scope = Scope { step, ..Scope::default() };
-        self.call.time.begin_step(step);
-        self.note(Event::BeginStep);
-        // A failure here poisons the session, and the next call reports it.
-        drop(self.take_turn());
-    }
-
-    /// What `body` returns, and when it used the session.
-    ///
-    /// ```
-    /// use briquette_core::comm::{Local, Spent};
-    ///
-    /// let mut comm = Local::world(1).remove(0); // without a clock
-    /// assert_eq!(comm.spent_in(|comm| comm.rank()), (0, Spent { inside: 0.0, first: None, idle: 0.0 }));
-    /// assert_eq!(comm.spent_in(|comm| comm.barrier()), (Ok(()), Spent { inside: 0.0, first: Some(0.0), idle: 0.0 }));
-    /// ```
-    pub fn spent_in<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> (T, Spent) {
-        let outer = std::mem::take(&mut self.spent);
-        let out = body(self);
-        let inner = self.spent;
-        let (inside, idle) = (outer.inside + inner.inside, outer.idle + inner.idle);
-        self.spent = Spent { inside, first: outer.first.or(inner.first), idle };
-        (out, inner)
-    }
-
-    /// In a job that began with a step: this rank has computed so much of the step, of 1, in so much time since then. A simulated clock is
-    /// at least at that second then.
-    pub fn computed(&mut self, share: f64, elapsed: Duration) {
-        let start = self.now();
-        self.call.time.computed(self.call.scope.step, share, elapsed.as_secs_f64());
-        self.spent.idle += self.now() - start;
-    }
-
-    /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
-    /// Where ranks compute in turns, this thread's turn ends.
-    pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        let _arrive = phase!("arrive");
-        let start = self.now();
-        self.call.time.end_turn();
-        let out = wait();
-        // As for `begin_step`.
-        drop(self.take_turn());
-        self.spent.idle += self.now() - start;
-        out
-    }
-
-    /// A call, unless it is part of one: its seconds count.
-    pub(super) fn timed<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
-        if self.busy {
-            return body(self);
-        }
-        let Scope { step, bucket, .. } = self.call.scope;
-        let _exchange = phase!("exchange", operation = Empty, step, bucket);
-        self.timed_untraced(body)
-    }
-
-    pub(super) fn timed_untraced<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
-        if self.busy {
-            return body(self);
-        }
-        let start = self.now();
-        self.spent.first.get_or_insert(start);
-        self.busy = true;
-        let out = body(self);
-        self.busy = false;
-        self.spent.inside += self.now() - start;
-        out
-    }
-
     /// Before the transport is called for one of these ranks.
     fn begin_call(&mut self, others: &[usize]) -> Result<(), CommError> {
         self.calls += 1;
@@ -424,16 +311,6 @@ impl Session {
             return self.keep_failure(Err(CommError::Lost { rank, other, address: None, during, cause }));
         }
         self.take_turn()
-    }
-
-    /// Waits for this rank's turn to compute, where ranks take turns.
-    pub(super) fn take_turn(&mut self) -> Result<(), CommError> {
-        self.call.time.take_turn().map_err(|(holder, seconds)| {
-            let (rank, during) = (self.transport.rank(), self.call.scope);
-            self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
-            let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };
-            self.failed.get_or_insert(error).clone()
-        })
     }
 
     /// Passes the first error on, after letting ranks that wait for a turn go on and see it too.

@@ -119,6 +119,11 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
     }
 
+    /// What makes its messages, and what combines them.
+    pub(super) fn parts(&mut self) -> (&mut C, &mut A) {
+        (&mut self.compressor, &mut self.aggregator)
+    }
+
     /// What one message covers.
     #[must_use]
     pub fn grain(mut self, grain: Grain) -> Self {

@@ -24,7 +24,7 @@
 //! **Properties.** Linear in `sent` (law 2), unbiased where the compressor is; `sent` is `h + w·message`. `α` is at most `1/(1+ω)`. With `L` the
 //! same in all coordinates it is DIANA, or the gather of the compressor, to rounding.
 //!
-//! **State.** `w`: one vector on every rank, or with `per_rank` one of every rank's; `hᵢ` and the mean of all. During the warm-up instead: the
+//! **State.** `w`: one vector on every rank, or with `per_rank` one of every rank's; those of [`Shifted`]. During the warm-up instead: the
 //! estimate, the gradient before, and how far the step went. In a world of another size ranks have the means.
 //!
 //! **Deviations.** Diagonals only. The paper's blocks are the bucket of [`Qsgd`](crate::compress::Qsgd), and its steps `hⱼ ∝ 1/√Lⱼ` behind
@@ -49,44 +49,27 @@
 
 mod config;
 mod importance;
+mod norm;
 
 pub use config::SmoothConfig;
 
 use std::fmt;
 
-use importance::Importance;
+use norm::Norm;
 
-use super::incoming::Incoming;
-use super::{Dense, Exchanged, Reducer, Round, Selection, check_average};
-use crate::compress::Compressor;
-use crate::error::{AggregateError, ReduceError, StateError};
+use super::{Dense, Exchanged, Reducer, Round, Selection};
+use crate::error::{ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::wrapper::check_finite;
-use crate::{Message, Session};
-
-/// What makes messages of scaled vectors.
-enum Sends {
-    Compressor(Box<dyn Compressor>),
-    Importance(Importance),
-}
+use crate::wrapper::Shifted;
+use crate::{CompressionFactor, Session};
 
 /// Compresses in the norm of the loss; see the [module](self).
 pub struct SmoothnessAware {
     settings: SmoothConfig,
-    alpha: f32,
-    sends: Sends,
-    /// `w` of all ranks one after another, or one for all; empty until it is known.
-    weights: Staged<Vec<f32>>,
-    /// `hᵢ`, and the mean of all ranks'.
-    memory: Staged<Vec<f32>>,
-    mean_memory: Staged<Vec<f32>>,
     warm_up: WarmUp,
-    incoming: Incoming,
-    mine: Vec<Message>,
-    decoded: Vec<Vec<Message>>,
-    scaled: Vec<f32>,
-    bytes: Vec<u8>,
+    /// Differences to a memory, each rank's in its own norm.
+    shifted: Shifted<Norm>,
 }
 
 /// What the estimate is made of.
@@ -147,129 +130,25 @@ impl SmoothnessAware {
         self.warm_up.observe(if self.settings.per_rank { input } else { average }, average, rate)?;
         if agreed_step.step + 1 >= self.settings.warm_up {
             let weights = self.warm_up.weights(self.settings.condition);
-            let all = self.weights.next_mut();
-            all.clear();
-            if self.settings.per_rank {
-                let rank = comm.rank();
-                let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
-                comm.all_gather(&bytes, &mut self.incoming.frames)?;
-                for (from, frame) in self.incoming.frames.iter().enumerate() {
-                    let frame: &[u8] = if from == rank { &bytes } else { frame };
-                    let read = frame.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-                    let valid = frame.len() == bytes.len() && read.clone().all(|w| w.is_finite() && w > 0.0);
-                    if !valid {
-                        return Err(ReduceError::Length { expected: bytes.len(), got: frame.len() });
-                    }
-                    all.extend(read);
-                }
-            } else {
-                all.extend(weights);
-            }
-            self.weights.stage();
+            self.shifted.inner().stage_weights(weights, self.settings.per_rank, comm)?;
         }
         Ok(Exchanged { traffic: comm.traffic() - before, selection: Selection::All })
-    }
-
-    /// A rank's weights.
-    fn weights_of(weights: &[f32], rank: usize, len: usize) -> &[f32] {
-        if weights.len() == len { weights } else { &weights[rank * len..][..len] }
-    }
-
-    /// In a world of another size: the mean of the weights that there were, for all.
-    fn fit_weights(&mut self, len: usize, world: usize) -> Result<(), ReduceError> {
-        let weights = self.weights.now();
-        let count = weights.len() / len.max(1);
-        if weights.len() == len || weights.len() == world * len {
-            return Ok(());
-        }
-        if len == 0 || weights.len() != count * len {
-            return Err(ReduceError::Length { expected: len, got: weights.len() });
-        }
-        let mean = |i: usize| weights.iter().skip(i).step_by(len).sum::<f32>() / count as f32;
-        self.weights.set((0..len).map(mean).collect());
-        Ok(())
-    }
-
-    /// Makes this rank's message of what its memory lacks.
-    fn compress(&mut self, round: &Round<'_>, rank: usize) -> Result<(), ReduceError> {
-        let (len, memory) = (round.input.len(), self.memory.both().0);
-        let weights = Self::weights_of(self.weights.now(), rank, len);
-        self.scaled.clear();
-        self.scaled.extend(round.input.iter().zip(memory).zip(weights).map(|((x, h), w)| (x - h) / w));
-        check_finite(&self.scaled, round.slots, rank)?;
-        self.mine.resize_with(1, Message::default);
-        let key = round.key.rank(rank);
-        match &mut self.sends {
-            Sends::Compressor(compressor) => compressor.compress_into(&self.scaled, key.bucket(0), &mut self.mine[0]),
-            Sends::Importance(importance) => {
-                importance.sample(&mut self.scaled, weights, key);
-                check_finite(&self.scaled, round.slots, rank)?;
-                let drawn = (0..).zip(self.scaled.iter().copied()).filter(|(_, x)| *x != 0.0);
-                let written = self.mine[0].write_sparse(len, drawn);
-                written.map_err(|source| AggregateError::Message { rank, source })?;
-            }
-        }
-        self.bytes.clear();
-        let framed = self.mine[0].append_frame(&mut self.bytes);
-        Ok(framed.map_err(|source| AggregateError::Message { rank, source })?)
-    }
-
-    /// Adds every rank's message, each in its own norm, to the mean memory; moves the memories.
-    fn average(&mut self, round: Round<'_>, comm: &Session) -> Result<(), ReduceError> {
-        let Round { slots, average, mut sent, .. } = round;
-        let (rank, world, len) = (comm.rank(), comm.world(), average.len());
-        self.decoded.resize_with(world, || vec![Message::default()]);
-        self.incoming.begin(false, rank, &mut self.mine)?;
-        self.incoming.next(rank, &mut self.decoded, (0, len))?;
-        self.incoming.end(rank)?;
-        average.fill(0.0);
-        for from in 0..world {
-            let message = if from == rank { &self.mine[0] } else { &self.decoded[from][0] };
-            let decoded = message.decode_into(&mut self.scaled);
-            decoded.map_err(|source| AggregateError::Message { rank: from, source })?;
-            let weights = Self::weights_of(self.weights.now(), from, len);
-            self.scaled.iter_mut().zip(weights).for_each(|(x, w)| *x *= w);
-            average.iter_mut().zip(&self.scaled).for_each(|(sum, x)| *sum += x);
-            if from == rank {
-                let (memory, next) = self.memory.both();
-                for (i, next) in next.iter_mut().enumerate() {
-                    *next = memory[i] + self.alpha * self.scaled[i];
-                    if let Some(sent) = &mut sent {
-                        sent[i] = memory[i] + self.scaled[i];
-                    }
-                }
-            }
-        }
-        let (mean_memory, next) = self.mean_memory.both();
-        for (i, average) in average.iter_mut().enumerate() {
-            let difference = *average / world as f32;
-            next[i] = mean_memory[i] + self.alpha * difference;
-            *average = mean_memory[i] + difference;
-        }
-        check_average(average, slots)?;
-        check_finite(self.memory.next_mut(), slots, rank)
     }
 }
 
 impl Stateful for SmoothnessAware {
     fn save(&self, state: &mut State) {
-        let spread = Place::PerRank(OnResize::Spread);
-        let of_warm_up = if self.settings.per_rank { spread } else { Place::Replicated };
-        state.put("weights", self.weights.now().clone());
-        state.put_at(spread, "memory", self.memory.now().clone());
-        state.put_at(spread, "mean_memory", self.mean_memory.now().clone());
-        state.put_at(of_warm_up, "steepest", self.warm_up.steepest.now().clone());
-        state.put_at(of_warm_up, "before", self.warm_up.before.now().clone());
+        let place = if self.settings.per_rank { Place::PerRank(OnResize::Spread) } else { Place::Replicated };
+        state.put_at(place, "steepest", self.warm_up.steepest.now().clone());
+        state.put_at(place, "before", self.warm_up.before.now().clone());
         state.put("moved", self.warm_up.moved.now().clone());
+        self.shifted.save(state);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let read = |name: &str| state.f32s(name, None).map(<[f32]>::to_vec);
-        let [weights, steepest, before, moved] = [read("weights")?, read("steepest")?, read("before")?, read("moved")?];
-        let memory = state.memory("memory", self.memory.now())?;
-        self.mean_memory.set(state.f32s("mean_memory", Some(memory.len()))?.to_vec());
-        self.memory.set(memory);
-        self.weights.set(weights);
+        let [steepest, before, moved] = [read("steepest")?, read("before")?, read("moved")?];
+        self.shifted.load(state)?;
         self.warm_up.steepest.set(steepest);
         self.warm_up.before.set(before);
         self.warm_up.moved.set(moved);
@@ -277,48 +156,28 @@ impl Stateful for SmoothnessAware {
     }
 
     fn commit(&mut self) {
-        [&mut self.weights, &mut self.memory, &mut self.mean_memory].into_iter().for_each(Staged::commit);
         self.warm_up.each(Staged::commit);
-        if !self.weights.now().is_empty() {
+        self.shifted.commit();
+        if self.shifted.inner().knows_weights() {
             self.warm_up = WarmUp::default();
         }
     }
 
     fn discard(&mut self) {
-        [&mut self.weights, &mut self.memory, &mut self.mean_memory].into_iter().for_each(Staged::discard);
         self.warm_up.each(Staged::discard);
+        self.shifted.discard();
     }
 }
 
 impl Reducer for SmoothnessAware {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let (rank, len) = (comm.rank(), round.input.len());
-        if self.weights.now().is_empty() {
-            return self.warm_up(round, comm);
-        }
-        self.fit_weights(len, comm.world())?;
-        self.memory.fit(len)?;
-        self.mean_memory.fit(len)?;
-        self.scaled.resize(len, 0.0);
-        self.compress(&round, rank)?;
-        let exchanged =
-            Exchanged::count(
-                comm,
-                Selection::All,
-                |comm| Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?),
-            )?;
-        self.average(round, comm)?;
-        self.memory.stage();
-        self.mean_memory.stage();
-        Ok(exchanged)
+        if self.shifted.inner().knows_weights() { self.shifted.reduce(round, comm) } else { self.warm_up(round, comm) }
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = Some(match &self.sends {
-            _ if self.weights.now().is_empty() => crate::CompressionFactor::DENSE,
-            Sends::Compressor(compressor) => compressor.nominal(),
-            Sends::Importance(importance) => importance.factor,
-        });
+        self.shifted.report(report);
+        // Norms are not known: what was sent was dense.
+        report.factor = report.factor.or(Some(CompressionFactor::DENSE));
     }
 }
 

@@ -88,7 +88,17 @@ impl<R: Reducer> Shifted<R> {
     /// [`ConfigError`] when `alpha` is outside (0, 1].
     pub fn diana(inner: R, alpha: f32) -> Result<Self, ConfigError> {
         check_alpha(alpha)?;
-        Ok(Shifted { alpha, ..Shifted::ef21(inner) })
+        Ok(Shifted::moving(inner, alpha))
+    }
+
+    /// The memory moves by `alpha` of what was sent; 0 is without a memory.
+    pub(crate) fn moving(inner: R, alpha: f32) -> Self {
+        Shifted { alpha, ..Shifted::ef21(inner) }
+    }
+
+    /// What it is around.
+    pub(crate) fn inner(&mut self) -> &mut R {
+        &mut self.inner
     }
 
     /// EF21: the memory is what was sent. For contractive compressors.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{ControllerConfig, Feedback};
 use crate::control::Constant;
 
 fn factor(factor: f64) -> CompressionFactor {

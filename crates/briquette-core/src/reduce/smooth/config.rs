@@ -1,13 +1,13 @@
 //! Settings of the smoothness-aware exchange.
 
 use super::importance::{Importance, omega};
-use super::{Sends, SmoothnessAware, WarmUp};
+use super::norm::{Norm, Sends};
+use super::{SmoothnessAware, WarmUp};
 use crate::compress::{ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
-use crate::reduce::incoming::Incoming;
-use crate::state::Staged;
+use crate::wrapper::Shifted;
 use crate::{CompressionFactor, Layout};
 
 /// Settings of [`SmoothnessAware`].
@@ -52,36 +52,29 @@ impl SmoothConfig {
                 return Err(ConfigError::range("values of a smoothness", "as many as of the others", diagonal.len()));
             }
         }
-        let mut reducer = self.estimated(len)?;
         let weights: Vec<f32> = diagonals.iter().flatten().map(|l| l.sqrt()).collect();
-        if let (Some(factor), None) = (self.importance, self.alpha) {
-            let worst = diagonals.iter().map(|l| omega(&l.iter().map(|l| l.sqrt()).collect::<Vec<_>>(), factor));
-            reducer.alpha = (1.0 / (1.0 + worst.fold(0.0, f64::max))) as f32;
-        }
-        reducer.weights = Staged::new(weights);
-        Ok(reducer)
+        let alpha = match (self.importance, self.alpha) {
+            (Some(factor), None) => {
+                let worst = weights.chunks(len).map(|weights| omega(weights, factor)).fold(0.0, f64::max);
+                (1.0 / (1.0 + worst)) as f32
+            }
+            _ => self.step(len)?,
+        };
+        Ok(self.with(weights, alpha))
     }
 
+    /// With a warm-up for vectors of `len` values.
     pub(super) fn estimated(&self, len: usize) -> Result<SmoothnessAware, ConfigError> {
-        let alpha = self.step(len)?;
+        Ok(self.with(Vec::new(), self.step(len)?))
+    }
+
+    fn with(&self, weights: Vec<f32>, alpha: f32) -> SmoothnessAware {
         let sends = match self.importance {
             Some(factor) => Sends::Importance(Importance::new(factor)),
             None => Sends::Compressor(self.compressor.build()),
         };
-        Ok(SmoothnessAware {
-            settings: *self,
-            alpha,
-            sends,
-            weights: Staged::default(),
-            memory: Staged::default(),
-            mean_memory: Staged::default(),
-            warm_up: WarmUp::default(),
-            incoming: Incoming::default(),
-            mine: Vec::new(),
-            decoded: Vec::new(),
-            scaled: Vec::new(),
-            bytes: Vec::new(),
-        })
+        let shifted = Shifted::moving(Norm::new(sends, weights), alpha);
+        SmoothnessAware { settings: *self, warm_up: WarmUp::default(), shifted }
     }
 
     fn class(&self, len: usize) -> Option<ErrorBound> {

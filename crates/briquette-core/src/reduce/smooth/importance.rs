@@ -2,14 +2,15 @@
 
 use rand::Rng;
 
-use crate::{CompressionFactor, Key};
+use crate::compress::{Compressor, ErrorBound};
+use crate::{CompressionFactor, Key, Message};
 
 /// Coordinate `j` is sent with `pⱼ = Lⱼ/(Lⱼ + ρ)`, as `xⱼ/pⱼ`: of all samplings of `Σ pⱼ` values in the mean, the one whose worst
 /// `Lⱼ(1/pⱼ − 1)` is least.
 #[derive(Debug)]
 pub(super) struct Importance {
-    pub(super) factor: CompressionFactor,
-    /// By coordinate; of the weights that they were found for.
+    factor: CompressionFactor,
+    /// By coordinate.
     chances: Vec<f64>,
 }
 
@@ -18,16 +19,28 @@ impl Importance {
         Importance { factor, chances: Vec::new() }
     }
 
-    /// Makes of `x`, which is in the norm of `weights`, its sample.
-    pub(super) fn sample(&mut self, x: &mut [f32], weights: &[f32], key: Key) {
-        // Weights change once, at the end of the warm-up.
-        if self.chances.len() != x.len() {
-            self.chances = chances(weights, x.len() as f64 / self.factor.get());
-        }
+    /// From the weights of the vectors that come: `√L`.
+    pub(super) fn find_chances(&mut self, weights: &[f32]) {
+        self.chances = chances(weights, weights.len() as f64 / self.factor.get());
+    }
+}
+
+impl Compressor for Importance {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let mut random = key.purpose("importance").block(0);
-        for (x, chance) in x.iter_mut().zip(&self.chances) {
-            *x = if random.random::<f64>() < *chance { (f64::from(*x) / chance) as f32 } else { 0.0 };
-        }
+        let most = f64::from(f32::MAX);
+        let drawn = (0..).zip(x.iter().zip(&self.chances)).filter_map(|(index, (x, chance))| {
+            (random.random::<f64>() < *chance).then(|| (index, (f64::from(*x) / chance).clamp(-most, most) as f32))
+        });
+        out.write_sparse(x.len(), drawn).expect("ascending indices of finite values");
+    }
+
+    fn error_bound(&self, _: &[f32]) -> ErrorBound {
+        ErrorBound::Unbiased { omega: worst(&self.chances) }
+    }
+
+    fn nominal(&self) -> CompressionFactor {
+        self.factor
     }
 }
 
@@ -45,8 +58,11 @@ fn chances(weights: &[f32], count: f64) -> Vec<f64> {
 
 /// The largest `1/p − 1`: the variance of the sample in units of the vector's energy.
 pub(super) fn omega(weights: &[f32], factor: CompressionFactor) -> f64 {
-    let chances = chances(weights, weights.len() as f64 / factor.get());
-    chances.into_iter().map(|chance| 1.0 / chance - 1.0).fold(0.0, f64::max)
+    worst(&chances(weights, weights.len() as f64 / factor.get()))
+}
+
+fn worst(chances: &[f64]) -> f64 {
+    chances.iter().map(|chance| 1.0 / chance - 1.0).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -70,11 +86,13 @@ mod tests {
     fn samples_are_unbiased() {
         let (x, weights) = ([1.0, -2.0, 3.0, 0.5], [4.0, 1.0, 2.0, 0.5]);
         let mut importance = Importance::new(CompressionFactor::constant(2.0));
+        importance.find_chances(&weights);
+        let (mut message, mut out) = (Message::default(), [0.0; 4]);
         let mut sums = [0.0_f64; 4];
         let draws = 20_000;
         for step in 0..draws {
-            let mut out = x;
-            importance.sample(&mut out, &weights, Key::new(3).step(step));
+            importance.compress_into(&x, Key::new(3).step(step), &mut message);
+            message.decode_into(&mut out).unwrap();
             sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += f64::from(out));
         }
         for (i, sum) in sums.into_iter().enumerate() {

@@ -86,7 +86,9 @@ fn the_warm_up_finds_the_diagonal() {
                 let [average, _] = exchange(&mut reducer, step, &gradient, &mut comm)?;
                 x.iter_mut().zip(&average).for_each(|(x, average)| *x -= 0.5 * average);
             }
-            Ok::<_, ReduceError>(reducer.weights.now().clone())
+            let mut state = State::default();
+            reducer.save(&mut state);
+            Ok::<_, ReduceError>(state.f32s("inner/weights", None).unwrap().to_vec())
         });
         let weights =
             ranks.into_iter().map(Result::unwrap).reduce(|a, b| if a == b { a } else { panic!("{a:?}, {b:?}") });

@@ -63,7 +63,7 @@ fn ranks_with_different_learning_rates_are_told_so() {
     assert!(a.contains("rank 1 steps with learning rate 0.2, this rank with 0.1"), "{a}");
     assert!(b.contains("rank 0 steps with learning rate 0.1"), "{b}");
     let [a, _] = exchange([header(None), header(Some(0.2))]).map(|r| r.unwrap_err().to_string());
-    assert!(a.contains("this rank with none told"), "{a}");
+    assert!(a.contains("this rank with none stated"), "{a}");
     let [a, b] = exchange([header(Some(0.2)), header(Some(0.2))]).map(Result::unwrap);
     assert_eq!((a.agreed_step.learning_rate, b.agreed_step.learning_rate), (Some(0.2), Some(0.2)));
 }

@@ -1,0 +1,135 @@
+//! A session's seconds: whose they are, and when a rank's turn to compute is.
+
+use std::time::Duration;
+
+use tracing::field::Empty;
+
+use super::{Event, Scope, Session, Time};
+use crate::comm::Network;
+use crate::error::CommError;
+use crate::trace::phase;
+
+/// When a session was used, on its clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Seconds inside its calls.
+    pub inside: f64,
+    /// When the first of them began; `None` without any.
+    pub first: Option<f64>,
+    /// Seconds of [waiting](Session::idle) for what was to be exchanged.
+    pub idle: f64,
+}
+
+impl Session {
+    /// Seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
+    pub fn now(&self) -> f64 {
+        self.call.time.now()
+    }
+
+    /// Whether there is a clock: else seconds are always 0.
+    pub fn has_clock(&self) -> bool {
+        !matches!(self.call.time, Time::Clock(None))
+    }
+
+    /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
+    /// outside of training is left out. Clocks that are not simulated ignore it.
+    pub fn set_clock(&mut self, seconds: f64) {
+        self.call.time.set(seconds);
+        self.note_set_clock();
+    }
+
+    /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
+    /// Jobs in the background that have been [started](Self::start) keep the link they started on.
+    pub fn set_network(&mut self, network: Network) {
+        if let Some(simulated) = self.call.time.network_mut() {
+            simulated.set_network(network);
+            self.note_set_network();
+        }
+    }
+
+    /// The network that is simulated, if one is.
+    pub fn network(&self) -> Option<Network> {
+        self.call.time.network().map(|network| network.network())
+    }
+
+    /// Called once at the start of every step's exchange, when the rank has finished computing.
+    pub fn begin_step(&mut self, step: u64) {
+        self.call.scope = Scope { step, ..Scope::default() };
+        self.call.time.begin_step(step);
+        self.note(Event::BeginStep);
+        // A failure here poisons the session, and the next call reports it.
+        drop(self.take_turn());
+    }
+
+    /// What `body` returns, and when it used the session.
+    ///
+    /// ```
+    /// use briquette_core::comm::{Local, Spent};
+    ///
+    /// let mut comm = Local::world(1).remove(0); // without a clock
+    /// assert_eq!(comm.spent_in(|comm| comm.rank()), (0, Spent { inside: 0.0, first: None, idle: 0.0 }));
+    /// assert_eq!(comm.spent_in(|comm| comm.barrier()), (Ok(()), Spent { inside: 0.0, first: Some(0.0), idle: 0.0 }));
+    /// ```
+    pub fn spent_in<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> (T, Spent) {
+        let outer = std::mem::take(&mut self.spent);
+        let out = body(self);
+        let inner = self.spent;
+        let (inside, idle) = (outer.inside + inner.inside, outer.idle + inner.idle);
+        self.spent = Spent { inside, first: outer.first.or(inner.first), idle };
+        (out, inner)
+    }
+
+    /// In a job that began with a step: this rank has computed so much of the step, of 1, in so much time since then. A simulated clock is
+    /// at least at that second then.
+    pub fn computed(&mut self, share: f64, elapsed: Duration) {
+        let start = self.now();
+        self.call.time.computed(self.call.scope.step, share, elapsed.as_secs_f64());
+        self.spent.idle += self.now() - start;
+    }
+
+    /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
+    /// Where ranks compute in turns, this thread's turn ends.
+    pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let _arrive = phase!("arrive");
+        let start = self.now();
+        self.call.time.end_turn();
+        let out = wait();
+        // As for `begin_step`.
+        drop(self.take_turn());
+        self.spent.idle += self.now() - start;
+        out
+    }
+
+    /// A call, unless it is part of one: its seconds count.
+    pub(in crate::comm) fn timed<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
+        if self.busy {
+            return body(self);
+        }
+        let Scope { step, bucket, .. } = self.call.scope;
+        let _exchange = phase!("exchange", operation = Empty, step, bucket);
+        self.timed_untraced(body)
+    }
+
+    pub(in crate::comm) fn timed_untraced<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
+        if self.busy {
+            return body(self);
+        }
+        let start = self.now();
+        self.spent.first.get_or_insert(start);
+        self.busy = true;
+        let out = body(self);
+        self.busy = false;
+        self.spent.inside += self.now() - start;
+        out
+    }
+
+    /// Waits for this rank's turn to compute, where ranks take turns.
+    pub(in crate::comm) fn take_turn(&mut self) -> Result<(), CommError> {
+        self.call.time.take_turn().map_err(|(holder, seconds)| {
+            let (rank, during) = (self.transport.rank(), self.call.scope);
+            self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
+            let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };
+            self.failed.get_or_insert(error).clone()
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! What may fail in a step of a strategy.
+
+use super::ReduceError;
+
+/// A synchronisation failed; see [`ReduceError`].
+#[derive(Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// The exchange itself failed.
+    #[error("step {step}: {source}")]
+    Reduce {
+        /// The optimizer step.
+        step: u64,
+        /// What failed.
+        source: ReduceError,
+    },
+    /// A gradient that is not finite was refused on every rank, before it reached anyone's state.
+    #[error(
+        "step {step}: rank {rank} has a non-finite value in `{slot}`; no rank exchanged anything. \
+         Lower the learning rate, or skip the step on every rank"
+    )]
+    NonFinite {
+        /// The optimizer step.
+        step: u64,
+        /// Whose vector.
+        rank: usize,
+        /// The slot's path.
+        slot: String,
+    },
+    /// A rank had begun to exchange gradients during its backward pass, and does not step with them.
+    #[error(
+        "step {step}: rank {rank} gave its gradients up when some were on the way already: its forward model was armed again, or \
+         something was saved or evaluated, before the step; no rank has used them"
+    )]
+    GaveUp {
+        /// The optimizer step.
+        step: u64,
+        /// Which rank.
+        rank: usize,
+    },
+    /// Gradients were weighed by other numbers of samples than were recorded in the end.
+    #[error(
+        "step {step}: rank {rank} recorded samples after its backward pass, when its gradients were on the way: call \
+         `record_samples` before `forward_model`"
+    )]
+    LateSamples {
+        /// The optimizer step.
+        step: u64,
+        /// The first such rank.
+        rank: usize,
+    },
+    /// What a strategy made of this rank's own parameters is not finite, where those of other ranks may be: they learn of it
+    /// when the session is aborted.
+    #[error(
+        "step {step}: rank {rank}: the exchange leaves a value that is not finite in `{slot}`: parameters, or a momentum over them, \
+         exceed the largest number. Lower the learning rate, or clip gradients"
+    )]
+    Diverged {
+        /// The optimizer step.
+        step: u64,
+        /// This rank.
+        rank: usize,
+        /// The slot's path.
+        slot: String,
+    },
+    /// A strategy keeps something for each machine, and ranks are on others than when it was saved.
+    #[error(
+        "step {step}: rank {rank} was on the machine of rank {saved} when this run was saved, and is on that of rank {here} now: start \
+         ranks on the machines that they had, or a new run from the saved model"
+    )]
+    OtherMachines {
+        /// The optimizer step.
+        step: u64,
+        /// The first such rank.
+        rank: usize,
+        /// The first rank of its machine then.
+        saved: usize,
+        /// The first rank of its machine now.
+        here: usize,
+    },
+    /// A step where there are none: a server's updates take their place.
+    #[error(
+        "step {step}: this optimizer trains by a server and its workers, which take no steps together: call `ServerTraining::train`"
+    )]
+    Served {
+        /// The optimizer step.
+        step: u64,
+    },
+    /// Ranks disagree about where they are.
+    #[error("rank {rank} is at step {got}, this rank at step {expected}: every rank must take every step")]
+    OutOfStep {
+        /// The other rank.
+        rank: usize,
+        /// This rank's step.
+        expected: u64,
+        /// Its step.
+        got: u64,
+    },
+    /// A learning rate that is no number would end every replica.
+    #[error("step {step}: rank {rank} steps with learning rate {got}, which is not finite; no rank exchanged anything")]
+    Rate {
+        /// The optimizer step.
+        step: u64,
+        /// Whose rate.
+        rank: usize,
+        /// The rate; infinite where another rank's is not a number.
+        got: f64,
+    },
+    /// A count of samples that would leave the other ranks no weight.
+    #[error(
+        "step {step}: rank {rank} recorded {got} samples behind its gradient, at most {most} are sensible; no rank exchanged \
+         anything"
+    )]
+    Samples {
+        /// The optimizer step.
+        step: u64,
+        /// Whose gradient.
+        rank: usize,
+        /// Samples it recorded.
+        got: u64,
+        /// How many it may.
+        most: u64,
+    },
+    /// Replicas that step with different learning rates do not stay equal.
+    #[error(
+        "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
+        stated(*got), stated(*expected)
+    )]
+    LearningRate {
+        /// The optimizer step.
+        step: u64,
+        /// The other rank.
+        rank: usize,
+        /// This rank's rate.
+        expected: Option<f64>,
+        /// Its rate.
+        got: Option<f64>,
+    },
+}
+
+impl SyncError {
+    /// Whether every rank finds it by itself, in the step header and before anything has changed: no rank need stop another.
+    pub fn is_everyones(&self) -> bool {
+        !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
+    }
+}
+
+fn stated(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "none stated".into(), |rate| rate.to_string())
+}

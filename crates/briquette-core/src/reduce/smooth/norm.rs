@@ -1,0 +1,179 @@
+//! A gather of vectors that are divided by weights, a vector of them for each rank or one for all, and multiplied again where they come.
+
+use super::importance::Importance;
+use crate::aggregate::Aggregator;
+use crate::compress::{Compressor, ErrorBound};
+use crate::error::{AggregateError, ReduceError, StateError};
+use crate::reduce::{Exchanged, Gather, Reducer, Round};
+use crate::report::Report;
+use crate::state::{Staged, State, Stateful};
+use crate::wrapper::check_finite;
+use crate::{CompressionFactor, Key, Message, Session};
+
+/// What makes messages of scaled vectors.
+pub(super) enum Sends {
+    Compressor(Box<dyn Compressor>),
+    Importance(Importance),
+}
+
+impl Compressor for Sends {
+    fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
+        match self {
+            Sends::Compressor(compressor) => compressor.compress_into(x, key, out),
+            Sends::Importance(importance) => importance.compress_into(x, key, out),
+        }
+    }
+    fn error_bound(&self, x: &[f32]) -> ErrorBound {
+        match self {
+            Sends::Compressor(compressor) => compressor.error_bound(x),
+            Sends::Importance(importance) => importance.error_bound(x),
+        }
+    }
+    fn nominal(&self) -> CompressionFactor {
+        match self {
+            Sends::Compressor(compressor) => compressor.nominal(),
+            Sends::Importance(importance) => importance.nominal(),
+        }
+    }
+}
+
+/// A rank's weights, of those of all ranks one after another or of one for all.
+fn of_rank(weights: &[f32], rank: usize, len: usize) -> &[f32] {
+    if weights.len() == len { weights } else { &weights[rank * len..][..len] }
+}
+
+/// The mean of what ranks sent, each times its rank's weights.
+#[derive(Debug, Default)]
+pub(super) struct Weighed {
+    weights: Vec<f32>,
+    one: Vec<f32>,
+}
+
+impl Aggregator for Weighed {
+    fn combine(&mut self, _: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
+        self.one.resize(out.len(), 0.0);
+        out.fill(0.0);
+        let share = 1.0 / parts.len() as f32;
+        for (rank, part) in parts.iter().enumerate() {
+            part.decode_into(&mut self.one).map_err(|source| AggregateError::Message { rank, source })?;
+            let weights = of_rank(&self.weights, rank, out.len());
+            out.iter_mut().zip(&self.one).zip(weights).for_each(|((sum, x), w)| *sum += share * (w * x));
+        }
+        Ok(())
+    }
+
+    fn is_mean(&self) -> bool {
+        true
+    }
+}
+
+/// The gather; the weights have to be known.
+pub(super) struct Norm {
+    gather: Gather<Sends, Weighed>,
+    weights: Staged<Vec<f32>>,
+    scaled: Vec<f32>,
+}
+
+impl Norm {
+    /// With these weights; empty where they are not known yet.
+    pub(super) fn new(sends: Sends, weights: Vec<f32>) -> Self {
+        Norm { gather: Gather::new(sends, Weighed::default()), weights: Staged::new(weights), scaled: Vec::new() }
+    }
+
+    pub(super) fn knows_weights(&self) -> bool {
+        !self.weights.now().is_empty()
+    }
+
+    /// This rank's weights, or all ranks', which every rank is sent then.
+    pub(super) fn stage_weights(
+        &mut self,
+        weights: Vec<f32>,
+        per_rank: bool,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        let all = self.weights.next_mut();
+        all.clear();
+        if per_rank {
+            let (rank, mut frames) = (comm.rank(), Vec::new());
+            let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+            comm.all_gather(&bytes, &mut frames)?;
+            for (from, frame) in frames.iter().enumerate() {
+                let frame: &[u8] = if from == rank { &bytes } else { frame };
+                let read = frame.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+                if frame.len() != bytes.len() || !read.clone().all(|w| w.is_finite() && w > 0.0) {
+                    return Err(ReduceError::Length { expected: bytes.len(), got: frame.len() });
+                }
+                all.extend(read);
+            }
+        } else {
+            all.extend(weights);
+        }
+        self.weights.stage();
+        Ok(())
+    }
+
+    /// Where what is inside finds this rank's weights. In a world of another size: the mean of those that there were, for all.
+    fn fit(&mut self, len: usize, rank: usize, world: usize) -> Result<(), ReduceError> {
+        let weights = self.weights.now();
+        let count = weights.len() / len.max(1);
+        if len == 0 || weights.len() != count * len {
+            return Err(ReduceError::Length { expected: len, got: weights.len() });
+        }
+        if count != 1 && count != world {
+            let mean = |i: usize| weights.iter().skip(i).step_by(len).sum::<f32>() / count as f32;
+            self.weights.set((0..len).map(mean).collect());
+        }
+        let (sends, weighed) = self.gather.parts();
+        if weighed.weights != *self.weights.now() {
+            weighed.weights.clone_from(self.weights.now());
+            if let Sends::Importance(importance) = sends {
+                importance.find_chances(of_rank(&weighed.weights, rank, len));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stateful for Norm {
+    fn save(&self, state: &mut State) {
+        state.put("weights", self.weights.now().clone());
+    }
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        self.weights.set(state.f32s("weights", None)?.to_vec());
+        Ok(())
+    }
+    fn commit(&mut self) {
+        self.weights.commit();
+        self.gather.commit();
+    }
+    fn discard(&mut self) {
+        self.weights.discard();
+        self.gather.discard();
+    }
+}
+
+impl Reducer for Norm {
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let (rank, len) = (comm.rank(), round.input.len());
+        self.fit(len, rank, comm.world())?;
+        let Round { key, slots, agreed_step, input, average, mut sent } = round;
+        let weights = of_rank(self.weights.now(), rank, len);
+        self.scaled.clear();
+        self.scaled.extend(input.iter().zip(weights).map(|(x, w)| x / w));
+        check_finite(&self.scaled, slots, rank)?;
+        let inner =
+            Round { key, slots, agreed_step, input: &self.scaled, average: &mut *average, sent: sent.as_deref_mut() };
+        let exchanged = self.gather.reduce(inner, comm)?;
+        if let Some(sent) = sent {
+            sent.iter_mut().zip(weights).for_each(|(sent, w)| *sent *= w);
+            check_finite(sent, slots, rank)?;
+        }
+        Ok(exchanged)
+    }
+
+    fn report(&self, report: &mut Report) {
+        if self.knows_weights() {
+            self.gather.report(report);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The second half of a step: parameters, where a strategy exchanges them.
+
+use briquette_core::sync::Momenta;
+use burn::module::Module;
+
+use super::{Moment, Synchronizer, Vector};
+use crate::error::Error;
+use crate::flat::{self, Part, first_bad_slot};
+
+impl Synchronizer {
+    /// Ends the step: exchanges parameters where that is done at this step. Call it after the inner optimizer's step, at every
+    /// step. Where the strategy resets momenta ([`momenta`](Self::momenta)), begin the optimizer's anew afterwards.
+    ///
+    /// # Errors
+    /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] when that was not called before.
+    pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        let plan = match self.plan() {
+            Ok(plan) => plan,
+            Err(error) => return Err((module, error)),
+        };
+        if !std::mem::take(&mut self.open) {
+            return Err((module, self.order("sync_parameters", "sync_gradients")));
+        }
+        self.momenta = Momenta::Keep;
+        let _step = self.span.clone().entered();
+        let module = if plan.parameters {
+            let module = self.rebroadcast(module)?;
+            self.exchange_parameters(module)?
+        } else if plan.gradients {
+            self.rebroadcast(module)?
+        } else {
+            self.skip_exchange();
+            module
+        };
+        self.tally.add(&self.report);
+        self.end_span();
+        self.step += 1;
+        self.computing();
+        Ok(module)
+    }
+
+    fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
+        let settled = flat::settle(&module);
+        match self.plan() {
+            // The step's computing is behind it already.
+            Ok(plan) if plan.gradients => self.begin_second_half(),
+            _ => self.begin(),
+        }
+        let mut values = std::mem::take(&mut self.gradients.flat);
+        let result = settled.and_then(|()| self.average_values(&module, &mut values));
+        let written = self.comm.now();
+        let module = match (&result, &self.joined) {
+            (Ok(_), Some(joined)) => flat::write_values(module, Part::Trainable, &values, &joined.inventory),
+            _ => module,
+        };
+        self.gradients.flat = values;
+        let result = result.inspect(|read_seconds| {
+            self.report.read_seconds += *read_seconds;
+            self.report.write_seconds += self.comm.now() - written;
+        });
+        match self.end(result) {
+            Ok(_) => Ok(module),
+            Err(error) => Err((module, error)),
+        }
+    }
+
+    /// The module's parameters, exchanged; the seconds it took to read them.
+    fn average_values<M: Module>(&mut self, module: &M, values: &mut Vec<f32>) -> Result<f64, Error> {
+        let begin = self.comm.now();
+        flat::read_values(module, Part::Trainable, values)?;
+        let read_seconds = self.comm.now() - begin;
+        let layout = self.layout()?;
+        let (mut present, bad_slot) = (vec![true; layout.slots().len()], first_bad_slot(values, layout));
+        self.exchange(Vector { values, present: &mut present, bad_slot }, Moment::AfterStep)?;
+        Ok(read_seconds)
+    }
+}
