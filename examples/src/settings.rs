@@ -205,7 +205,7 @@ flags! {
     compressor: CompressorConfig,
     /// Under gather and multi-step: on for a message for each layer, off for one in all
     per_slot: Toggle,
-    /// How gather combines the ranks' contributions, such as krum:1, which bears a rank that sends anything
+    /// How gather combines the ranks' contributions, such as krum:1, which tolerates a rank that sends anything
     aggregator: AggregatorConfig,
     /// Layers that another compressor (or reducer) takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
     rules: RulesSpec,

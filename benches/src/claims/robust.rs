@@ -34,7 +34,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     },
     Claim {
         name: "breakdown",
-        says: "Krum, coordinate median and geometric median (Blanchard 2017, Yin 2018, Pillutla 2022) bear up to their share of ranks that send \
+        says: "Krum, coordinate median and geometric median (Blanchard 2017, Yin 2018, Pillutla 2022) tolerate up to their share of ranks that send \
                what is far off, and no more",
         run: |seeds, _| breakdown(seeds),
         judge: |rows| {

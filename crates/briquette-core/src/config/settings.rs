@@ -39,7 +39,7 @@ pub trait StrategySettings: fmt::Debug {
 }
 
 /// What a reducer is, for builds and laws.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReducerTraits {
     /// Everything travels, exactly: there is no gain to measure, and nothing to feed back.
     pub is_dense: bool,

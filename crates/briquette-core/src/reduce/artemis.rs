@@ -71,7 +71,7 @@ use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::wrapper::check_finite;
-use crate::{Frame, Key, Message, Session, Slot};
+use crate::{Frame, Key, Message, Session};
 
 /// Compressed both ways; see the [module](self).
 pub struct Artemis {
@@ -210,17 +210,12 @@ impl Artemis {
         Ok(())
     }
 
-    /// Writes the average from what all servers sent; this one's own message is at hand. A server without a finite mean sent
-    /// nothing, and every rank learns that alike.
+    /// Writes the average from what all servers sent; this one's own message is at hand.
     fn receive(&mut self, plan: &Plan, round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let Round { slots, average, agreed_step, .. } = round;
         for (server, range) in plan.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             let frame = if server == rank { &mut self.bytes } else { &mut self.parts[server] };
-            if frame.is_empty() {
-                let slot = slots.iter().find(|slot| slot.range().end > range.start);
-                return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
-            }
-            self.down.read(frame, &mut 0, range.clone(), server, average)?;
+            self.down.read((frame, &mut 0), (server, range.clone()), slots, average)?;
         }
         self.down.finish(average, agreed_step)?;
         check_average(average, slots)

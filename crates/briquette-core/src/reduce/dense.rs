@@ -80,15 +80,7 @@ impl ReducerSettings for Dense {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: true,
-            needs_feedback: false,
-            is_exact: true,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits { is_dense: true, is_exact: true, ..ReducerTraits::default() }
     }
 
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {

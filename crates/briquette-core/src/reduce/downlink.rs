@@ -17,7 +17,7 @@ use super::way::Way;
 use crate::error::{AggregateError, ReduceError, StateError};
 use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Frame, Key};
+use crate::{Frame, Key, Slot};
 
 /// What a server does with what its message does not say.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,17 +115,21 @@ impl Downlink {
         Ok(())
     }
 
-    /// Reads what `server` sent of `range`, to the average there.
+    /// Reads what `server` sent of `range`, to the average there. A server without a finite mean sent nothing, and every rank learns that
+    /// alike.
     pub(super) fn read(
         &mut self,
-        frame: &mut Frame,
-        cursor: &mut usize,
-        range: Range<usize>,
-        server: usize,
+        (frame, cursor): (&mut Frame, &mut usize),
+        (server, range): (usize, Range<usize>),
+        slots: &[Slot],
         average: &mut [f32],
-    ) -> Result<(), AggregateError> {
+    ) -> Result<(), ReduceError> {
+        if frame.len() <= *cursor {
+            let slot = slots.iter().find(|slot| slot.range().end > range.start);
+            return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
+        }
         let read = self.way.read(frame, cursor, &mut average[range]);
-        read.map_err(|source| AggregateError::Message { rank: server, source })
+        Ok(read.map_err(|source| AggregateError::Message { rank: server, source })?)
     }
 
     /// After all was read: from what was sent to what is applied.

@@ -24,7 +24,7 @@
 //! way down it is DIANA, to rounding.
 //!
 //! *Plateau.* On a quadratic with gradient noise, ten ranks, `γ = 0.005` and one level and a sign both ways, `‖w − w*‖²` comes to 1.00 times
-//! that of exact means downwards, Artemis' to 3.9 times (`tests/mcm.rs`).
+//! that of exact means downwards, Artemis' to 3.9 times (`claims two-way` in `benches/`, held to by its tests).
 //!
 //! **State.** Artemis'; on a server `H − w` of its range, and on every rank `Ω′`. In a world of another size servers begin with the ranks'
 //! model, and the ranks' memory of it stays.

@@ -292,15 +292,7 @@ impl ReducerSettings for PowerSgdConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: true,
-            is_exact: false,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: true,
-        }
+        ReducerTraits { needs_feedback: true, multiplies_matrices: true, ..ReducerTraits::default() }
     }
 
     /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.

@@ -246,15 +246,7 @@ impl ReducerSettings for RingConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: false,
-            is_exact: false,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits::default()
     }
 
     /// What a rank loses is of a sum that other ranks' values are in.

@@ -169,15 +169,7 @@ impl ReducerSettings for SharedRandomKConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: !self.scaled,
-            is_exact: !self.scaled,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits { needs_feedback: !self.scaled, is_exact: !self.scaled, ..ReducerTraits::default() }
     }
 
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {

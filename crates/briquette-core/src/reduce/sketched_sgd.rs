@@ -271,15 +271,7 @@ impl ReducerSettings for Sketch {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: true,
-            is_exact: true,
-            searches: true,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits { needs_feedback: true, is_exact: true, searches: true, ..ReducerTraits::default() }
     }
 
     /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.

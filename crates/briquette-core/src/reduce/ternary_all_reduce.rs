@@ -295,15 +295,7 @@ impl ReducerSettings for TernaryAllReduceConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: false,
-            is_exact: false,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits::default()
     }
 
     /// Another rank's values may set the scale.

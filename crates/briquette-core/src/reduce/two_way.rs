@@ -215,8 +215,7 @@ impl TwoWay {
         self.excluded.iter().for_each(|rank| self.bytes[rank / 8] |= 1 << (rank % 8));
     }
 
-    /// Writes the average from what all servers sent. A server without a finite mean sent nothing of it, and every rank learns that
-    /// alike.
+    /// Writes the average from what all servers sent.
     fn receive(&mut self, parts: &[Part], round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let Round { slots, average, agreed_step, .. } = round;
         let world = self.frames.len();
@@ -233,11 +232,8 @@ impl TwoWay {
         self.excluded.dedup();
         for Part { server, range } in parts {
             let frame = &mut self.frames[*server];
-            if frame.len() <= marks {
-                let slot = slots.iter().find(|slot| slot.range().end > range.start);
-                return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
-            }
-            self.down.read(frame, &mut cursors[*server], range.clone(), *server, average)?;
+            let part = (*server, range.clone());
+            self.down.read((frame, &mut cursors[*server]), part, slots, average)?;
         }
         self.down.finish(average, agreed_step)?;
         check_average(average, slots)

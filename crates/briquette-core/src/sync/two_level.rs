@@ -68,7 +68,7 @@ use crate::{CompressionFactor, Session, Traffic};
 /// By the numbers that they travel as.
 const MOMENTA: [Momenta; 3] = [Momenta::Keep, Momenta::Reset, Momenta::Average];
 
-/// Saved as the share before the first step, so that a state of step 0 is told from one that was dropped.
+/// Saved as the share before the first step, so that a state of step 0 differs from one that was dropped.
 const BEFORE_THE_FIRST_STEP: f32 = -1.0;
 
 /// Exact inside machines, another strategy between them; see the [module](self).

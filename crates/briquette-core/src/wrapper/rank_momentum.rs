@@ -1,7 +1,7 @@
 //! Each rank's own momentum, in front of the exchange: what Signum votes on, and a defence of robust aggregation.
 //!
-//! **Why, and when not.** A sign of one noisy gradient is often wrong, that of a running mean rarely. An aggregator that must tell
-//! Byzantine ranks from honest ones can as soon as honest ranks differ less: a mean over the last `1/(1−β)` steps has `(1+β)/(1−β)`
+//! **Why, and when not.** A sign of one noisy gradient is often wrong, that of a running mean rarely. An aggregator separates
+//! Byzantine ranks from honest ones better where honest ranks differ less: a mean over the last `1/(1−β)` steps has `(1+β)/(1−β)`
 //! times less variance. Not for an optimizer with momentum of its own, and not to repair what compression loses: nothing that is not sent is
 //! remembered ([`MomentumCorrection`](super::MomentumCorrection) does).
 //!

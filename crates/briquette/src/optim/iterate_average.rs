@@ -20,7 +20,7 @@
 //! **State.** One vector for each trainable parameter, and two counters.
 //!
 //! **Deviations.** Passes for the statistics weigh alike; the source weighs by samples, which is the same where batches are of one size.
-//! How much of a batch's statistics a layer's running ones take in (its momentum) a module does not tell: one pass, or two, from very large
+//! How much of a batch's statistics a layer's running ones take in (its momentum) a module does not show: one pass, or two, from very large
 //! statistics show it. Burn's running variance has `n − 1` or `n` in the denominator as Burn's own forward pass has.
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
@@ -199,7 +199,7 @@ fn lens(tensors: &[Tensor<1>]) -> Vec<usize> {
     tensors.iter().map(|tensor| tensor.dims()[0]).collect()
 }
 
-/// Parameters that are trained, by id: the inference form does not tell them from others.
+/// Parameters that are trained, by id: the inference form does not separate them from others.
 fn trainable<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Walk(HashSet<ParamId>);
     impl ModuleVisitor for Walk {

@@ -1,6 +1,6 @@
 //! Schedules of the learning rate, put together of Burn's own.
 //!
-//! **Why, and when not.** Step sizes that fall exponentially, or with half a cosine, adapt to the noise of gradients that nobody has measured:
+//! **Why, and when not.** Step sizes that fall exponentially, or with half a cosine, adapt to the noise of gradients without its being measured:
 //! under the Polyak-Łojasiewicz condition the same setting converges linearly without noise and with `Õ(1/T)` with it. They want to know the
 //! number of steps beforehand. The decay between two plateaus is that of iterate averaging: averages are taken on the second plateau, whose
 //! rate must still be large.

@@ -1,7 +1,6 @@
-use std::time::Duration;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::comm::{Clock, Local, run_ranks};

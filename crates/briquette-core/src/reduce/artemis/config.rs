@@ -150,15 +150,7 @@ impl ReducerSettings for ArtemisConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits {
-            is_dense: false,
-            needs_feedback: false,
-            is_exact: false,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
-        }
+        ReducerTraits::default()
     }
 
     /// Not of a rank's vector by itself: what it sends is of the difference to its memory.

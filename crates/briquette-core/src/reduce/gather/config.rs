@@ -47,13 +47,12 @@ impl ReducerSettings for GatherConfig {
 
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
-            is_dense: false,
             needs_feedback: self.compressor.needs_feedback(),
             is_exact: self.compressor.is_exact(),
             searches: self.compressor.searches(),
             is_per_slot: self.per_slot,
             aggregates: true,
-            multiplies_matrices: false,
+            ..ReducerTraits::default()
         }
     }
 

@@ -154,13 +154,8 @@ impl ReducerSettings for SmoothConfig {
 
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
-            is_dense: false,
             needs_feedback: self.importance.is_none() && self.compressor.needs_feedback(),
-            is_exact: false,
-            searches: false,
-            is_per_slot: false,
-            aggregates: false,
-            multiplies_matrices: false,
+            ..ReducerTraits::default()
         }
     }
 

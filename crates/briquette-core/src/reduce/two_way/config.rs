@@ -121,13 +121,10 @@ impl ReducerSettings for TwoWayConfig {
 
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
-            is_dense: false,
             needs_feedback: self.up.needs_feedback(),
-            is_exact: false,
-            searches: false,
             is_per_slot: self.per_slot,
             aggregates: true,
-            multiplies_matrices: false,
+            ..ReducerTraits::default()
         }
     }
 
