@@ -230,6 +230,7 @@ mod tests {
             (Family::Gossip, "mean"),
             (Family::Server, "picky"),
             (Family::Optimizers, "counter-example"),
+            (Family::TwoWay, "preserved model"),
         ];
         for (family, name) in quick {
             let claim = family.claims().iter().find(|claim| claim.name == name).unwrap();
