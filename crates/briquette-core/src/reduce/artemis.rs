@@ -215,7 +215,9 @@ impl Artemis {
         let Round { slots, average, agreed_step, .. } = round;
         for (server, range) in plan.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             let frame = if server == rank { &mut self.bytes } else { &mut self.parts[server] };
-            self.down.read((frame, &mut 0), (server, range.clone()), slots, average)?;
+            let mut cursor = 0;
+            self.down.read((frame, &mut cursor), (server, range.clone()), slots, average)?;
+            Downlink::end(frame, cursor, server)?;
         }
         self.down.finish(average, agreed_step)?;
         check_average(average, slots)

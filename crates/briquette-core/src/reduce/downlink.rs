@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::AgreedStep;
 use super::way::Way;
-use crate::error::{AggregateError, ReduceError, StateError};
+use crate::error::{AggregateError, ReduceError, StateError, WireError};
 use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Frame, Key, Slot};
@@ -130,6 +130,14 @@ impl Downlink {
         }
         let read = self.way.read(frame, cursor, &mut average[range]);
         Ok(read.map_err(|source| AggregateError::Message { rank: server, source })?)
+    }
+
+    /// That nothing stands behind the last message of what `server` sent.
+    pub(super) fn end(frame: &Frame, cursor: usize, server: usize) -> Result<(), AggregateError> {
+        match frame.len().saturating_sub(cursor) {
+            0 => Ok(()),
+            extra => Err(AggregateError::Message { rank: server, source: WireError::Trailing { extra } }),
+        }
     }
 
     /// After all was read: from what was sent to what is applied.

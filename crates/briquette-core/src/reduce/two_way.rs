@@ -17,7 +17,7 @@
 //!
 //! For one range, of which a server receives the messages `cᵢ`: `m` is their aggregate (the mean, a median), `x = m + e`,
 //! `Ω = C_down(x)`, `e ← x − Ω`; the average is `Ω`. Ties of a vote are those of the compressor's `sign(0)`:
-//! [`plain-sign:random`](crate::compress::PlainSign) draws them.
+//! [`plain-sign:random`](crate::compress::PlainSign) draws them, and the votes of a rank without samples, which are all ties.
 //!
 //! **On the wire.** To each server: per part and round a length (4 bytes) and a [message](crate::Message) (an all-to-all); back the same
 //! (an all-gather), behind `⌈W/8⌉` bytes that name excluded ranks where the aggregator is no mean. Signs of `d` values on `W` ranks: a rank
@@ -235,6 +235,8 @@ impl TwoWay {
             let part = (*server, range.clone());
             self.down.read((frame, &mut cursors[*server]), part, slots, average)?;
         }
+        let mut ends = self.frames.iter().zip(cursors).enumerate();
+        ends.try_for_each(|(server, (frame, cursor))| Downlink::end(frame, cursor, server))?;
         self.down.finish(average, agreed_step)?;
         check_average(average, slots)
     }

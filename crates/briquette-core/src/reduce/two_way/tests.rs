@@ -34,9 +34,9 @@ fn run(exchange: &Exchange, layout: &Layout, world: usize, steps: u64) -> Vec<Ve
 }
 
 /// What a compressor makes of `x`.
-fn lossy(compressor: CompressorConfig, x: &[f32]) -> Vec<f32> {
+fn lossy(compressor: CompressorConfig, x: &[f32], key: Key) -> Vec<f32> {
     let (mut message, mut out) = (Message::default(), vec![0.0; x.len()]);
-    compressor.build().compress_into(x, Key::new(0), &mut message);
+    compressor.build().compress_into(x, key, &mut message);
     message.decode_into(&mut out).unwrap();
     out
 }
@@ -66,23 +66,28 @@ fn scaled_signs_both_ways_by_hand() {
     assert_eq!(first.3, bytes);
 }
 
-/// Ranks and servers in one place, in dense vectors: a memory a share, each compressed by itself.
+/// Ranks and servers in one place, in dense vectors: a memory a share where the way down contracts, each share compressed by itself and with
+/// a key of its own.
 fn twin(up: CompressorConfig, down: CompressorConfig, world: usize, len: usize, steps: u64) -> Vec<Vec<f32>> {
     let mut kept = vec![0.0_f32; len];
     let mut averages = Vec::new();
     for step in 0..steps {
         let mut average = vec![0.0; len];
-        for share in (0..world).map(|share| share * len / world..(share + 1) * len / world) {
+        // The vector is the only bucket.
+        let key = Key::new(4).step(step).bucket(0);
+        for (index, share) in (0..world).map(|share| share * len / world..(share + 1) * len / world).enumerate() {
+            // A share without values has no message.
+            let part = index - (0..index).filter(|i| i * len / world == (i + 1) * len / world).count();
             let mut x = vec![0.0; share.len()];
             for rank in 0..world {
-                let sent = lossy(up, &input(rank, step, len)[share.clone()]);
+                let sent = lossy(up, &input(rank, step, len)[share.clone()], key.rank(rank).bucket(part));
                 x.iter_mut().zip(sent).for_each(|(x, sent)| *x += sent);
             }
             x.iter_mut().for_each(|x| *x *= 1.0 / world as f32);
             x.iter_mut().zip(&kept[share.clone()]).for_each(|(x, kept)| *x += kept);
-            let sent = lossy(down, &x);
+            let sent = lossy(down, &x, key.purpose("down").bucket(part));
             for ((at, x), sent) in share.clone().zip(x).zip(sent) {
-                (average[at], kept[at]) = (sent, x - sent);
+                (average[at], kept[at]) = (sent, if down.needs_feedback() { x - sent } else { 0.0 });
             }
         }
         averages.push(average);
@@ -92,7 +97,7 @@ fn twin(up: CompressorConfig, down: CompressorConfig, world: usize, len: usize, 
 
 #[test]
 fn averages_are_those_of_a_simulation_in_one_place_to_the_bit_whoever_serves() {
-    for (up, down) in [("sign", "sign"), ("topk:3x", "topk:3x"), ("dense", "sign")] {
+    for (up, down) in [("sign", "sign"), ("topk:3x", "topk:3x"), ("dense", "sign"), ("qsgd:3:8:l2", "qsgd:3:8:l2")] {
         let (up_config, down_config) = (up.parse().unwrap(), down.parse().unwrap());
         for len in [1, 2, 23] {
             let expected = twin(up_config, down_config, 3, len, 5);
@@ -111,7 +116,12 @@ fn averages_are_those_of_a_simulation_in_one_place_to_the_bit_whoever_serves() {
 fn what_servers_do_not_send_they_keep() {
     // Law 3 of the way down: Σ average + kept = Σ mean of what was sent.
     let layout = Layout::new([("a", vec![7]), ("b", vec![3, 4]), ("c", vec![1])]);
-    for reducer in ["two-way:sign,per_slot=true", "two-way:topk:4x,down=topk:4x,rounds=2", "two-way:sign,server=1"] {
+    for reducer in [
+        "two-way:sign,per_slot=true",
+        "two-way:topk:4x,down=topk:4x,rounds=2",
+        "two-way:sign,server=1",
+        "two-way:sign,down=qsgd:4,rounds=2,server_memory=true",
+    ] {
         let ranks = run(&exchange(reducer), &layout, 3, 8);
         let mut sums = vec![[0.0_f64; 2]; layout.len()];
         for step in 0..8 {
@@ -126,7 +136,10 @@ fn what_servers_do_not_send_they_keep() {
                 assert!(off < 1e-4, "{reducer}, step {step}, value {i}: off by {off}");
             }
         }
-        assert!(ranks[0][7][2].iter().chain(&ranks[1][7][2]).any(|kept| kept.abs() > 0.01), "{reducer}: keeps nothing");
+        assert!(ranks.iter().any(|rank| rank[7][2].iter().any(|kept| kept.abs() > 1e-4)), "{reducer}: keeps nothing");
+        let served = ranks.iter().map(|rank| rank[7][2].len()).collect::<Vec<_>>();
+        // Twenty values.
+        assert_eq!(served, if reducer.contains("server=1") { [0, 20, 0] } else { [6, 7, 7] }, "{reducer}");
     }
 }
 
@@ -213,4 +226,11 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         let error = exchange.build_reducer(&Layout::flat(100), 4).map(drop).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{reducer}: {error}");
     }
+}
+
+#[test]
+fn what_stands_behind_a_servers_last_message_is_refused_with_its_number() {
+    assert_eq!(Downlink::end(&vec![0; 5], 5, 2), Ok(()));
+    let error = Downlink::end(&vec![0; 5], 3, 2).unwrap_err().to_string();
+    assert!(error.contains("rank 2") && error.contains("2 bytes too many"), "{error}");
 }
