@@ -186,12 +186,14 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn of(state: &State) -> Memory {
-        let vector = |name| state.f32s(name, None).unwrap_or_default().to_vec();
+        let vector = |name: &str| state.f32s(name, None).unwrap_or_default().to_vec();
+        // Around the reducer, or its own, in the only bucket.
+        let own = |name| [vector(name), vector(&format!("bucket-0/{name}"))].concat();
         Memory {
             residual: vector("residual"),
             velocity: vector("velocity"),
-            memory: vector("memory"),
-            mean_memory: vector("mean_memory"),
+            memory: own("memory"),
+            mean_memory: own("mean_memory"),
             agreed_velocity: vector("agreed_velocity"),
             momentum: vector("momentum"),
         }
