@@ -29,9 +29,10 @@ impl Compressor for Importance {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
         let mut random = key.purpose("importance").block(0);
         let most = f64::from(f32::MAX);
-        let drawn = (0..).zip(x.iter().zip(&self.chances)).filter_map(|(index, (x, chance))| {
-            (random.random::<f64>() < *chance).then(|| (index, (f64::from(*x) / chance).clamp(-most, most) as f32))
-        });
+        let drawn = (0..)
+            .zip(x.iter().zip(&self.chances))
+            .filter(|(_, (_, chance))| random.random::<f64>() < **chance)
+            .map(|(index, (x, chance))| (index, (f64::from(*x) / chance).clamp(-most, most) as f32));
         out.write_sparse(x.len(), drawn).expect("ascending indices of finite values");
     }
 
