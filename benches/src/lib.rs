@@ -9,7 +9,7 @@ pub mod paired;
 pub mod picture;
 pub mod ranks;
 pub mod raw;
-pub mod strategies;
 pub mod tables;
 pub mod trainer;
+pub mod tuned;
 pub mod vectors;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
@@ -32,6 +33,25 @@ pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
         bail!("{trainer} {flags}: {status}; see {}", out.join("log.txt").display());
     }
     Ok(())
+}
+
+/// Does jobs in their order, some at a time.
+///
+/// # Errors
+/// The first of a worker, which begins no other; the other workers go on.
+pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    let queue = Mutex::new(jobs.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let worker = || -> Result<()> {
+        while let Some(job) = next() {
+            work(job)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_a_time.max(1)).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })
 }
 
 /// The summary of a run that came to its end with these flags; nothing otherwise.
@@ -66,6 +86,19 @@ mod tests {
     fn a_moment_has_a_day() {
         let moment = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 365 + 5);
         assert_eq!(day(moment).unwrap(), "1971-01-01");
+    }
+
+    #[test]
+    fn jobs_are_done_once_and_an_error_is_seen() {
+        let done = Mutex::new(Vec::new());
+        let work = |job: usize| {
+            done.lock().unwrap().push(job);
+            if job == 5 { bail!("five") } else { Ok(()) }
+        };
+        assert_eq!(each((0..9).collect(), 3, work).unwrap_err().to_string(), "five");
+        let mut done = done.into_inner().unwrap();
+        done.sort_unstable();
+        assert_eq!(done, (0..9).collect::<Vec<_>>());
     }
 
     #[test]

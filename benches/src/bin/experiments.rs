@@ -4,7 +4,6 @@
 //! (`cargo build --release` first). Means are over the seeds that dense has too.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use anyhow::Result;
 use briquette_benches::paired::Mean;
@@ -45,8 +44,6 @@ struct Cli {
 enum Which {
     /// ResNet-8 on 10 000 images of CIFAR-10, 5 epochs
     Cifar,
-    /// Every compressor and reducer in the same run, with error feedback where its class asks for it
-    Compressors,
     /// BiLSTM on AG-News, 3 epochs
     AgNews,
 }
@@ -70,47 +67,6 @@ const CIFAR: &[Row] = &[
     ),
 ];
 
-/// Sparsifiers at 10x; what has no factor as it is.
-const COMPRESSORS: &[Row] = &[
-    ("dense", "--reducer dense"),
-    ("bf16", "--compressor bf16 --feedback none"),
-    ("f16", "--compressor f16 --feedback none"),
-    ("minmax", "--compressor minmax --feedback none"),
-    ("natural", "--compressor natural --feedback none"),
-    ("qsgd:4", "--compressor qsgd:4 --feedback none"),
-    ("qsgd:2", "--compressor qsgd:2 --feedback none"),
-    ("qsgd:s4:512:l2:elias", "--compressor qsgd:s4:512:l2:elias --feedback none"),
-    ("dither", "--compressor dither --feedback none"),
-    ("round:2:random", "--compressor round:2:random --feedback none"),
-    ("round:2", "--compressor round:2 --feedback error"),
-    ("terngrad", "--compressor terngrad --feedback none"),
-    ("ternary-all-reduce", "--reducer ternary-all-reduce:2.5 --feedback none"),
-    ("one-bit", "--compressor one-bit --feedback error"),
-    ("sign", "--compressor sign --feedback error"),
-    ("sign, a message a layer", "--compressor sign --per-slot on --dense-below 0 --feedback error"),
-    ("plain-sign", "--compressor plain-sign --feedback none"),
-    ("top-k 10x, error feedback", "--compressor topk:10x"),
-    ("topk:10x, error-inside", "--compressor topk:10x --feedback error-inside"),
-    ("topk:10x, ef21", "--compressor topk:10x --feedback ef21"),
-    ("threshold-topk:10x", "--compressor threshold-topk:10x --feedback error"),
-    ("redsync:10x", "--compressor redsync:10x --feedback error"),
-    ("sidco:10x", "--compressor sidco:10x --feedback error"),
-    ("hard-threshold:0.01", "--compressor hard-threshold:0.01 --feedback error"),
-    ("randk:10x", "--compressor randk:10x --feedback error"),
-    ("randk:10x:scaled", "--compressor randk:10x:scaled --feedback none"),
-    ("biased-random:10x", "--compressor biased-random:10x --feedback error"),
-    ("adaptive-random", "--compressor adaptive-random --feedback error"),
-    ("topk:10x+minmax", "--compressor topk:10x+minmax --feedback error"),
-    ("topk:10x+natural", "--compressor topk:10x+natural --feedback error"),
-    ("topk:10x+dither", "--compressor topk:10x+dither --feedback error"),
-    ("qsgd:2, diana", "--compressor qsgd:2 --feedback diana"),
-    ("multi-step:3 of sign", "--reducer multi-step:3 --compressor sign --feedback error"),
-    ("shared-random-k:10x", "--reducer shared-random-k:10x --feedback error"),
-    ("sparse-all-reduce:10x", "--reducer sparse-all-reduce:10x --feedback error"),
-    ("sketched-sgd:100x", "--reducer sketched-sgd:100x --feedback error"),
-    ("power-sgd:2", "--reducer power-sgd:2 --feedback error"),
-];
-
 const AG_NEWS: &[Row] = &[
     ("dense", "--reducer dense"),
     ("top-k 100x q8, error feedback", "--compressor topk:100x:q8"),
@@ -124,21 +80,20 @@ impl Which {
     fn rows(self) -> &'static [Row] {
         match self {
             Which::Cifar => CIFAR,
-            Which::Compressors => COMPRESSORS,
             Which::AgNews => AG_NEWS,
         }
     }
 
     fn trainer(self) -> &'static str {
         match self {
-            Which::Cifar | Which::Compressors => "cifar",
+            Which::Cifar => "cifar",
             Which::AgNews => "ag-news",
         }
     }
 
     fn common(self) -> &'static str {
         match self {
-            Which::Cifar | Which::Compressors => {
+            Which::Cifar => {
                 "--model resnet8 --ranks 4 --batch 32 --epochs 5 --train-limit 10000 --clock fixed:50ms --network 100mbit,1ms \
                  --eval-every 5 --checkpoint-every 0 --plain"
             }
@@ -155,25 +110,19 @@ fn main() -> Result<()> {
     // Seed by seed, so that an early look compares all rows.
     let rows = cli.table.rows().iter().filter(|(name, _)| name.contains(&cli.only));
     let jobs = (1..=cli.seeds).flat_map(|seed| rows.clone().map(move |row| (seed, *row)));
-    let queue = Mutex::new(jobs.collect::<Vec<_>>().into_iter());
     if !cli.report {
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..cli.jobs.max(1)).map(|_| scope.spawn(|| work(cli, &queue))).collect();
-            handles.into_iter().try_for_each(|h| h.join().map_err(|_| anyhow::anyhow!("a job panicked"))?)
-        })?;
+        trainer::each(jobs.collect(), cli.jobs, |(seed, row)| work(cli, seed, row))?;
     }
     print(cli)
 }
 
-fn work(cli: &Cli, queue: &Mutex<std::vec::IntoIter<(u64, Row)>>) -> Result<()> {
-    loop {
-        let Some((seed, row)) = queue.lock().expect("no job panics with the queue").next() else { return Ok(()) };
-        let (directory, flags) = (directory(cli, row.0, seed), flags(cli, row.1, seed));
-        if trainer::finished(&directory, &flags).is_none() {
-            eprintln!("seed {seed}: {}", row.0);
-            trainer::run(cli.table.trainer(), &flags, &cli.data, &directory)?;
-        }
+fn work(cli: &Cli, seed: u64, row: Row) -> Result<()> {
+    let (directory, flags) = (directory(cli, row.0, seed), flags(cli, row.1, seed));
+    if trainer::finished(&directory, &flags).is_none() {
+        eprintln!("seed {seed}: {}", row.0);
+        trainer::run(cli.table.trainer(), &flags, &cli.data, &directory)?;
     }
+    Ok(())
 }
 
 fn flags(cli: &Cli, row: &str, seed: u64) -> String {

@@ -1,5 +1,6 @@
 //! What the sources of the strategies claim, on problems whose answer is known: rows of one table, and whether the claim holds in them.
 
+mod comp_ams;
 mod data;
 mod gossip;
 mod growth;
@@ -8,6 +9,7 @@ mod local;
 mod optimizers;
 mod robust;
 mod server;
+mod texts;
 mod two_way;
 mod world;
 

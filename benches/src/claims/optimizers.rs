@@ -12,7 +12,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::world::noise;
-use super::{Claim, Family, Row, mean, slope};
+use super::{Claim, Family, Row, comp_ams, mean, slope};
 
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
@@ -90,6 +90,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         },
         log: true,
     },
+    comp_ams::CLAIM,
 ];
 
 const SIGN: &str = "generalized SignSGD, β₂ = .9";

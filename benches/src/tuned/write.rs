@@ -3,41 +3,21 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use briquette_examples::record::Summary;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
+use super::outcome::Outcome;
 use super::{Kept, Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
 use crate::trainer::machine;
-
-/// A run that came to its end.
-#[derive(Debug, Serialize)]
-struct RunLine {
-    task: &'static str,
-    row: &'static str,
-    lr: f64,
-    seed: u64,
-    /// Where several were tried, whether the row has this.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    chosen: Option<bool>,
-    test_accuracy: f64,
-    bytes_sent: u64,
-    simulated_seconds: Option<f64>,
-    steps: u64,
-    revision: String,
-    machine: String,
-    cores: usize,
-    date: String,
-    command: String,
-}
 
 /// A row's means over seeds.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) task: &'static str,
     pub(super) row: &'static str,
+    flags: &'static str,
     seeds: usize,
     lr: f64,
     /// Whether that rate was searched to the end, in this task or the first.
@@ -66,10 +46,8 @@ pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
         for row in task.rows().iter().filter(|row| row.rates.len() > 1) {
             let tuning = task.search(row, kept);
             let best = task.tuned(row, TUNING_SEED, kept)?;
-            let of_row = lines(&tuning.tried)?;
-            tried.extend(
-                of_row.into_iter().map(|line| RunLine { chosen: Some(line.command == best.command()), ..line }),
-            );
+            let outcomes = outcomes(&tuning.tried, kept);
+            tried.extend(outcomes.map(|run| Outcome { chosen: Some(run.command == best.command()), ..run }));
         }
         files.push((format!("{}-rates.csv", task.name()), tried));
     }
@@ -91,9 +69,9 @@ pub fn write(tasks: &[Task], seeds: &[u64], kept: &Kept, (csv, svg): (&Path, Opt
         }
         for run in &runs {
             let (task, row, seed) = (task.name(), run.row.name, run.seed);
-            ensure!(run.finished().is_some(), "{task}: {row} was not run with seed {seed}: no CSV is written");
+            ensure!(kept.has(run), "{task}: {row} was not run with seed {seed}: no CSV is written");
         }
-        tables.push((*task, lines(&runs)?, of_task(*task, &runs, kept)?));
+        tables.push((*task, outcomes(&runs, kept).collect::<Vec<_>>(), of_task(*task, &runs, kept)));
     }
     std::fs::create_dir_all(csv)?;
     for (task, runs, means) in tables {
@@ -101,89 +79,73 @@ pub fn write(tasks: &[Task], seeds: &[u64], kept: &Kept, (csv, svg): (&Path, Opt
         write_csv(Some(&csv.join(format!("{}-runs.csv", task.name()))), &runs)?;
         write_csv(Some(&csv.join(format!("{}.csv", task.name()))), &means)?;
         if let Some(svg) = svg {
-            picture::draw(&svg.join(format!("strategies-{}.svg", task.name())), &means)?;
+            picture::draw(&svg.join(format!("tuned-{}.svg", task.name())), &means)?;
         }
     }
     Ok(())
 }
 
-fn lines(runs: &[Run]) -> Result<Vec<RunLine>> {
-    let (machine, cores) = machine();
-    let finished = runs.iter().filter_map(|run| Some((run, run.finished()?)));
-    let line = |(run, summary): (&Run, Summary)| {
-        if summary.git_revision.ends_with("-dirty") {
-            eprintln!("of sources with changes, {}: {}", summary.git_revision, run.directory.display());
-        }
-        Ok(RunLine {
-            task: run.task.name(),
-            row: run.row.name,
-            lr: run.rate,
-            seed: run.seed,
-            chosen: None,
-            test_accuracy: summary.final_test_accuracy,
-            bytes_sent: summary.bytes_sent,
-            simulated_seconds: summary.simulated_seconds,
-            steps: summary.steps,
-            revision: summary.git_revision,
-            machine: machine.clone(),
-            cores,
-            date: run.day()?,
-            command: run.command(),
-        })
-    };
-    finished.map(line).collect()
+fn outcomes(runs: &[Run], kept: &Kept) -> impl Iterator<Item = Outcome> {
+    runs.iter().filter_map(|run| kept.outcome(run)).inspect(Outcome::check_revision)
 }
 
-fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Result<Vec<Line>> {
+fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Vec<Line> {
     let (machine, cores) = machine();
     let of_row = |name: &str| {
         let of_row = runs.iter().filter(|run| run.row.name == name);
-        of_row.filter_map(|run| Some((run, run.finished()?))).collect::<Vec<_>>()
+        of_row.filter_map(|run| Some((run, kept.outcome(run)?))).collect::<Vec<_>>()
     };
-    let accuracies = |of_row: &[(&Run, Summary)]| {
-        of_row.iter().map(|(run, summary)| (run.seed, summary.final_test_accuracy)).collect::<Vec<_>>()
+    let accuracies = |of_row: &[(&Run, Outcome)]| {
+        of_row.iter().map(|(_, outcome)| (outcome.seed, outcome.test_accuracy)).collect::<Vec<_>>()
     };
-    let mean = |of_row: &[(&Run, Summary)], of: fn(&Summary) -> f64| {
-        Mean::of(&of_row.iter().map(|(_, summary)| of(summary)).collect::<Vec<_>>()).mean
+    let mean = |of_row: &[(&Run, Outcome)], of: fn(&Outcome) -> f64| {
+        Mean::of(&of_row.iter().map(|(_, outcome)| of(outcome)).collect::<Vec<_>>()).mean
     };
-    let bytes = |summary: &Summary| summary.bytes_sent as f64;
+    let bytes = |outcome: &Outcome| outcome.bytes_sent as f64;
     let dense = of_row("dense");
     let so_far = if kept.so_far { " --so-far" } else { "" };
     let line = |row: &super::Row| {
         let of_row = of_row(row.name);
-        let Some((run, _)) = of_row.last() else { return Ok(None) };
+        let (run, last) = of_row.last()?;
         let difference = Mean::of_differences(&accuracies(&of_row), &accuracies(&dense));
-        Ok(Some(Line {
+        Some(Line {
             task: task.name(),
             row: row.name,
+            flags: run.flags,
             seeds: difference.count,
             lr: run.rate,
             searched: task.searched(row, kept),
-            test_accuracy: mean(&of_row, |summary| summary.final_test_accuracy),
+            test_accuracy: mean(&of_row, |outcome| outcome.test_accuracy),
             to_dense: difference.mean,
             standard_error: difference.error,
             bytes_sent: mean(&of_row, bytes),
             fewer_bytes: mean(&dense, bytes) / mean(&of_row, bytes),
-            simulated_seconds: mean(&of_row, |summary| summary.simulated_seconds.unwrap_or(f64::NAN)),
+            simulated_seconds: mean(&of_row, |outcome| outcome.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,
-            date: run.day()?,
-            command: format!(
-                "strategies {} --data datasets --tune && strategies {0} --data datasets{so_far}",
-                task.name()
-            ),
-        }))
+            date: last.date.clone(),
+            command: format!("tuned {} --data datasets --tune && tuned {0} --data datasets{so_far}", task.name()),
+        })
     };
-    task.rows().iter().filter_map(|row| line(row).transpose()).collect()
+    task.rows().iter().filter_map(line).collect()
 }
 
 fn print(task: Task, lines: &[Line]) {
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
-    table.set_header([task.name(), "rate", "test accuracy", "to dense, points", "fewer bytes", "simulated time"]);
+    table.set_header([
+        task.name(),
+        "flags",
+        "rate",
+        "test accuracy",
+        "to dense, points",
+        "fewer bytes",
+        "simulated time",
+    ]);
     for line in lines {
         table.add_row([
             line.row.to_owned(),
+            line.flags.to_owned(),
             format!("{}{}", line.lr, if line.searched { "" } else { ", not searched to the end" }),
             format!("{:.4}", line.test_accuracy),
             format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds),
@@ -215,7 +177,7 @@ mod tests {
     #[test]
     fn a_table_is_written_whole_and_no_other_with_it() {
         let at = tempfile::tempdir().unwrap();
-        let (kept, csv) = (Kept { directory: at.path().join("runs"), so_far: false }, at.path().join("csv"));
+        let (kept, csv) = (Kept::new(at.path().join("runs"), false), at.path().join("csv"));
         let (task, tables) = (Task::ByClass, |tasks: &[Task]| write(tasks, &[1, 2], &kept, (&csv, None)));
         assert!(write_rates(&[task], &kept, &csv).is_err() && tables(&[task]).is_err() && !csv.exists());
         loop {
@@ -243,5 +205,15 @@ mod tests {
         assert!(tables(&[task, Task::BiLstm]).is_err() && names().len() == 1, "another task is not tuned");
         tables(&[task]).unwrap();
         assert_eq!(names(), ["by-class-rates.csv", "by-class-runs.csv", "by-class.csv"]);
+
+        // The CSVs alone say the same, and nothing is run again.
+        let read =
+            || names().into_iter().map(|name| std::fs::read_to_string(csv.join(name)).unwrap()).collect::<Vec<_>>();
+        let before = read();
+        let known = Kept::new(at.path().join("nothing"), false).with_csv(&csv).unwrap();
+        assert!(task.tuning("", &known).is_empty() && runs.iter().all(|run| known.has(run)));
+        write_rates(&[task], &known, &csv).unwrap();
+        write(&[task], &[1, 2], &known, (&csv, None)).unwrap();
+        assert_eq!(read(), before);
     }
 }

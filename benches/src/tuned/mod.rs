@@ -1,25 +1,26 @@
-//! Strategies beside each other on real data: accuracy, bytes and simulated time, each row at the best rate that a search found for it.
+//! Strategies, compressors and optimizers beside each other on real data: accuracy, bytes and simulated time, each row at the best rate that
+//! a search found for it.
 //!
-//! A run is a trainer's, on one thread, in a directory of its own; a run that came to its end with its flags is not done again. Rates are
-//! tried with a [seed](TUNING_SEED) that is in no table, for all rows by one rule: from two of them on by factors of two, until the best lies
-//! between two others.
+//! A run is a trainer's, on one thread, in a directory of its own; a run that came to its end with its flags, there or in the CSVs, is not done
+//! again. Rates are tried with a [seed](TUNING_SEED) that is in no table, for all rows by one rule: from two of them on by factors of two,
+//! until the best lies between two others.
 
+mod outcome;
 mod picture;
 mod rows;
 mod tuning;
 mod write;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use briquette_examples::record::Summary;
 use clap::ValueEnum;
 
 use crate::trainer;
 
 use tuning::Tuning;
 
+pub use outcome::Kept;
 pub use write::{write, write_rates};
 
 /// What rates are tried with.
@@ -38,6 +39,8 @@ pub enum Task {
     BiLstm,
     /// ResNet-8 where one rank takes ten times as long for a step, 1 epoch
     Straggler,
+    /// Compressors and reducers on ResNet-8, 5000 images of CIFAR-10 (4000 of the tests), 2 epochs: 156 steps
+    Compressors,
 }
 
 /// A strategy, with its settings.
@@ -51,15 +54,6 @@ pub struct Row {
     pub rates: &'static [f64],
     /// Flags that are tried in place of its own, at the best rate of these.
     pub instead: &'static [&'static str],
-}
-
-/// Where runs are kept, and what is made of them.
-#[derive(Debug)]
-pub struct Kept {
-    /// A directory for each task.
-    pub directory: PathBuf,
-    /// Whether a row takes the best rate so far where its search is not at its end.
-    pub so_far: bool,
 }
 
 /// One run.
@@ -81,7 +75,7 @@ pub struct Run {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Task; 4] = [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler];
+    pub const ALL: [Task; 5] = [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler, Task::Compressors];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -90,6 +84,7 @@ impl Task {
             Task::ByClass => "by-class",
             Task::BiLstm => "bilstm",
             Task::Straggler => "straggler",
+            Task::Compressors => "compressors",
         }
     }
 
@@ -100,6 +95,7 @@ impl Task {
             Task::ByClass => rows::BY_CLASS,
             Task::BiLstm => rows::BILSTM,
             Task::Straggler => rows::STRAGGLER,
+            Task::Compressors => rows::COMPRESSORS,
         }
     }
 
@@ -113,17 +109,22 @@ impl Task {
 
     /// What all its runs share, but for what a row has of its own.
     fn flags(self, row: &str) -> String {
-        let images = "--dataset cifar10 --model resnet8 --weight-decay 5e-4 --schedule one-cycle --augment flip --train-limit 10000";
-        let of_task = match self {
-            Task::ResNet8 | Task::Straggler => images.to_owned(),
-            Task::ByClass => format!("{images} --non-iid 0.3"),
-            Task::BiLstm => "--model bilstm --optimizer adam --train-limit 25600".to_owned(),
+        let images =
+            "--dataset cifar10 --model resnet8 --weight-decay 5e-4 --schedule one-cycle --augment flip --train-limit";
+        let (of_task, batch, epochs) = match self {
+            Task::ResNet8 => (format!("{images} 10000"), 32, 3),
+            Task::ByClass => (format!("{images} 10000 --non-iid 0.3"), 32, 3),
+            Task::BiLstm if row.contains("--optimizer") => ("--model bilstm --train-limit 25600".to_owned(), 32, 3),
+            Task::BiLstm => ("--model bilstm --optimizer adam --train-limit 25600".to_owned(), 32, 3),
+            Task::Straggler => (format!("{images} 10000"), 32, 1),
+            Task::Compressors => (format!("{images} 5000 --test-limit 4000"), 16, 2),
         };
         let defaults = [("--ranks", "4"), ("--clock", "fixed:50ms"), ("--network", "100mbit,10ms")];
         let open = defaults.into_iter().filter(|(flag, _)| !row.contains(flag));
         let defaults: String = open.map(|(flag, value)| format!(" {flag} {value}")).collect();
-        let epochs = if self == Task::Straggler { 1 } else { 3 };
-        format!("{of_task} --batch 32 --epochs {epochs}{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}")
+        format!(
+            "{of_task} --batch {batch} --epochs {epochs}{defaults} --eval-every 3 --checkpoint-every 0 --plain {row}"
+        )
     }
 
     fn named(self, only: &str) -> impl Iterator<Item = &'static Row> {
@@ -147,7 +148,7 @@ impl Task {
         let run = |rate, instead: Option<_>| {
             Run::new(self, *row, instead.unwrap_or(row.flags), (rate, TUNING_SEED), &kept.directory)
         };
-        tuning::search(row.rates, row.instead, run, |run| Some(run.finished()?.final_test_accuracy))
+        tuning::search(row.rates, row.instead, run, |run| Some(kept.outcome(run)?.test_accuracy))
     }
 
     /// The row whose rate a row has.
@@ -197,37 +198,14 @@ impl Run {
         format!("{} {}", self.task.trainer(), self.flags())
     }
 
-    /// The day on which it came to its end.
-    fn day(&self) -> Result<String> {
-        trainer::day(std::fs::metadata(self.directory.join("summary.json"))?.modified()?)
+    /// Does it.
+    ///
+    /// # Errors
+    /// When the trainer cannot be run or does not succeed.
+    pub fn train(&self, data: &Path) -> Result<()> {
+        eprintln!("{} seed {} at {}: {}", self.task.name(), self.seed, self.rate, self.flags);
+        trainer::run(self.task.trainer(), &self.flags(), &data.join(self.task.data()), &self.directory)
     }
-
-    /// Its summary, where it came to its end.
-    pub fn finished(&self) -> Option<Summary> {
-        trainer::finished(&self.directory, &self.flags())
-    }
-}
-
-/// Does what is not done yet, some runs at a time.
-///
-/// # Errors
-/// When a run fails; those that are under way come to their end first.
-pub fn run(runs: Vec<Run>, data: &Path, at_a_time: usize) -> Result<()> {
-    let queue = Mutex::new(runs.into_iter());
-    let work = || -> Result<()> {
-        loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(run) = next else { return Ok(()) };
-            if run.finished().is_none() {
-                eprintln!("{} seed {} at {}: {}", run.task.name(), run.seed, run.rate, run.row.name);
-                trainer::run(run.task.trainer(), &run.flags(), &data.join(run.task.data()), &run.directory)?;
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_a_time.max(1)).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
-    })
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
-//! Strategies beside each other on real data: trains what is not trained yet, and writes the CSVs.
+//! Strategies, compressors and optimizers beside each other on real data: trains what is not trained yet, and writes the CSVs.
 //!
 //! The trainers are run as they are: build them in release mode first.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::strategies::{Kept, Run, Task, run, write, write_rates};
+use briquette_benches::trainer;
+use briquette_benches::tuned::{Kept, Run, Task, write, write_rates};
 use clap::Parser;
 
-/// Trains strategies on real data, each at the best rate that a search found for it, and writes accuracy, bytes and simulated time
+/// Trains strategies, compressors and optimizers on real data, each at the best rate that a search found for it, and writes accuracy, bytes and simulated time
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
-  strategies --data datasets --tune && strategies --data datasets --svg docs/images
-Runs that came to their end with the same flags are not done again. Each task has CSVs of its own, and only those of the named tasks are
+  tuned --data datasets --tune && tuned --data datasets --svg docs/images
+Runs that came to their end with the same flags are not done again, nor are those that the CSVs have (--afresh does these). Each task has CSVs of its own, and only those of the named tasks are
 written: TASK-rates.csv by --tune, TASK.csv and TASK-runs.csv otherwise, where every row has every seed.")]
 struct Cli {
     /// Which; all if none is named
@@ -37,14 +38,17 @@ struct Cli {
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Where runs are kept
-    #[arg(long, default_value = "runs/strategies")]
+    #[arg(long, default_value = "runs/tuned")]
     out: PathBuf,
     /// Where CSVs are written
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/strategies"))]
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/tuned"))]
     csv: PathBuf,
-    /// Draw a picture of each task into this directory: strategies-TASK.svg
+    /// Draw a picture of each task into this directory: tuned-TASK.svg
     #[arg(long, conflicts_with = "tune")]
     svg: Option<PathBuf>,
+    /// Do not take runs from the CSVs
+    #[arg(long)]
+    afresh: bool,
     /// Run nothing, only write what is there
     #[arg(long)]
     report: bool,
@@ -53,7 +57,8 @@ struct Cli {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let tasks = if cli.tasks.is_empty() { Task::ALL.to_vec() } else { cli.tasks.clone() };
-    let kept = Kept { directory: cli.out.clone(), so_far: cli.so_far };
+    let kept = Kept::new(cli.out.clone(), cli.so_far);
+    let kept = if cli.afresh { kept } else { kept.with_csv(&cli.csv)? };
     if !cli.report {
         loop {
             let runs = missing(&cli, &tasks, &kept)?;
@@ -61,7 +66,7 @@ fn main() -> Result<()> {
                 break;
             }
             // What a search tries next is known when these are done.
-            run(runs, &cli.data, cli.jobs)?;
+            trainer::each(runs, cli.jobs, |run| run.train(&cli.data))?;
         }
     }
     if !cli.only.is_empty() {
@@ -88,6 +93,6 @@ fn missing(cli: &Cli, tasks: &[Task], kept: &Kept) -> Result<Vec<Run>> {
             runs.extend(task.runs(*seed, &cli.only, kept)?);
         }
     }
-    runs.retain(|run| run.finished().is_none());
+    runs.retain(|run| !kept.has(run));
     Ok(runs)
 }

@@ -18,32 +18,43 @@ pub(super) struct Tuning {
     pub best: Option<Run>,
 }
 
-/// Begins at some rates and goes on beyond the lowest or the highest while that is the best. `instead` are other settings, which are then tried at the best rate.
+/// Begins at some rates and goes on beyond the lowest or the highest while that is the best. `instead` are other settings, which are then tried
+/// at the best rate of these; where one of them is better, its own rate is searched from there on.
 pub(super) fn search(
     rates: &[f64],
     instead: &[&'static str],
     run: impl Fn(f64, Option<&'static str>) -> Run,
     accuracy: impl Fn(&Run) -> Option<f64>,
 ) -> Tuning {
+    let own = climb(rates, |rate| run(rate, None), &accuracy);
+    let Some(best) = &own.best else { return own };
+    let rate = best.rate;
+    let others = instead.iter().map(|flags| run(rate, Some(flags)));
+    let all = compare(own.tried.into_iter().chain(others).collect(), &accuracy);
+    let better = all.best.as_ref().and_then(|best| instead.iter().find(|flags| **flags == best.flags));
+    let Some(flags) = better else { return all };
+    let further = climb(&[rate], |rate| run(rate, Some(flags)), &accuracy);
+    let more = further.tried.into_iter().filter(|run| run.rate != rate);
+    Tuning { tried: all.tried.into_iter().chain(more).collect(), ..further }
+}
+
+/// The best of rates, of which there are more until it lies between two others.
+fn climb(rates: &[f64], run: impl Fn(f64) -> Run, accuracy: impl Fn(&Run) -> Option<f64>) -> Tuning {
     let mut rates = rates.to_vec();
-    let best = loop {
+    loop {
         rates.sort_by(f64::total_cmp);
-        let tried = rates.iter().map(|rate| run(*rate, None)).collect();
-        let tuning = compare(tried, &accuracy);
+        let tuning = compare(rates.iter().map(|rate| run(*rate)).collect(), &accuracy);
         let Some(best) = &tuning.best else { return tuning };
         let beyond = match best.rate {
             rate if rate == rates[0] => rate / 2.0,
             rate if rate == rates[rates.len() - 1] => rate * 2.0,
-            _ => break tuning,
+            _ => return tuning,
         };
         if rates.len() == MOST {
             return Tuning { best: None, ..tuning };
         }
         rates.push(beyond);
-    };
-    let rate = best.best.as_ref().map_or(f64::NAN, |best| best.rate);
-    let others = instead.iter().map(|flags| run(rate, Some(flags)));
-    compare(best.tried.into_iter().chain(others).collect(), &accuracy)
+    }
 }
 
 /// The best, where all of them were run; of equals the first.
@@ -103,11 +114,23 @@ mod tests {
     #[test]
     fn other_settings_are_tried_at_the_best_rate() {
         let other = |run: &Run| f64::from(u8::from(run.flags == "--other"));
-        for worth in [1.0, -1.0] {
-            let tuning = to_the_end(ROW.instead, |run| -(run.rate / 0.1).ln().abs() + worth * other(run));
-            let best = tuning.best.unwrap();
-            assert_eq!((best.rate, other(&best)), (0.1, if worth > 0.0 { 1.0 } else { 0.0 }));
-        }
+        let tuning = to_the_end(ROW.instead, |run| -(run.rate / 0.1).ln().abs() - other(run));
+        let best = tuning.best.unwrap();
+        assert_eq!((best.rate, other(&best)), (0.1, 0.0));
+        assert_eq!(tuning.tried.iter().filter(|run| other(run) > 0.0).map(|run| run.rate).collect::<Vec<_>>(), [0.1]);
+    }
+
+    #[test]
+    fn better_settings_are_searched_from_there_on() {
+        // The best of its own is 0.1, of the other, which is better there, 0.8.
+        let accuracy = |run: &Run| match run.flags {
+            "--other" => 4.0 - (run.rate / 0.8).ln().abs(),
+            _ => -(run.rate / 0.1).ln().abs(),
+        };
+        let tuning = to_the_end(ROW.instead, accuracy);
+        assert_eq!(tuning.best.map(|run| (run.rate, run.flags)), Some((0.8, "--other")));
+        let tried = |flags: &str| tuning.tried.iter().filter(|run| run.flags == flags).count();
+        assert_eq!((tried(ROW.flags), tried("--other")), (4, 6), "0.05 to 0.4; 0.05 to 1.6");
     }
 
     #[test]

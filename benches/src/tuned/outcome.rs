@@ -1,0 +1,111 @@
+//! What runs came to: in their directories, and in the CSVs that earlier ones were written to.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Run;
+use crate::trainer::{day, finished, machine};
+
+/// A run that came to its end: a line of `TASK-runs.csv` or `TASK-rates.csv`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    pub(super) task: String,
+    pub(super) row: String,
+    pub(super) lr: f64,
+    pub(super) seed: u64,
+    /// Where several were tried, whether the row has this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) chosen: Option<bool>,
+    pub(super) test_accuracy: f64,
+    pub(super) bytes_sent: u64,
+    pub(super) simulated_seconds: Option<f64>,
+    pub(super) steps: u64,
+    pub(super) revision: String,
+    pub(super) machine: String,
+    pub(super) cores: usize,
+    pub(super) date: String,
+    pub(super) command: String,
+}
+
+/// Where runs are kept, and what is known of them.
+#[derive(Debug)]
+pub struct Kept {
+    /// A directory for each task.
+    pub directory: PathBuf,
+    /// Whether a row takes the best rate so far where its search is not at its end.
+    pub so_far: bool,
+    /// By command: of the CSVs.
+    written: HashMap<String, Outcome>,
+}
+
+impl Kept {
+    /// Runs in a directory, with no others.
+    pub fn new(directory: PathBuf, so_far: bool) -> Self {
+        Kept { directory, so_far, written: HashMap::new() }
+    }
+
+    /// With what the CSVs of another directory, `*-runs.csv` and `*-rates.csv`, have of earlier runs; there may be none.
+    ///
+    /// # Errors
+    /// For a CSV of another form.
+    pub fn with_csv(mut self, csv: &Path) -> Result<Self> {
+        for file in fs::read_dir(csv).into_iter().flatten() {
+            let path = file?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !name.ends_with("-runs.csv") && !name.ends_with("-rates.csv") {
+                continue;
+            }
+            for line in csv::Reader::from_path(&path)?.deserialize() {
+                let line: Outcome = line.with_context(|| format!("{} is of another form", path.display()))?;
+                self.written.insert(line.command.clone(), Outcome { chosen: None, ..line });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Of a run that came to its end.
+    pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
+        let (task, row) = (run.task.name().to_owned(), run.row.name.to_owned());
+        match finished(&run.directory, &run.flags()) {
+            None => self.written.get(&run.command()).map(|written| Outcome { task, row, ..written.clone() }),
+            Some(summary) => {
+                let (machine, cores) = machine();
+                let ended = fs::metadata(run.directory.join("summary.json")).and_then(|file| file.modified()).ok()?;
+                Some(Outcome {
+                    task,
+                    row,
+                    lr: run.rate,
+                    seed: run.seed,
+                    chosen: None,
+                    test_accuracy: summary.final_test_accuracy,
+                    bytes_sent: summary.bytes_sent,
+                    simulated_seconds: summary.simulated_seconds,
+                    steps: summary.steps,
+                    revision: summary.git_revision,
+                    machine,
+                    cores,
+                    date: day(ended).ok()?,
+                    command: run.command(),
+                })
+            }
+        }
+    }
+
+    /// Whether a run came to its end.
+    pub fn has(&self, run: &Run) -> bool {
+        self.outcome(run).is_some()
+    }
+}
+
+impl Outcome {
+    /// Warns of sources that are in no revision.
+    pub(super) fn check_revision(&self) {
+        if self.revision.ends_with("-dirty") {
+            eprintln!("of sources with changes, {}: {}", self.revision, self.command);
+        }
+    }
+}
