@@ -41,13 +41,13 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         name: "bytes on a machine's link",
         says: "Hierarchical all-reduce (Goyal 2017): one rank of each machine of n exchanges for all. Compressed gathers send n² times fewer bytes over a \
-               machine's link, a ring as many",
+               machine's link, a ring as many; local steps between machines a period of times fewer",
         run: |_, _| rows("bytes on a machine's link", "bytes a step, out of a machine of four", &SHARED),
         judge: |rows| {
             let fewer = |flat, two| mean(rows, flat, 64.0) / mean(rows, two, 64.0);
             let (ring, top_k, local) = (fewer(RING, RING_TWO), fewer(TOP_K, TOP_K_TWO), fewer(RING_TWO, LOCAL_TWO));
             let fits =
-                (top_k / 16.0 - 1.0).abs() < 0.02 && (ring - 1.0).abs() < 0.1 && (local / 10.0 - 1.0).abs() < 0.02;
+                (top_k / 16.0 - 1.0).abs() < 0.02 && (ring - 1.0).abs() < 0.1 && (local / 10.0 - 1.0).abs() < 0.05;
             let seen = format!(
                 "64 ranks, four a machine: {top_k:.1} times fewer of top-k's, {ring:.2} times of a ring's; every 10 steps {local:.1} times fewer of the ring's"
             );
