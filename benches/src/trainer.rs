@@ -11,14 +11,16 @@ use briquette_examples::record::Summary;
 
 /// The file beside a run that holds its row's flags.
 const FLAGS: &str = "flags.txt";
+/// What the trainer printed.
+const LOG: &str = "log.txt";
 
 /// Runs a trainer that lies beside this program, on one thread, its words in `out/log.txt`. What is in `out` is replaced.
 ///
 /// # Errors
-/// When it cannot be run or does not succeed.
+/// When it cannot be run, or neither succeeds nor [diverges](diverged).
 pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
     let exe = std::env::current_exe()?.with_file_name(trainer);
-    let log = fs::create_dir_all(out).and_then(|()| fs::File::create(out.join("log.txt")))?;
+    let log = fs::create_dir_all(out).and_then(|()| fs::File::create(out.join(LOG)))?;
     let status = Command::new(&exe)
         .args(flags.split_whitespace())
         .args(["--data".as_ref(), data.as_os_str(), "--out".as_ref(), out.as_os_str(), "--overwrite".as_ref()])
@@ -29,8 +31,8 @@ pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
         .status()
         .with_context(|| format!("cannot run {}: build the trainers in release mode first", exe.display()))?;
     fs::write(out.join(FLAGS), flags)?;
-    if !status.success() {
-        bail!("{trainer} {flags}: {status}; see {}", out.join("log.txt").display());
+    if !status.success() && !diverged(out, flags) {
+        bail!("{trainer} {flags}: {status}; see {}", out.join(LOG).display());
     }
     Ok(())
 }
@@ -38,7 +40,7 @@ pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
 /// Does jobs in their order, some at a time.
 ///
 /// # Errors
-/// The first of a worker, which begins no other; the other workers go on.
+/// A job's. The worker that did it takes no other job; the other workers finish the queue.
 pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
     let queue = Mutex::new(jobs.into_iter());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -52,6 +54,12 @@ pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<
         let workers: Vec<_> = (0..at_a_time.max(1)).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
     })
+}
+
+/// Whether a run with these flags ended because a gradient was not finite: its learning rate was too high.
+pub fn diverged(out: &Path, flags: &str) -> bool {
+    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
+    read(FLAGS) == flags && read(LOG).contains("non-finite value")
 }
 
 /// The summary of a run that came to its end with these flags; nothing otherwise.
@@ -80,6 +88,8 @@ pub fn machine() -> (String, usize) {
 
 #[cfg(test)]
 mod tests {
+    use briquette::core::error::SyncError;
+
     use super::*;
 
     #[test]
@@ -99,6 +109,19 @@ mod tests {
         let mut done = done.into_inner().unwrap();
         done.sort_unstable();
         assert_eq!(done, (0..9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_run_diverged_where_its_gradient_was_not_finite() {
+        let (out, flags) = (tempfile::tempdir().unwrap(), "--lr 9");
+        let log = |text: &str| fs::write(out.path().join(LOG), text).unwrap();
+        let error = SyncError::NonFinite { step: 3, rank: 1, slot: "head".into() };
+        log(&format!("error: stopped before step 3: {error}"));
+        assert!(!diverged(out.path(), flags));
+        fs::write(out.path().join(FLAGS), flags).unwrap();
+        assert!(diverged(out.path(), flags) && !diverged(out.path(), "--lr 8"));
+        log("error: rank 1 has gone");
+        assert!(!diverged(out.path(), flags));
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use briquette::core::config::{AggregatorConfig, CompressorConfig};
 use briquette::core::{Key, Message};
+use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::{day, machine};
 use briquette_benches::vectors::Source;
 use briquette_cli::measure::median;
@@ -39,6 +40,8 @@ struct Cli {
 
 #[derive(Debug, Serialize)]
 struct Row {
+    /// As it was given: with F for a fifth of the ranks.
+    rule: String,
     aggregator: String,
     compressor: String,
     ranks: usize,
@@ -56,7 +59,7 @@ struct Row {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let ((machine, cores), date) = (machine(), day(std::time::SystemTime::now())?);
-    let command = std::env::args().skip(1).filter(|argument| !argument.contains("csv")).collect::<Vec<_>>().join(" ");
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let mut rows = Vec::new();
     for name in &cli.aggregators {
         for compressor in &cli.compressors {
@@ -68,7 +71,8 @@ fn main() -> Result<()> {
                 eprintln!("{config} {compressor} {ranks}");
                 let (seconds, copy) = times(&config, compressor, ranks, &cli)?;
                 rows.push(Row {
-                    aggregator: name.clone(),
+                    aggregator: config.to_string(),
+                    rule: name.clone(),
                     compressor: compressor.to_string(),
                     ranks,
                     values: cli.values,
@@ -84,31 +88,24 @@ fn main() -> Result<()> {
         }
     }
     println!("{}", table(&cli, &rows));
-    if let Some(path) = &cli.csv {
-        let mut out = csv::Writer::from_path(path).with_context(|| format!("{}", path.display()))?;
-        rows.iter().try_for_each(|row| out.serialize(row))?;
-        out.flush()?;
-    }
-    Ok(())
+    write_csv(cli.csv.as_deref(), &rows)
 }
 
 /// Seconds to rate and combine whole vectors, and to copy them: medians of runs in turn.
 fn times(config: &AggregatorConfig, compressor: &CompressorConfig, ranks: usize, cli: &Cli) -> Result<(f64, f64)> {
     let x = Source::Gaussian.values(cli.values + 1000 * ranks)?;
-    // Ranks' vectors differ: each begins elsewhere.
-    let vectors: Vec<&[f32]> = (0..ranks).map(|rank| &x[1000 * rank..][..cli.values]).collect();
+    // Ranks' vectors differ: each begins elsewhere. As many as there are to read, so that caches hold no more of them than of the messages.
+    let vectors: Vec<Vec<f32>> = (0..ranks).map(|rank| x[1000 * rank..][..cli.values].to_vec()).collect();
     let messages: Vec<Message> = vectors.iter().zip(0..).map(|(x, rank)| encoded(compressor, x, rank)).collect();
     let wholes: Vec<&[Message]> = messages.iter().map(std::slice::from_ref).collect();
     let parts: Vec<&Message> = messages.iter().collect();
-    let (mut out, mut copies) = (vec![0.0; cli.values], vec![0.0_f32; cli.values]);
+    let (mut out, mut copies) = (vec![0.0; cli.values], vectors.clone());
     let (mut weights, mut own, mut copying) = (Vec::new(), Vec::new(), Vec::new());
     let mut aggregator = config.get().build();
     for run in 0..=cli.repeats.max(1) {
         let begin = Instant::now();
-        for x in &vectors {
-            copies.copy_from_slice(black_box(x));
-            black_box(&mut copies);
-        }
+        copies.iter_mut().zip(&vectors).for_each(|(copy, x)| copy.copy_from_slice(black_box(x)));
+        black_box(&mut copies);
         let start = Instant::now();
         if aggregator.rates() {
             aggregator.rate(black_box(&wholes), &mut weights)?;
@@ -136,12 +133,12 @@ fn table(cli: &Cli, rows: &[Row]) -> Table {
     table.load_preset(presets::ASCII_MARKDOWN);
     let ranks = cli.ranks.iter().map(|ranks| format!("{ranks} ranks, ÷ copy"));
     table.set_header(["aggregator".into(), "messages".into()].into_iter().chain(ranks).chain(["grows as".into()]));
-    for of_both in rows.chunk_by(|a, b| a.aggregator == b.aggregator && a.compressor == b.compressor) {
+    for of_both in rows.chunk_by(|a, b| a.rule == b.rule && a.compressor == b.compressor) {
         let at = |ranks: &usize| of_both.iter().find(|row| row.ranks == *ranks);
         let cells = cli.ranks.iter().map(|ranks| at(ranks).map_or("".into(), |row| format!("{:.1}", row.to_copy)));
         let (first, last) = (&of_both[0], &of_both[of_both.len() - 1]);
         let slope = (last.milliseconds / first.milliseconds).ln() / (last.ranks as f64 / first.ranks as f64).ln();
-        let names = [first.aggregator.clone(), first.compressor.clone()];
+        let names = [first.rule.clone(), first.compressor.clone()];
         table.add_row(names.into_iter().chain(cells).chain([format!("W^{slope:.2}")]));
     }
     (2..table.column_count())

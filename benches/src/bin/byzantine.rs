@@ -11,6 +11,7 @@ use briquette_benches::trainer::{day, each, machine};
 use briquette_datasets::{Augment, ImageKind, ImageSource};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;
+use briquette_examples::record::GIT_REVISION;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
@@ -40,9 +41,12 @@ struct Cli {
     /// Aggregators; F stands for the number of Byzantine ranks
     #[arg(long, value_delimiter = ';', default_values = ["mean", "median", "geometric-median", "trimmed-mean:F", "krum:F", "cge:F", "licm"])]
     aggregators: Vec<String>,
-    /// Each rank sends its own momentum, 0.9, where nothing is fed back
+    /// Each rank sends its own momentum, 0.9, in place of the optimizer's; only what is sent without error feedback
     #[arg(long)]
     rank_momentum: bool,
+    /// Learning rate of the optimizer's momentum, 0.9; ten times that where ranks have it, as theirs is a mean
+    #[arg(long, default_value_t = 0.1)]
+    lr: f64,
     /// Optimizer steps
     #[arg(long, default_value_t = 60)]
     steps: u64,
@@ -80,18 +84,29 @@ struct Line {
     rank_momentum: bool,
     seed: u64,
     steps: u64,
+    batch: usize,
+    lr: f64,
     test_accuracy: f64,
-    /// How it ended: `whole`, or why it did not.
+    /// How it ended: `whole`, or what training ended with.
     end: String,
+    revision: String,
     machine: String,
     cores: usize,
     date: String,
 }
 
 impl Line {
-    fn key(&self) -> (usize, usize, &str, &str, &str, bool, u64, u64) {
-        let Line { ranks, byzantine, compressor, aggregator, attack, rank_momentum, seed, steps, .. } = self;
-        (*ranks, *byzantine, compressor, aggregator, attack, *rank_momentum, *seed, *steps)
+    /// What it is of.
+    fn name(&self) -> String {
+        let Line { ranks, byzantine, compressor, aggregator, attack, rank_momentum, seed, steps, batch, lr, .. } = self;
+        let momentum = if *rank_momentum { " rank-momentum" } else { "" };
+        format!(
+            "{byzantine} of {ranks} {attack}, {aggregator}, {compressor}{momentum}, {steps} steps of {batch} at {lr}, seed {seed}"
+        )
+    }
+
+    fn feeds_back(&self) -> bool {
+        matches!(self.compressor.split(':').next(), Some("topk" | "sign"))
     }
 
     fn settings(&self, cli: &Cli) -> Result<Settings> {
@@ -100,16 +115,11 @@ impl Line {
             "none" => gather,
             attack => format!("byzantine:({gather}),attack={},ranks={}", attack.parse::<Attack>()?, self.byzantine),
         };
-        let needs_feedback = matches!(self.compressor.split(':').next(), Some("topk" | "sign"));
-        let feedback = match (needs_feedback, self.rank_momentum) {
+        let feedback = match (self.feeds_back(), self.rank_momentum) {
             (true, _) => Feedback::Error,
             (false, true) => "rank-momentum:0.9".parse()?,
             (false, false) => Feedback::None,
         };
-        let name = format!(
-            "{}-{}-{}-{}-{}-{}",
-            self.ranks, self.byzantine, self.compressor, self.aggregator, self.attack, self.seed
-        );
         let options = Options {
             dataset: Some("cifar10".into()),
             data: Some(cli.data.clone()),
@@ -118,10 +128,10 @@ impl Line {
             aggregator: Some(self.aggregator.parse()?),
             feedback: Some(feedback),
             ranks: Some(self.ranks),
-            batch: Some((cli.batch / self.ranks).max(1)),
+            batch: Some((self.batch / self.ranks).max(1)),
             epochs: Some(1000),
             steps: Some(self.steps),
-            lr: Some(if self.rank_momentum { 0.4 } else { 0.1 }),
+            lr: Some(self.lr),
             momentum: Some(if self.rank_momentum { 0.0 } else { 0.9 }),
             augment: Some(AugmentSpec::Flip),
             schedule: Some(LrSchedule::OneCycle),
@@ -130,7 +140,7 @@ impl Line {
             train_limit: Some(5000),
             test_limit: Some(1000),
             seed: Some(self.seed),
-            out: Some(cli.out.join(name.replace(':', "_"))),
+            out: Some(cli.out.join(self.name().replace([':', ' ', ','], "_"))),
             ..Options::default()
         };
         options.resolve()
@@ -150,7 +160,11 @@ impl Line {
         let task = ImageTask { images, kind: ImageModelKind::ResNet8, augment: Some(Augment::flip()), key };
         let ended = train(&settings, &task, &Control { plain: true, overwrite: true, ..Control::default() });
         self.test_accuracy = ended.as_ref().map_or(f64::NAN, |summary| summary.final_test_accuracy);
-        self.end = ended.map_or_else(|error| format!("{error:#}"), |_| "whole".into());
+        self.end = match ended {
+            Ok(_) => "whole".into(),
+            Err(error) if error.chain().any(|cause| cause.is::<briquette::Error>()) => format!("{error:#}"),
+            Err(error) => return Err(error),
+        };
         self.date = day(std::time::SystemTime::now())?;
         Ok(self)
     }
@@ -159,8 +173,9 @@ impl Line {
 fn main() -> Result<()> {
     let cli = &Cli::parse();
     let done: Vec<Line> = match csv::Reader::from_path(&cli.csv) {
-        Ok(mut reader) => reader.deserialize().collect::<Result<_, _>>().context("the CSV is of another form")?,
-        Err(_) => Vec::new(),
+        Ok(mut reader) => reader.deserialize().collect::<Result<_, _>>().context("the CSV has other columns")?,
+        Err(_) if !cli.csv.exists() => Vec::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", cli.csv.display())),
     };
     let mut csv = csv::Writer::from_path(&cli.csv).with_context(|| format!("cannot write {}", cli.csv.display()))?;
     done.iter().try_for_each(|line| csv.serialize(line))?;
@@ -185,8 +200,11 @@ fn main() -> Result<()> {
                     rank_momentum: cli.rank_momentum,
                     seed,
                     steps: cli.steps,
+                    batch: cli.batch,
+                    lr: cli.lr * if cli.rank_momentum { 10.0 } else { 1.0 },
                     test_accuracy: f64::NAN,
                     end: String::new(),
+                    revision: GIT_REVISION.into(),
                     machine: machine.clone(),
                     cores,
                     date: String::new(),
@@ -194,13 +212,14 @@ fn main() -> Result<()> {
             }
         }
     }
-    lines.retain(|line| done.iter().all(|done| done.key() != line.key()));
+    lines.retain(|line| !(line.rank_momentum && line.feeds_back()));
+    lines.retain(|line| done.iter().all(|done| done.name() != line.name()));
     let (count, csv) = (lines.len(), Mutex::new((csv, 0)));
     each(lines, cli.jobs, |line| {
         let line = line.run(cli)?;
         let (csv, done) = &mut *csv.lock().expect("no run panics while it writes");
         *done += 1;
-        println!("{done} of {count}: {:?}: {:.3} {}", line.key(), line.test_accuracy, line.end);
+        println!("{done} of {count}: {}: {:.3} {}", line.name(), line.test_accuracy, line.end);
         csv.serialize(line)?;
         Ok(csv.flush()?)
     })

@@ -9,6 +9,7 @@ mod local;
 mod optimizers;
 mod robust;
 mod server;
+mod smoothness;
 mod texts;
 mod two_way;
 mod world;
@@ -59,7 +60,7 @@ pub enum Family {
     Server,
     /// Bytes and time as the world grows
     Growth,
-    /// Compressed both ways: votes, DoubleSqueeze, NEOLITHIC, MCM
+    /// Compressed both ways: votes, DoubleSqueeze, NEOLITHIC, MCM; and sampled by smoothness
     TwoWay,
     /// Aggregators against Byzantine ranks
     Robust,

@@ -19,7 +19,7 @@ const DECAY: f64 = 1e-4;
 /// Parameters.
 pub(super) const LEN: usize = BUCKETS * CLASSES;
 
-/// Texts as lengths of one in hashed words, as many of each class.
+/// Texts as unit vectors of hashed word counts, as many of each class.
 pub(super) struct Texts {
     words: Vec<Vec<(usize, f64)>>,
     pub(super) labels: Vec<usize>,

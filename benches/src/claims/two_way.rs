@@ -8,7 +8,7 @@ use briquette::core::reduce::{AgreedStep, Reducer, Round};
 use briquette::core::{Key, Layout};
 
 use super::world::{Descent, noise};
-use super::{Claim, Family, Row, mean};
+use super::{Claim, Family, Row, mean, smoothness};
 
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
@@ -58,6 +58,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         },
         log: true,
     },
+    smoothness::CLAIM,
 ];
 
 const DENSE: &str = "dense";

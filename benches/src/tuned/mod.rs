@@ -43,7 +43,7 @@ pub enum Task {
     Compressors,
 }
 
-/// A strategy, with its settings.
+/// What is compared, with its settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// Its name.
@@ -52,7 +52,7 @@ pub struct Row {
     pub flags: &'static str,
     /// Learning rates that are tried first; one is taken without a search, none means that of the row's namesake in the first table.
     pub rates: &'static [f64],
-    /// Flags that are tried in place of its own, at the best rate of these.
+    /// Flags that are tried in place of its own, at the best rate of these, and at others where they are better.
     pub instead: &'static [&'static str],
 }
 
@@ -169,9 +169,17 @@ impl Task {
             [rate] => (row.flags, *rate),
             _ => {
                 let tuning = task.search(&first, kept);
-                let best = tuning.best.or(tuning.so_far.filter(|_| kept.so_far));
-                let unknown =
-                    || format!("the rate of {} in {} is not known: --tune searches it", row.name, task.name());
+                let best = tuning.best.clone().or(tuning.so_far.clone().filter(|_| kept.so_far));
+                let searched = match &tuning.so_far {
+                    Some(so_far) if tuning.next.is_empty() => {
+                        format!(
+                            "none lies between two others, {} is the best so far and --so-far takes it",
+                            so_far.rate
+                        )
+                    }
+                    _ => "--tune searches it".into(),
+                };
+                let unknown = || format!("the rate of {} in {} is not known: {searched}", row.name, task.name());
                 let best = best.with_context(unknown)?;
                 (if task == self { best.flags } else { row.flags }, best.rate)
             }

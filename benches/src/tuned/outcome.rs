@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use briquette_examples::record::GIT_REVISION;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::trainer::{day, finished, machine};
+use crate::trainer::{day, diverged, finished, machine};
 
 /// A run that came to its end: a line of `TASK-runs.csv` or `TASK-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,9 +18,10 @@ pub(super) struct Outcome {
     pub(super) row: String,
     pub(super) lr: f64,
     pub(super) seed: u64,
-    /// Where several were tried, whether the row has this.
+    /// Where several were tried, whether it is the row's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) chosen: Option<bool>,
+    /// 0 where it diverged.
     pub(super) test_accuracy: f64,
     pub(super) bytes_sent: u64,
     pub(super) simulated_seconds: Option<f64>,
@@ -51,7 +53,7 @@ impl Kept {
     /// With what the CSVs of another directory, `*-runs.csv` and `*-rates.csv`, have of earlier runs; there may be none.
     ///
     /// # Errors
-    /// For a CSV of another form.
+    /// For a CSV with other columns.
     pub fn with_csv(mut self, csv: &Path) -> Result<Self> {
         for file in fs::read_dir(csv).into_iter().flatten() {
             let path = file?.path();
@@ -60,39 +62,45 @@ impl Kept {
                 continue;
             }
             for line in csv::Reader::from_path(&path)?.deserialize() {
-                let line: Outcome = line.with_context(|| format!("{} is of another form", path.display()))?;
+                let line: Outcome = line.with_context(|| format!("{} has other columns", path.display()))?;
                 self.written.insert(line.command.clone(), Outcome { chosen: None, ..line });
             }
         }
         Ok(self)
     }
 
-    /// Of a run that came to its end.
+    /// Of a run that came to its end, or diverged.
     pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
-        let (task, row) = (run.task.name().to_owned(), run.row.name.to_owned());
-        match finished(&run.directory, &run.flags()) {
-            None => self.written.get(&run.command()).map(|written| Outcome { task, row, ..written.clone() }),
-            Some(summary) => {
-                let (machine, cores) = machine();
-                let ended = fs::metadata(run.directory.join("summary.json")).and_then(|file| file.modified()).ok()?;
-                Some(Outcome {
-                    task,
-                    row,
-                    lr: run.rate,
-                    seed: run.seed,
-                    chosen: None,
-                    test_accuracy: summary.final_test_accuracy,
-                    bytes_sent: summary.bytes_sent,
-                    simulated_seconds: summary.simulated_seconds,
-                    steps: summary.steps,
-                    revision: summary.git_revision,
-                    machine,
-                    cores,
-                    date: day(ended).ok()?,
-                    command: run.command(),
-                })
-            }
+        self.in_directory(run).or_else(|| {
+            let written = self.written.get(&run.command())?.clone();
+            Some(Outcome { task: run.task.name().into(), row: run.row.name.into(), ..written })
+        })
+    }
+
+    fn in_directory(&self, run: &Run) -> Option<Outcome> {
+        let (directory, flags) = (&run.directory, run.flags());
+        let summary = finished(directory, &flags);
+        if summary.is_none() && !diverged(directory, &flags) {
+            return None;
         }
+        let (machine, cores) = machine();
+        let ended = fs::metadata(directory.join("metrics.jsonl")).and_then(|file| file.modified()).ok()?;
+        Some(Outcome {
+            task: run.task.name().into(),
+            row: run.row.name.into(),
+            lr: run.rate,
+            seed: run.seed,
+            chosen: None,
+            test_accuracy: summary.as_ref().map_or(0.0, |summary| summary.final_test_accuracy),
+            bytes_sent: summary.as_ref().map_or(0, |summary| summary.bytes_sent),
+            simulated_seconds: summary.as_ref().and_then(|summary| summary.simulated_seconds),
+            steps: summary.as_ref().map_or(0, |summary| summary.steps),
+            revision: summary.map_or_else(|| GIT_REVISION.into(), |summary| summary.git_revision),
+            machine,
+            cores,
+            date: day(ended).ok()?,
+            command: run.command(),
+        })
     }
 
     /// Whether a run came to its end.

@@ -10,7 +10,7 @@ const SGD: &[f64] = &[0.2, 0.4];
 const DENSE_S: &[f64] = &[0.4];
 /// Of local steps: half of dense's.
 const HALF: &[f64] = &[0.2];
-/// Adam's, of rows that have not been searched: the best of dense's.
+/// Adam's, of rows that have not been searched: the best of dense's in `learning-rates.csv`, in another number of steps.
 const ADAM: &[f64] = &[0.004];
 /// Where the search begins for Adam.
 const ADAMS: &[f64] = &[0.002, 0.004];
@@ -91,6 +91,7 @@ const PLAIN: &[f64] = &[0.8, 1.6];
 pub(super) const COMPRESSORS: &[Row] = &[
     row("dense", "--reducer dense", SGD),
     unbiased!("bf16", "--compressor bf16", SGD),
+    unbiased!("f16", "--compressor f16", SGD),
     unbiased!("minmax", "--compressor minmax", SGD),
     unbiased!("natural", "--compressor natural", SGD),
     unbiased!("qsgd:4", "--compressor qsgd:4", SGD),

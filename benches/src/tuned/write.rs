@@ -10,7 +10,6 @@ use super::outcome::Outcome;
 use super::{Kept, Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
-use crate::trainer::machine;
 
 /// A row's means over seeds.
 #[derive(Debug, Serialize)]
@@ -35,7 +34,7 @@ pub(super) struct Line {
     command: String,
 }
 
-/// Writes what was tried for some tasks into a directory: `TASK-rates.csv`.
+/// Writes what was tried for some tasks into a directory: `TASK-rates.csv`; [so far](Kept::so_far), where that is what is asked for.
 ///
 /// # Errors
 /// When a search is not at its end, or a file cannot be read or written.
@@ -45,6 +44,9 @@ pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
         let mut tried = Vec::new();
         for row in task.rows().iter().filter(|row| row.rates.len() > 1) {
             let tuning = task.search(row, kept);
+            if kept.so_far && tuning.tried.is_empty() {
+                continue;
+            }
             let best = task.tuned(row, TUNING_SEED, kept)?;
             let outcomes = outcomes(&tuning.tried, kept);
             tried.extend(outcomes.map(|run| Outcome { chosen: Some(run.command == best.command()), ..run }));
@@ -90,7 +92,6 @@ fn outcomes(runs: &[Run], kept: &Kept) -> impl Iterator<Item = Outcome> {
 }
 
 fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Vec<Line> {
-    let (machine, cores) = machine();
     let of_row = |name: &str| {
         let of_row = runs.iter().filter(|run| run.row.name == name);
         of_row.filter_map(|run| Some((run, kept.outcome(run)?))).collect::<Vec<_>>()
@@ -121,8 +122,8 @@ fn of_task(task: Task, runs: &[Run], kept: &Kept) -> Vec<Line> {
             bytes_sent: mean(&of_row, bytes),
             fewer_bytes: mean(&dense, bytes) / mean(&of_row, bytes),
             simulated_seconds: mean(&of_row, |outcome| outcome.simulated_seconds.unwrap_or(f64::NAN)),
-            machine: machine.clone(),
-            cores,
+            machine: last.machine.clone(),
+            cores: last.cores,
             date: last.date.clone(),
             command: format!("tuned {} --data datasets --tune && tuned {0} --data datasets{so_far}", task.name()),
         })

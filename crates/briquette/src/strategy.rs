@@ -142,7 +142,13 @@ impl BuildStrategy for Config {
                     } else {
                         format!("reducer {}", self.exchange.reducer)
                     };
-                    check_plain(&what, optimizer())?;
+                    let optimizer = optimizer();
+                    // Its optimizer is Adam until the warm-up is over.
+                    let is_its_own =
+                        matches!(feedback, Feedback::OneBitAdam(_)) && optimizer == InnerOptimizer::OtherMomentum;
+                    if !is_its_own {
+                        check_plain(&what, optimizer)?;
+                    }
                 }
                 Ok(None)
             }
@@ -179,13 +185,14 @@ fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimize
 
 /// That an optimizer around what has the momentum itself, or counts on plain steps, has none, as far as it can be seen.
 fn check_plain(what: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
-    match optimizer.momentum() {
-        None => Ok(()),
-        Some(momentum) => Err(ConfigError::Conflict(format!(
-            "{what} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without momentum, or \
-             feedback inner-momentum:{momentum} or error"
-        ))),
-    }
+    let instead = match optimizer {
+        InnerOptimizer::HeavyBall { momentum } => format!("feedback inner-momentum:{momentum} or error"),
+        InnerOptimizer::OtherMomentum => "feedback error".to_owned(),
+        InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => return Ok(()),
+    };
+    Err(ConfigError::Conflict(format!(
+        "{what} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without momentum, or {instead}"
+    )))
 }
 
 /// The optimizer that steps with the averages, as far as it shows what it is.
@@ -199,7 +206,9 @@ pub enum InnerOptimizer {
         /// The velocity's decay.
         momentum: f32,
     },
-    /// None of these: Adam, Nesterov's form, clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
+    /// None of these, and it goes on for a step that has no gradient: Adam, Nesterov's form.
+    OtherMomentum,
+    /// None of these: clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
     Other,
     /// The exchange has no optimizer: something else steps.
     Unseen,
@@ -210,7 +219,7 @@ impl InnerOptimizer {
     pub fn momentum(self) -> Option<f32> {
         match self {
             InnerOptimizer::HeavyBall { momentum } => Some(momentum),
-            InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => None,
+            _ => None,
         }
     }
 }
@@ -221,6 +230,9 @@ impl fmt::Display for InnerOptimizer {
             InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
             InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
             InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
+            InnerOptimizer::OtherMomentum => {
+                f.write_str("an optimizer with momentum that is not SGD with heavy-ball momentum")
+            }
             InnerOptimizer::Unseen => f.write_str("the optimizer cannot be seen"),
         }
     }

@@ -179,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn a_smoothing_beyond_all_distances_makes_it_the_mean() {
+        let (vectors, _) = near(5, 1, |t| 3.0 * t);
+        let all = combined(&mut GeometricMedian { smoothing: 1e9, ..Default::default() }, &vectors);
+        for (i, got) in all.iter().enumerate() {
+            let mean = vectors.iter().map(|x| x[i]).sum::<f32>() / 5.0;
+            assert!((got - mean).abs() < 1e-5, "{i}: {got}, mean {mean}");
+        }
+        let near = combined(&mut GeometricMedian::default(), &vectors);
+        assert!(distance2(&near, &all) > 1.0, "with the default it is not");
+    }
+
+    #[test]
     fn rounds_lower_the_sum_of_distances() {
         let (vectors, _) = near(7, 3, |t| -2.0 * t);
         let at = |rounds| {

@@ -1,8 +1,9 @@
-//! Whether an optimizer is SGD with heavy-ball momentum, by what it does.
+//! Whether an optimizer is SGD with heavy-ball momentum, or has another, by what it does.
 //!
 //! A copy steps small parameters with gradients of three sizes. SGD answers a gradient `g` with `v ← m·v + (1−d)·g`, `x ← x − γ·v`
 //! (the first `v` is `g`), each value by itself and in proportion. `m` and the dampening `d` are read off two steps, and the other steps are
-//! held to them: Adam, Nesterov's form, clipping, and parameter groups that differ fall through. The learning rate is so small beside the
+//! held to them: Adam, Nesterov's form, clipping, and parameter groups that differ fall through, and are only asked whether they have a
+//! momentum of some kind. The learning rate is so small beside the
 //! gradients that weight decay, which adds `λ·x` to `g`, does not show: it stays in the optimizer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,8 +33,29 @@ pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M
     match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
         Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
         Ok(Ok(Some(momentum))) => InnerOptimizer::HeavyBall { momentum },
-        _ => InnerOptimizer::Other,
+        _ => match catch_unwind(AssertUnwindSafe(|| goes_on(optimizer, module))) {
+            Ok(Ok(true)) => InnerOptimizer::OtherMomentum,
+            _ => InnerOptimizer::Other,
+        },
     }
+}
+
+/// Whether a step without a gradient moves a parameter in another way than it would have without the step before.
+fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<bool, Error> {
+    let Some(fresh) = fresh(optimizer) else { return Ok(false) };
+    let mut used = fresh.clone();
+    let module = module.clone().map(&mut Shrink { size: RATE, pattern: PATTERN, keeps_type: false });
+    let first = gradients(&module, 1.0, PATTERN);
+    let module = used.step(f64::from(RATE), module, first);
+    let second = |mut optimizer: ModuleOptimizer| {
+        let module = module.clone();
+        let none = gradients(&module, 0.0, PATTERN);
+        let mut values = Vec::new();
+        flat::read_values(&optimizer.step(f64::from(RATE), module, none), Part::Trainable, &mut values)?;
+        Ok::<_, Error>(values)
+    };
+    let (after, without) = (second(used)?, second(fresh)?);
+    Ok(after.iter().zip(without).any(|(a, b)| (a - b).abs() > 1e-3 * RATE))
 }
 
 /// The momentum of SGD; nothing for any other.

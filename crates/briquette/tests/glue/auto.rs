@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use briquette::core::config::{Config, Exchange, Feedback};
+use briquette::optim::{DelayedAdaGradConfig, OneBitAdamConfig};
 use briquette::{DistributedOptimizer, Error, Synchronizer, WorldChange};
 use burn::grad_clipping::GradientClipping;
 use burn::module::ParamGroup;
@@ -232,7 +233,7 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
     };
     assert_eq!(join(named("every-step"), sgd_with_momentum()), Ok(()));
     for (inner, got) in [
-        (adam(), "an optimizer that is not SGD with heavy-ball momentum"),
+        (adam(), "an optimizer with momentum that is not SGD with heavy-ball momentum"),
         (sgd(), "SGD without momentum"),
         (momentum(0.8, 0.0).init(), "SGD, momentum 0.8"),
         (nesterov(), "not SGD with heavy-ball"),
@@ -255,5 +256,18 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
         let error = join(named(), sgd_with_momentum()).unwrap_err();
         let what = if feedback == "none" { reducer.split(':').next().unwrap() } else { feedback };
         assert!(error.contains(what) && error.contains("SGD, momentum 0.9"), "{error}");
+        for inner in [adam(), nesterov(), OneBitAdamConfig::new(5).init()] {
+            let error = join(named(), inner).unwrap_err();
+            assert!(error.contains(what) && error.contains("an optimizer with momentum"), "{error}");
+        }
+        // Only a gradient moves these.
+        let clipped = sgd().with_grad_clipping(GradientClipping::Value(1.0));
+        for inner in [clipped, AdaGradConfig::new().init(), DelayedAdaGradConfig::new().init()] {
+            assert_eq!(join(named(), inner), Ok(()), "{reducer}, {feedback}");
+        }
     }
+    let one_bit =
+        || config(r#"{"strategy": "every-step", "feedback": "one-bit-adam:5", "reducer": "two-way:sign,down=sign"}"#);
+    assert_eq!(join(one_bit(), OneBitAdamConfig::new(5).init()), Ok(()));
+    assert!(join(one_bit(), sgd_with_momentum()).unwrap_err().contains("one-bit-adam:5"));
 }

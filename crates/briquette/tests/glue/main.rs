@@ -16,6 +16,7 @@ mod joining;
 mod messages;
 mod mixed;
 mod once;
+mod optimizers;
 mod periodic;
 mod replicas;
 mod resume;

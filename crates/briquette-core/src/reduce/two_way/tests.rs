@@ -185,6 +185,21 @@ fn a_vote_is_the_median_of_signs_and_half_minus_one_inverted_ranks_change_nothin
 }
 
 #[test]
+fn a_vote_is_one_bit_a_value_each_way() {
+    // Four shares of 160 values: 20 bytes to each of three servers and back, behind a length and a header.
+    let exchange = exchange("two-way:plain-sign,down=plain-sign");
+    let layout = Layout::flat(640);
+    let sent = Local::run(4, |mut comm| {
+        let input: Vec<f32> = input(comm.rank(), 0, 640);
+        let (mut reducer, mut average) = (exchange.reducer.get().build(&exchange, &layout).unwrap(), vec![0.0; 640]);
+        let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
+        let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+        reducer.exchange(round, &mut comm).map(|exchanged| exchanged.traffic.sent)
+    });
+    assert!(sent.iter().all(|sent| *sent.as_ref().unwrap() == 2 * 3 * (4 + 16 + 160 / 8)), "{sent:?}");
+}
+
+#[test]
 fn a_median_at_the_servers_excludes_what_is_not_finite_and_names_it_on_every_rank() {
     let exchange = Exchange { aggregator: "median".parse().unwrap(), ..exchange("two-way:dense,down=dense") };
     let layout = Layout::flat(5);

@@ -1,0 +1,137 @@
+//! Smoothness-aware sampling beside uniform sampling, on a quadratic that is steep in few coordinates.
+
+use anyhow::Result;
+use briquette::core::comm::{Local, Session};
+use briquette::core::config::Exchange;
+use briquette::core::error::ReduceError;
+use briquette::core::reduce::{AgreedStep, Reducer, Round, SmoothConfig};
+use briquette::core::{CompressionFactor, Key, Layout};
+
+use super::world::noise;
+use super::{Claim, Family, Row, mean};
+
+pub(super) const CLAIM: Claim = Claim {
+    name: "smoothness",
+    says: "DCGD+, DIANA+ (Wang 2022, Safaryan 2021): sampled by smoothness, as many values a step reach a loss in fewer steps than sampled uniformly, by \
+           (1 + ω/n)/(1 + ρ/n)",
+    run: |seeds, _| smoothness(seeds),
+    judge: |rows| {
+        let at = |setting: &str| mean(rows, setting, RANKS as f64);
+        let [dcgd, dcgd_plus, diana, diana_plus] = [DCGD, DCGD_PLUS, DIANA, DIANA_PLUS].map(at);
+        let (fewer, with_memory, predicted) = (dcgd / dcgd_plus, diana / diana_plus, predicted());
+        let seen = format!(
+            "steps {dcgd:.0} (DCGD), {dcgd_plus:.0} (DCGD+), {diana:.0} (DIANA), {diana_plus:.0} (DIANA+): {fewer:.1} and {with_memory:.1} times \
+             fewer, predicted {predicted:.1}"
+        );
+        let near = |factor: f64| (0.67..1.5).contains(&(factor / predicted));
+        (near(fewer) && near(with_memory), seen)
+    },
+    log: false,
+};
+
+const DCGD: &str = "DCGD, uniform";
+const DCGD_PLUS: &str = "DCGD+, by smoothness";
+const DIANA: &str = "DIANA, uniform";
+const DIANA_PLUS: &str = "DIANA+, by smoothness";
+const LEN: usize = 100;
+const RANKS: usize = 4;
+/// One value in so many is sent.
+const FACTOR: f64 = 20.0;
+/// Of the loss at the start.
+const TARGET: f64 = 1e-4;
+/// Steps of a run at most.
+const STEPS: u64 = 20_000;
+
+/// From 1 down to 1/100.
+fn curvature(i: usize) -> f64 {
+    0.01_f64.powf(i as f64 / (LEN - 1) as f64)
+}
+
+/// What the sources' bounds on the learning rate differ by, with `ρ` so that `Σ Lⱼ/(Lⱼ + ρ)` values are sent.
+fn predicted() -> f64 {
+    let sent = |rho: f64| (0..LEN).map(|i| curvature(i) / (curvature(i) + rho)).sum::<f64>();
+    let (mut low, mut high) = (0.0, 100.0);
+    for _ in 0..100 {
+        let middle = 0.5 * (low + high);
+        if sent(middle) > LEN as f64 / FACTOR { low = middle } else { high = middle }
+    }
+    (1.0 + (FACTOR - 1.0) / RANKS as f64) / (1.0 + high / RANKS as f64)
+}
+
+/// Steps to the target at the best of rates that differ by a factor of √2; full gradients, the same loss on every rank.
+fn smoothness(seeds: u64) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for seed in 1..=seeds {
+        for setting in [DCGD, DCGD_PLUS, DIANA, DIANA_PLUS] {
+            let mut best: Option<(u64, f64)> = None;
+            for half in 0..12 {
+                let rate = 0.05 * 2_f64.powf(f64::from(half) / 2.0);
+                let limit = best.map_or(STEPS, |(steps, _)| steps);
+                best = steps(setting, rate, limit, seed)?.map(|steps| (steps, rate)).or(best);
+            }
+            let (steps, rate) = best.ok_or_else(|| anyhow::anyhow!("{setting} reaches the loss at no rate"))?;
+            rows.push(Row {
+                family: Family::TwoWay,
+                claim: CLAIM.name,
+                setting: setting.into(),
+                over: "ranks",
+                x: RANKS as f64,
+                seed,
+                quantity: "steps to 1e-4 of the first loss",
+                rate: Some(rate),
+                value: steps as f64,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn build(setting: &str) -> Result<Box<dyn Reducer>> {
+    let exchange = |feedback: &str| -> Result<Box<dyn Reducer>> {
+        let reducer = format!("gather:randk:{FACTOR}x:scaled").parse()?;
+        let exchange = Exchange { reducer, feedback: feedback.parse()?, ..Exchange::default() };
+        Ok(exchange.build_reducer(&Layout::flat(LEN), RANKS)?)
+    };
+    let smooth = |alpha: Option<f32>| -> Result<Box<dyn Reducer>> {
+        let importance = Some(CompressionFactor::new(FACTOR)?);
+        let diagonal = (0..LEN).map(|i| curvature(i) as f32).collect();
+        Ok(Box::new(SmoothConfig { importance, alpha, ..SmoothConfig::default() }.given(&[diagonal])?))
+    };
+    match setting {
+        DCGD => exchange("none"),
+        DIANA => exchange("diana"),
+        DCGD_PLUS => smooth(Some(0.0)),
+        _ => smooth(None),
+    }
+}
+
+/// Steps to the target; nothing where it is not reached before a limit.
+fn steps(setting: &str, rate: f64, limit: u64, seed: u64) -> Result<Option<u64>> {
+    let start: Vec<f64> = {
+        let mut draw = noise(seed, 99, 0);
+        (0..LEN).map(|_| f64::from(draw())).collect()
+    };
+    let loss = |x: &[f64]| x.iter().enumerate().map(|(i, x)| 0.5 * curvature(i) * x * x).sum::<f64>();
+    let rank = |mut comm: Session| -> Result<Option<u64>, ReduceError> {
+        let (mut reducer, layout) = (build(setting).expect("valid settings"), Layout::flat(LEN));
+        let (mut x, mut average) = (start.clone(), vec![0.0_f32; LEN]);
+        for step in 0..limit {
+            let now = loss(&x);
+            if now < TARGET * loss(&start) {
+                return Ok(Some(step));
+            }
+            // Replicas are equal: all ranks end here.
+            if now.partial_cmp(&(100.0 * loss(&start))) != Some(std::cmp::Ordering::Less) {
+                return Ok(None);
+            }
+            let input: Vec<f32> = x.iter().enumerate().map(|(i, x)| (curvature(i) * x) as f32).collect();
+            let (agreed_step, key) = (&AgreedStep { step, ..AgreedStep::default() }, Key::new(seed).step(step));
+            let round =
+                Round { key, slots: layout.slots(), agreed_step, input: &input, average: &mut average, sent: None };
+            reducer.exchange(round, &mut comm)?;
+            x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * f64::from(*g));
+        }
+        Ok(None)
+    };
+    Ok(Local::run(RANKS, rank).remove(0)?)
+}
