@@ -9,8 +9,8 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use briquette_examples::record::Summary;
 
-/// The file beside a run that holds its row's flags.
-const FLAGS: &str = "flags.txt";
+/// The file beside a run that holds its row's flags: the last that is written.
+pub const FLAGS: &str = "flags.txt";
 /// What the trainer printed.
 const LOG: &str = "log.txt";
 

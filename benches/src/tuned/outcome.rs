@@ -9,7 +9,7 @@ use briquette_examples::record::GIT_REVISION;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::trainer::{day, diverged, finished, machine};
+use crate::trainer::{FLAGS, day, diverged, finished, machine};
 
 /// A run that came to its end: a line of `TASK-runs.csv` or `TASK-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl Kept {
             return None;
         }
         let (machine, cores) = machine();
-        let ended = fs::metadata(directory.join("metrics.jsonl")).and_then(|file| file.modified()).ok()?;
+        let ended = fs::metadata(directory.join(FLAGS)).and_then(|file| file.modified()).ok()?;
         Some(Outcome {
             task: run.task.name().into(),
             row: run.row.name.into(),

@@ -186,7 +186,7 @@ fn a_vote_is_the_median_of_signs_and_half_minus_one_inverted_ranks_change_nothin
 
 #[test]
 fn a_vote_is_one_bit_a_value_each_way() {
-    // Four shares of 160 values: 20 bytes to each of three servers and back, behind a length and a header.
+    // Four shares of 160 values: 20 bytes to each of three servers and back, behind a length, a header and a scale (1).
     let exchange = exchange("two-way:plain-sign,down=plain-sign");
     let layout = Layout::flat(640);
     let sent = Local::run(4, |mut comm| {
@@ -196,7 +196,7 @@ fn a_vote_is_one_bit_a_value_each_way() {
         let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
         reducer.exchange(round, &mut comm).map(|exchanged| exchanged.traffic.sent)
     });
-    assert!(sent.iter().all(|sent| *sent.as_ref().unwrap() == 2 * 3 * (4 + 16 + 160 / 8)), "{sent:?}");
+    assert!(sent.iter().all(|sent| *sent.as_ref().unwrap() == 2 * 3 * (4 + 16 + 4 + 160 / 8)), "{sent:?}");
 }
 
 #[test]
