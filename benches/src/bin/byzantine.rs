@@ -162,8 +162,8 @@ impl Line {
         self.test_accuracy = ended.as_ref().map_or(f64::NAN, |summary| summary.final_test_accuracy);
         self.end = match ended {
             Ok(_) => "whole".into(),
-            Err(error) if error.chain().any(|cause| cause.is::<briquette::Error>()) => format!("{error:#}"),
-            Err(error) => return Err(error),
+            // Of training, and no more: what is around it names where this run was kept.
+            Err(error) => error.downcast::<briquette::Error>()?.to_string(),
         };
         self.date = day(std::time::SystemTime::now())?;
         Ok(self)

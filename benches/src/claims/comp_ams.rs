@@ -40,9 +40,9 @@ const EXCHANGES: [(&str, &str); 3] =
     [("full gradients", "dense"), ("top-k 1 %", "gather:topk:0.01"), ("block signs", "gather:sign")];
 
 /// At one rank; times √n at n.
-const RATE: f64 = 0.002;
-/// Texts of a gradient: so few that noise is most of it.
-const BATCH: usize = 1;
+const RATE: f64 = 5e-4;
+/// Texts of a gradient, as in the source.
+const BATCH: usize = 32;
 /// Above the optimum's loss.
 const TARGET: f64 = 0.2;
 /// Steps at most.
@@ -95,7 +95,7 @@ fn steps(texts: &Texts, session: Session, (reducer, ranks): (&str, usize), targe
     let start = Tensor::<1>::zeros([LEN], &Device::flex().autodiff()).require_grad();
     let mut model = optim.join(Weights { x: Param::from_tensor(start) })?;
     let all: Vec<usize> = (0..texts.labels.len()).collect();
-    let every = 160 / ranks as u64;
+    let every = 16 / ranks as u64;
     let mut g = vec![0.0; LEN];
     for step in 0..STEPS {
         let x: Vec<f32> = model.x.val().inner().into_data().try_into_vec().context("weights")?;

@@ -114,8 +114,10 @@ impl Task {
         let (of_task, batch, epochs) = match self {
             Task::ResNet8 => (format!("{images} 10000"), 32, 3),
             Task::ByClass => (format!("{images} 10000 --non-iid 0.3"), 32, 3),
-            Task::BiLstm if row.contains("--optimizer") => ("--model bilstm --train-limit 25600".to_owned(), 32, 3),
-            Task::BiLstm => ("--model bilstm --optimizer adam --train-limit 25600".to_owned(), 32, 3),
+            Task::BiLstm => {
+                let optimizer = if row.contains("--optimizer") { "" } else { " --optimizer adam" };
+                (format!("--model bilstm{optimizer} --train-limit 25600"), 32, 3)
+            }
             Task::Straggler => (format!("{images} 10000"), 32, 1),
             Task::Compressors => (format!("{images} 5000 --test-limit 4000"), 16, 2),
         };
