@@ -1,6 +1,7 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
 //! session of its own.
 
+mod average;
 mod common;
 mod compress_seconds;
 mod failure;

@@ -48,13 +48,27 @@ pub(super) const CLAIMS: &[Claim] = &[
     },
     Claim {
         name: "preserved model",
-        says: "MCM (Philippenko 2021): the plateau of the servers' model is that of exact means downwards; Artemis' is several times as high",
+        says: "MCM (Philippenko 2021): the plateau of the servers' model is that of exact means downwards, whatever ω is there; Artemis' \
+               grows with ω. Rand-MCM's is nearer still at large rates",
         run: |seeds, _| preserved_model(seeds),
         judge: |rows| {
-            let [up, mcm, artemis] =
-                ["exact downwards", "mcm", "artemis"].map(|setting| mean(rows, setting, f64::from(RATE)));
-            let seen = format!("{:.2} times with MCM, {:.2} with Artemis", mcm / up, artemis / up);
-            (mcm < 1.3 * up && artemis > 2.5 * up, seen)
+            let times = |setting: &str, levels| mean(rows, setting, levels) / mean(rows, "exact downwards", 0.0);
+            let [mcm, artemis] =
+                ["mcm", "artemis"].map(|setting| LEVELS.map(|levels| times(setting, f64::from(levels))));
+            let at_large = |setting: &str| {
+                let of = |setting: &str| mean(rows, &format!("{setting}, rate {LARGE_RATE}"), 1.0);
+                of(setting) / of("exact downwards")
+            };
+            let (fast, random) = (at_large("mcm"), at_large("rand-mcm"));
+            let list = |times: &[f64]| times.iter().map(|t| format!("{t:.2}")).collect::<Vec<_>>().join(", ");
+            let seen = format!(
+                "at 4, 2 and 1 levels {} times with MCM, {} with Artemis; at ten times the rate and 1 level {fast:.2} with MCM, {random:.2} \
+                 with Rand-MCM",
+                list(&mcm),
+                list(&artemis)
+            );
+            let grows = artemis.windows(2).all(|pair| pair[1] > 1.3 * pair[0]);
+            (mcm.iter().all(|times| *times < 1.3) && grows && artemis[2] > 2.5 && random < fast, seen)
         },
         log: true,
     },
@@ -65,6 +79,9 @@ const DENSE: &str = "dense";
 const BOTH: &str = "two-way:sign, two memories";
 const RANKS_ONLY: &str = "two-way:sign, ranks' memories";
 const RATE: f32 = 0.005;
+const LARGE_RATE: f32 = 0.05;
+/// Of the quantizer downwards, from the least ω to the largest.
+const LEVELS: [u32; 3] = [4, 2, 1];
 
 fn row(claim: &'static str, setting: &str, (over, x): (&'static str, f64), seed: u64, value: f64) -> Row {
     let quantity = if claim == "preserved model" { "squared distance to the optimum" } else { "loss above the least" };
@@ -162,22 +179,37 @@ fn rounds(seeds: u64) -> Result<Vec<Row>> {
 
 /// Ten ranks, curvatures in [1, 2], gradients with noise of variance 1: the mean of the squared distance after the first third of 4000 steps.
 fn preserved_model(seeds: u64) -> Result<Vec<Row>> {
+    let coarse = "qsgd:s1:512:l2";
     let mut rows = Vec::new();
+    let mut add = |setting: &str, reducer: String, (rate, levels): (f32, u32), seed: u64| -> Result<()> {
+        let of_servers = !reducer.starts_with("artemis");
+        let exchange = Exchange { reducer: format!("{reducer},server=0,alpha=0").parse()?, ..Exchange::default() };
+        let value = plateau(&exchange, rate, of_servers, seed)?;
+        let name = if rate == RATE { setting.to_owned() } else { format!("{setting}, rate {rate}") };
+        let row = row("preserved model", &name, ("levels downwards", f64::from(levels)), seed, value);
+        rows.push(Row { rate: Some(f64::from(rate)), ..row });
+        Ok(())
+    };
     for seed in 1..=seeds.min(2) {
-        for (setting, reducer, of_servers) in [
-            ("exact downwards", "mcm:qsgd:s1:512:l2,down=dense,server=0,alpha=0", true),
-            ("mcm", "mcm:qsgd:s1:512:l2,down=qsgd:s1:512:l2,server=0,alpha=0", true),
-            ("artemis", "artemis:qsgd:s1:512:l2,down=qsgd:s1:512:l2,server=0,alpha=0", false),
+        add("exact downwards", format!("mcm:{coarse},down=dense"), (RATE, 0), seed)?;
+        for levels in LEVELS {
+            let down = format!("down=qsgd:s{levels}:512:l2");
+            add("mcm", format!("mcm:{coarse},{down}"), (RATE, levels), seed)?;
+            add("artemis", format!("artemis:{coarse},{down}"), (RATE, levels), seed)?;
+        }
+        for (setting, down) in [
+            ("exact downwards", "down=dense"),
+            ("mcm", "down=qsgd:s1:512:l2"),
+            ("rand-mcm", "down=qsgd:s1:512:l2,per_rank=true"),
         ] {
-            let value = plateau(&Exchange { reducer: reducer.parse()?, ..Exchange::default() }, of_servers, seed)?;
-            rows.push(row("preserved model", setting, ("learning rate", f64::from(RATE)), seed, value));
+            add(setting, format!("mcm:{coarse},{down}"), (LARGE_RATE, 1), seed)?;
         }
     }
     Ok(rows)
 }
 
 /// Of what ranks train, or of the model to which the means of what they sent lead: the servers'.
-fn plateau(exchange: &Exchange, of_servers: bool, seed: u64) -> Result<f64> {
+fn plateau(exchange: &Exchange, rate: f32, of_servers: bool, seed: u64) -> Result<f64> {
     const LEN: usize = 20;
     const RANKS: usize = 10;
     const STEPS: u64 = 4000;
@@ -191,13 +223,13 @@ fn plateau(exchange: &Exchange, of_servers: bool, seed: u64) -> Result<f64> {
             let mut noise = noise(seed, rank, step);
             let curvature = |i: usize| 1.5 + 0.5 * (((i + 1) * (3 * rank + 2)) as f32 * 0.7).sin();
             let input: Vec<f32> = (0..LEN).map(|i| curvature(i) * x[i] + noise()).collect();
-            let agreed_step = &AgreedStep { step, learning_rate: Some(f64::from(RATE)), ..AgreedStep::default() };
+            let agreed_step = &AgreedStep { step, learning_rate: Some(f64::from(rate)), ..AgreedStep::default() };
             let (key, slots) = (Key::new(seed).step(step), layout.slots());
             let (average_here, sent_here) = (&mut average[..], Some(&mut sent[..]));
             let round = Round { key, slots, agreed_step, input: &input, average: average_here, sent: sent_here };
             reducer.exchange(round, &mut comm)?;
-            x.iter_mut().zip(&average).for_each(|(x, average)| *x -= RATE * average);
-            part.iter_mut().zip(&sent).for_each(|(part, sent)| *part -= RATE / RANKS as f32 * sent);
+            x.iter_mut().zip(&average).for_each(|(x, average)| *x -= rate * average);
+            part.iter_mut().zip(&sent).for_each(|(part, sent)| *part -= rate / RANKS as f32 * sent);
             if step >= STEPS / 3 {
                 models.push(if of_servers { part.clone() } else { x.iter().map(|x| x / RANKS as f32).collect() });
             }

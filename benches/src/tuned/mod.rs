@@ -41,6 +41,8 @@ pub enum Task {
     Straggler,
     /// Compressors and reducers on ResNet-8, 5000 images of CIFAR-10 (4000 of the tests), 2 epochs: 156 steps
     Compressors,
+    /// Optimizers on ResNet-8, the same images, 4 epochs: 316 steps
+    Optimizers,
 }
 
 /// What is compared, with its settings.
@@ -75,7 +77,8 @@ pub struct Run {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Task; 5] = [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler, Task::Compressors];
+    pub const ALL: [Task; 6] =
+        [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler, Task::Compressors, Task::Optimizers];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -85,6 +88,7 @@ impl Task {
             Task::BiLstm => "bilstm",
             Task::Straggler => "straggler",
             Task::Compressors => "compressors",
+            Task::Optimizers => "optimizers",
         }
     }
 
@@ -96,6 +100,7 @@ impl Task {
             Task::BiLstm => rows::BILSTM,
             Task::Straggler => rows::STRAGGLER,
             Task::Compressors => rows::COMPRESSORS,
+            Task::Optimizers => rows::OPTIMIZERS,
         }
     }
 
@@ -109,8 +114,9 @@ impl Task {
 
     /// What all its runs share, but for what a row has of its own.
     fn flags(self, row: &str) -> String {
+        let schedule = if row.contains("--schedule") { "" } else { " --schedule one-cycle" };
         let images =
-            "--dataset cifar10 --model resnet8 --weight-decay 5e-4 --schedule one-cycle --augment flip --train-limit";
+            format!("--dataset cifar10 --model resnet8 --weight-decay 5e-4{schedule} --augment flip --train-limit");
         let (of_task, batch, epochs) = match self {
             Task::ResNet8 => (format!("{images} 10000"), 32, 3),
             Task::ByClass => (format!("{images} 10000 --non-iid 0.3"), 32, 3),
@@ -120,6 +126,7 @@ impl Task {
             }
             Task::Straggler => (format!("{images} 10000"), 32, 1),
             Task::Compressors => (format!("{images} 5000 --test-limit 4000"), 16, 2),
+            Task::Optimizers => (format!("{images} 5000 --test-limit 4000"), 16, 4),
         };
         let defaults = [("--ranks", "4"), ("--clock", "fixed:50ms"), ("--network", "100mbit,10ms")];
         let open = defaults.into_iter().filter(|(flag, _)| !row.contains(flag));

@@ -14,6 +14,8 @@ const HALF: &[f64] = &[0.2];
 const ADAM: &[f64] = &[0.004];
 /// Where the search begins for Adam.
 const ADAMS: &[f64] = &[0.002, 0.004];
+/// Where it begins for Adam with a root of higher order.
+const PADAMS: &[f64] = &[0.01, 0.02];
 
 const fn row(name: &'static str, flags: &'static str, rates: &'static [f64]) -> Row {
     Row { name, flags, rates, instead: &[] }
@@ -59,6 +61,29 @@ pub(super) const BILSTM: &[Row] = &[
         ADAMS,
     ),
     row("Comp-AMS, top-k 100x in 8 bits", "--optimizer comp-ams --compressor topk:100x:q8 --feedback error", ADAMS),
+    row(
+        "DoubleSqueeze, signs, with Adam",
+        "--optimizer adam --reducer two-way:sign,down=sign,per_slot=true --feedback error",
+        &[0.004, 0.008],
+    ),
+    row("GadamX, mean from step 300", "--reducer dense --optimizer padamw --average-from 300", PADAMS),
+];
+
+/// Means of the second half's iterates beside last iterates; what is exchanged is exact but where a row says so.
+pub(super) const OPTIMIZERS: &[Row] = &[
+    row("dense", "--reducer dense", &[0.1, 0.2]),
+    row("SGD, mean of iterates", "--reducer dense --schedule constant --average-from 158", &[0.1, 0.2]),
+    row("Adam", "--reducer dense --optimizer adam", ADAMS),
+    row("Adam at a constant rate", "--reducer dense --optimizer adam --schedule constant", ADAMS),
+    row("Gadam", "--reducer dense --optimizer adam --schedule constant --average-from 158", ADAMS),
+    row("PAdamW", "--reducer dense --optimizer padamw", PADAMS),
+    row("GadamX", "--reducer dense --optimizer padamw --schedule constant --average-from 158", PADAMS),
+    row("generalized SignSGD", "--reducer dense --optimizer sign-sgd", &[0.001, 0.002]),
+    row("Generic Adam", "--reducer dense --optimizer generic-adam --schedule constant", &[0.02, 0.04]),
+    row("delayed AdaGrad", "--reducer dense --optimizer delayed-adagrad --schedule constant", &[0.1, 0.2]),
+    row("Comp-AMS, exact", "--reducer dense --optimizer comp-ams", ADAMS),
+    row("Comp-AMS, top-k 10x", "--optimizer comp-ams --compressor topk:10x --feedback error", ADAMS),
+    row("Comp-AMS, signs", "--optimizer comp-ams --compressor sign --feedback error", ADAMS),
 ];
 
 /// A compressor or reducer that wants feedback: of errors, else the momentum correction.

@@ -265,6 +265,13 @@ impl Config {
             let why = "during_backward needs strategy every-step: gradients are exchanged as they are computed";
             return Err(ConfigError::Conflict(why.into()));
         }
+        let differs = self.exchange.reducers().find(|reducer| !reducer.get().averages_equal());
+        if let Some(reducer) = differs.filter(|_| self.strategy != StrategyConfig::EveryStep) {
+            return Err(ConfigError::Conflict(format!(
+                "reducer {reducer} sends every rank an average of its own, and strategy {} counts on equal ones: use every-step",
+                self.strategy.name()
+            )));
+        }
         self.strategy.get().build(&self.exchange, layout, world)
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use briquette::core::config::Feedback;
+use briquette::core::config::{Feedback, StrategyConfig};
 
 use super::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
@@ -52,6 +52,11 @@ impl Settings {
                 "--feedback one-bit-adam:WARM_UP exchanges what --optimizer one-bit-adam steps with: use both, or neither, not {} and {}",
                 self.config.exchange.feedback,
                 self.optimizer.name()
+            );
+        }
+        if self.average_from.is_some() && (self.server.is_some() || self.config.strategy != StrategyConfig::EveryStep) {
+            bail!(
+                "--average-from takes the parameters that all ranks have after a step: use --strategy every-step, and no --server"
             );
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {

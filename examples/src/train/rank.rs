@@ -14,6 +14,7 @@ use indicatif::ProgressBar;
 use tracing::trace_span;
 
 use super::Run;
+use super::average::Average;
 use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::task::{Place, Score, Task};
@@ -31,6 +32,8 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) optim: DistributedOptimizer,
     /// Absent only while a step has it.
     pub(super) model: Option<T::Model>,
+    /// What is evaluated in the model's place.
+    pub(super) average: Option<Average>,
     pub(super) totals: Totals,
     /// Rank 0 writes.
     pub(super) files: Option<RunFiles>,
@@ -119,7 +122,10 @@ impl<T: Task> Rank<'_, T> {
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
         match self.optim.try_step(lr, model, grads) {
-            Ok(model) => self.model = Some(model),
+            Ok(model) => {
+                self.average.iter_mut().for_each(|average| average.update(&model));
+                self.model = Some(model);
+            }
             Err(StepError { model, source, .. }) => {
                 self.model = Some(*model);
                 return Err(self.keep(source));
@@ -184,7 +190,12 @@ impl<T: Task> Rank<'_, T> {
     fn evaluate(&mut self) -> Result<()> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
         // A copy: evaluating changes nothing of what each rank goes on with.
-        let inference = self.optim.evaluation_copy(model(&self.model)?)?;
+        let (task, plan) = (self.run.task, self.run.shards.epoch(self.run.key, 0));
+        let trained = model(&self.model)?;
+        let averaged =
+            self.average.as_ref().map(|average| average.model((task, &plan), trained, self.rank, &self.device));
+        let averaged = averaged.transpose()?.flatten();
+        let inference = self.optim.evaluation_copy(averaged.as_ref().unwrap_or(trained))?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
         let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
         let device = self.device.clone().inner();
@@ -238,6 +249,10 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
         let notes = self.run.notes(&self.start, &totals)?;
+        if let (Some(average), 0) = (&self.average, self.rank) {
+            let saved = average.save(self.step());
+            saved.inspect_err(|error| self.optim.synchronizer_mut().session().abort(&format!("{error:#}")))?;
+        }
         self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
+use super::average::Average;
 use super::common::compared;
 use super::compress_seconds;
 use super::rank::Rank;
@@ -45,6 +46,7 @@ impl<T: Task> Run<'_, T> {
         self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
         let (mut totals, mut from) = (Totals::default(), None);
+        let mut average = Average::new(settings);
         if start.resumed && self.records_frames() {
             bail!(Refused::new(
                 "--record-frames on: the recording would lack the frames before the run was resumed; begin it anew with --overwrite"
@@ -56,6 +58,7 @@ impl<T: Task> Run<'_, T> {
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
             }
+            average = average.map(|average| average.load(&mut optim, &model)).transpose()?;
             from = Some(optim.synchronizer().step());
         }
         let files = self.open(&mut optim, directory, &start, from)?;
@@ -63,7 +66,7 @@ impl<T: Task> Run<'_, T> {
             optim.synchronizer_mut().session().record();
         }
         let bar = self.progress_bar(rank);
-        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
+        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), average, totals, files, bar };
         let interrupted = match server {
             Some(server) => state.train_by(server),
             None => state.train(),

@@ -143,7 +143,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 36] = [
+const KINDS: [(&str, &str); 38] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -168,10 +168,12 @@ const KINDS: [(&str, &str); 36] = [
     (CIFAR, "--optimizer generic-adam --lr 0.001"),
     (CIFAR, "--optimizer delayed-adagrad --lr 0.01"),
     (CIFAR, "--optimizer padamw --lr 0.01"),
+    (CIFAR, "--optimizer padamw --lr 0.01 --average-from 1"),
     (CIFAR, "--optimizer one-bit-adam --feedback one-bit-adam:2 --reducer two-way:sign,down=sign --lr 0.001"),
     (CIFAR, "--reducer two-way:plain-sign,down=plain-sign --feedback rank-momentum:0.9 --lr 0.001"),
     (CIFAR, "--reducer two-way:sign,down=sign,per_slot=true --feedback error"),
     (CIFAR, "--reducer mcm:qsgd:8 --momentum 0"),
+    (CIFAR, "--reducer mcm:qsgd:8,per_rank=true --momentum 0"),
     (CIFAR, "--reducer smooth:qsgd:4,warm_up=2 --momentum 0"),
     (CIFAR, "--reducer byzantine:(gather:qsgd:4),attack=little --aggregator mean"),
     (CIFAR, "--strategy local-sgd:2"),
@@ -227,6 +229,25 @@ fn what_a_compressor_needs_is_the_default_feedback() {
         runs.run(CIFAR, &format!("{SMALL} --out run --overwrite {flags}")).succeeds();
         let config = runs.text("run", "config.toml");
         assert!(config.contains(feedback), "{flags}: {config}");
+    }
+}
+
+#[test]
+fn the_mean_of_iterates_is_evaluated_and_training_does_not_change() {
+    let runs = Runs::default();
+    let train = |out: &str, flags: &str| {
+        runs.run(CIFAR, &format!("{SMALL} --out {out} --reducer dense --lr 0.05 {flags}")).succeeds();
+        (runs.text(out, "metrics.jsonl"), runs.summary(out).final_test_loss)
+    };
+    let last = train("last", "");
+    let mean = train("mean", "--average-from 1");
+    assert!(last.0 == mean.0 && (last.1 - mean.1).abs() > 1e-6, "{} and {}", last.1, mean.1);
+    assert!(mean.1.is_finite());
+    assert_eq!(train("none", "--average-from 6").1, last.1, "no step counts");
+    for flags in ["--average-from 2 --strategy local-sgd:2", "--average-from 2 --server async-sgd --ranks 3"] {
+        let small = SMALL.replace("--ranks 2", "");
+        runs.run(CIFAR, &format!("{small} --out refused {flags}"))
+            .refused(&["--average-from", "--strategy every-step"]);
     }
 }
 

@@ -16,7 +16,8 @@ fn run(runs: &Runs, out: &str, steps: u64, flags: &str) {
 
 #[test]
 fn a_run_stopped_by_steps_and_resumed_equals_one_never_stopped() {
-    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC] {
+    let averaged = "--reducer dense --average-from 2";
+    for flags in ["--reducer dense", "--compressor topk:0.05", GRAVAC, averaged] {
         let runs = Runs::default();
         run(&runs, "whole", 6, flags);
         run(&runs, "broken", 3, flags);

@@ -112,6 +112,12 @@ pub trait ReducerSettings: fmt::Debug {
         false
     }
 
+    /// Whether every rank receives the same average. Where not, replicas differ, by no more than what is
+    /// [remembered](Self::remembered).
+    fn averages_equal(&self) -> bool {
+        true
+    }
+
     /// The fewest ranks that it works with.
     fn fewest_ranks(&self) -> usize {
         1

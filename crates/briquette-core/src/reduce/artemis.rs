@@ -278,13 +278,23 @@ impl Reducer for Artemis {
         }
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
             comm.all_to_all(&mut self.parts)?;
-            self.bytes.clear();
-            if !mine.is_empty() {
+            let serves = !mine.is_empty();
+            if serves {
                 self.serve(&plan, &mine)?;
-                if all_finite(self.served.next_mut()) {
-                    let part = [(round.key.purpose("down").bucket(rank), mine.clone())];
-                    self.down.send(&mut self.scratch, &part, round.agreed_step, rank, &mut self.bytes)?;
+            }
+            let part = (round.key.purpose("down").bucket(rank), mine.clone());
+            let finite = serves && all_finite(self.served.next_mut());
+            self.bytes.clear();
+            if self.down.is_per_rank() {
+                self.parts.iter_mut().for_each(Frame::clear);
+                if finite {
+                    self.down.send_to_each(&self.scratch, part, round.agreed_step, rank, &mut self.parts)?;
                 }
+                std::mem::swap(&mut self.bytes, &mut self.parts[rank]);
+                return Ok(comm.all_to_all(&mut self.parts)?);
+            }
+            if finite {
+                self.down.send(&mut self.scratch, &[part], round.agreed_step, rank, &mut self.bytes)?;
             }
             Ok(comm.all_gather(&self.bytes, &mut self.parts)?)
         })?;

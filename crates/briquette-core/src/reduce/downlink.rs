@@ -8,7 +8,7 @@
 //! | error | `m + kept` | `Ω` | `x − Ω` |
 //! | model, `α` | `γm + kept` | `(Ω − (1−α)Ω′)/γ`, `Ω′` of the step before | `x − αΩ` |
 //!
-//! The third is MCM in differences: see [`mcm`](super::mcm).
+//! The third is MCM in differences: see [`mcm`](super::mcm). A server may have a memory of its own for each receiver.
 
 use std::ops::Range;
 
@@ -33,7 +33,9 @@ pub(super) enum Memory {
 pub(super) struct Downlink {
     way: Way,
     memory: Memory,
-    /// Of this server's values.
+    /// Every rank receives a message of its own.
+    per_rank: bool,
+    /// Of this server's values; per rank, for one after another.
     kept: Staged<Vec<f32>>,
     /// What was sent of all values at the step before, for `Model`.
     last: Staged<Vec<f32>>,
@@ -48,7 +50,16 @@ struct Units {
 
 impl Downlink {
     pub(super) fn new(way: Way, memory: Memory) -> Self {
-        Downlink { way, memory, kept: Staged::default(), last: Staged::default() }
+        Downlink { way, memory, per_rank: false, kept: Staged::default(), last: Staged::default() }
+    }
+
+    /// A message, and a memory, for each receiver.
+    pub(super) fn per_rank(self, per_rank: bool) -> Self {
+        Downlink { per_rank, ..self }
+    }
+
+    pub(super) fn is_per_rank(&self) -> bool {
+        self.per_rank
     }
 
     /// The rate and the share of this step; nothing without a memory, or where a rate of 0 applies nothing.
@@ -61,7 +72,7 @@ impl Downlink {
     }
 
     /// Appends the messages of `mean`, whose `parts` have keys; nothing where what is sent or kept would not be finite, and every
-    /// rank learns that alike. `places` says where in the whole vector each part is.
+    /// rank learns that alike.
     pub(super) fn send(
         &mut self,
         mean: &mut [f32],
@@ -70,11 +81,26 @@ impl Downlink {
         rank: usize,
         bytes: &mut Vec<u8>,
     ) -> Result<(), ReduceError> {
+        self.send_to((0, 1), mean, parts, agreed_step, rank, bytes).map(drop)
+    }
+
+    /// The same to receiver `to` of `of`, each of which has a memory of its own; whether it was finite.
+    fn send_to(
+        &mut self,
+        (to, of): (usize, usize),
+        mean: &mut [f32],
+        parts: &[(Key, Range<usize>)],
+        agreed_step: &AgreedStep,
+        rank: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<bool, ReduceError> {
         let (units, start) = (self.units(agreed_step)?, bytes.len());
+        let copy = to * mean.len()..(to + 1) * mean.len();
         if let Some(Units { rate, share }) = units {
             let begins = self.kept.now().is_empty();
-            self.kept.fit(mean.len())?;
+            self.kept.fit(of * mean.len())?;
             let (kept, next) = self.kept.both();
+            let (kept, next) = (&kept[copy.clone()], &mut next[copy.clone()]);
             if begins && !self.last.now().is_empty() {
                 // In a world of another size: the model is what the ranks have.
                 let mut at = 0;
@@ -95,7 +121,7 @@ impl Downlink {
             let here = at..at + range.len();
             at = here.end;
             let (weight, kept) = (self.way.weight(), units.map(|units| (units.share, self.kept.next_mut())));
-            let mut kept = kept.map(|(share, kept)| (share, &mut kept[here.clone()]));
+            let mut kept = kept.map(|(share, kept)| (share, &mut kept[copy.clone()][here.clone()]));
             let sent = self.way.send(&mean[here], *key, |message| {
                 message.append_frame(bytes)?;
                 match &mut kept {
@@ -106,11 +132,34 @@ impl Downlink {
             sent.map_err(|source| AggregateError::Message { rank, source })?;
         }
         if units.is_some() {
-            finite &= all_finite(self.kept.next_mut());
+            finite &= all_finite(&self.kept.next_mut()[copy]);
             self.kept.stage();
         }
         if !finite {
             bytes.truncate(start);
+        }
+        Ok(finite)
+    }
+
+    /// A message of `mean`, of which `range` is in the whole vector, for each rank, in `frames`; for none where one would not be finite.
+    pub(super) fn send_to_each(
+        &mut self,
+        mean: &[f32],
+        (key, range): (Key, Range<usize>),
+        agreed_step: &AgreedStep,
+        rank: usize,
+        frames: &mut [Frame],
+    ) -> Result<(), ReduceError> {
+        let (of, mut own) = (frames.len(), Vec::with_capacity(mean.len()));
+        let mut finite = true;
+        for (to, frame) in frames.iter_mut().enumerate() {
+            own.clear();
+            own.extend_from_slice(mean);
+            let part = [(key.rank(to), range.clone())];
+            finite &= self.send_to((to, of), &mut own, &part, agreed_step, rank, frame)?;
+        }
+        if !finite {
+            frames.iter_mut().for_each(Frame::clear);
         }
         Ok(())
     }
@@ -158,8 +207,12 @@ impl Stateful for Downlink {
         if self.memory != Memory::Nothing {
             state.put_at(Place::PerRank(OnResize::Drop), "kept", self.kept.now().clone());
         }
-        if matches!(self.memory, Memory::Model(_)) {
-            state.put("last", self.last.now().clone());
+        match self.memory {
+            Memory::Model(_) if self.per_rank => {
+                state.put_at(Place::PerRank(OnResize::Drop), "last", self.last.now().clone());
+            }
+            Memory::Model(_) => state.put("last", self.last.now().clone()),
+            Memory::Nothing | Memory::Error => {}
         }
     }
 

@@ -18,7 +18,11 @@
 //! `α_dwn` is `1/(2(1 + ω_dwn))` unless set, as in the authors' code; at 0 all that the model has moved is compressed, and large `ω_dwn` lets
 //! it drift. `α_up` is Artemis': 0 is QSGD upwards.
 //!
-//! **On the wire.** As Artemis: a message of each rank to each server, then a message of each server to all.
+//! With `per_rank` it is Rand-MCM: a server draws a message for each rank, and has an `H` for each. Replicas then differ, and their errors
+//! are independent: the mean of the gradients that they take is off by less, as is the mean of the replicas, which is what is evaluated.
+//!
+//! **On the wire.** As Artemis: a message of each rank to each server, then a message of each server to all. With `per_rank` as many
+//! bytes, in an all-to-all.
 //!
 //! **Properties.** Unbiased: `E ŵ = w` given the past, and `Σ γ·average = Σ γ·mean of sent − (x − Ω)`, to rounding (law 2). With no loss on the
 //! way down it is DIANA, to rounding.
@@ -26,12 +30,12 @@
 //! *Plateau.* On a quadratic with gradient noise, ten ranks, `γ = 0.005` and one level and a sign both ways, `‖w − w*‖²` comes to 1.00 times
 //! that of exact means downwards, Artemis' to 3.9 times (`claims two-way` in `benches/`, held to by its tests).
 //!
-//! **State.** Artemis'; on a server `H − w` of its range, and on every rank `Ω′`. In a world of another size servers begin with the ranks'
+//! **State.** Artemis'; on a server `H − w` of its range, with `per_rank` for every rank, and on every rank `Ω′`. In a world of another size servers begin with the ranks'
 //! model, and the ranks' memory of it stays.
 //!
 //! **Deviations.** The step is the user's optimizer's, not the server's; one with a momentum sees differences of messages as gradients.
-//! What is evaluated and saved is `ŵ`, not `w`. At a learning rate of 0 the mean is compressed by itself and the memory stays. Rand-MCM, a
-//! message of its own for every rank, is left out: its replicas differ, and an exchange of gradients leaves them equal.
+//! What is evaluated and saved is `ŵ`, not `w`. At a learning rate of 0 the mean is compressed by itself and the memory stays. In a
+//! world of another size Rand-MCM's ranks and servers begin with the mean of the replicas.
 //!
 //! **Reference.** C. Philippenko, A. Dieuleveut, *Preserved central model for faster bidirectional compression in distributed settings*,
 //! NeurIPS 2021 (arXiv 2102.12528), algorithm 1.
@@ -73,6 +77,8 @@ pub struct McmConfig {
     pub alpha: Option<f32>,
     /// How far the ranks' memory of the model moves towards what servers send, in [0, 1/(1+ω)] of theirs; half of that if absent.
     pub model_alpha: Option<f32>,
+    /// Whether servers send a message of its own to every rank (Rand-MCM), which remembers by itself.
+    pub per_rank: bool,
     /// The rank that serves all of the vector; every rank serves an equal share if absent.
     pub server: Option<usize>,
 }
@@ -80,7 +86,7 @@ pub struct McmConfig {
 impl Default for McmConfig {
     fn default() -> Self {
         let up = CompressorConfig::from(Qsgd::representative());
-        McmConfig { up, down: up, alpha: None, model_alpha: None, server: None }
+        McmConfig { up, down: up, alpha: None, model_alpha: None, per_rank: false, server: None }
     }
 }
 
@@ -107,7 +113,7 @@ impl McmConfig {
 
 impl Described for McmConfig {
     const NAME: &'static str = "mcm";
-    const SETTINGS: &'static str = "UP[,down=COMPRESSOR,alpha=A,model_alpha=A,server=RANK]";
+    const SETTINGS: &'static str = "UP[,down=COMPRESSOR,alpha=A,model_alpha=A,per_rank=true,server=RANK]";
     const HELP: &'static str = "both directions compressed, servers keep the exact model; for plain SGD";
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -121,7 +127,8 @@ impl Described for McmConfig {
 
     fn representatives() -> Vec<Self> {
         let coarse = "qsgd:s1:16:l2".parse().expect("a compressor's text");
-        vec![Self::default(), McmConfig { up: coarse, down: coarse, server: Some(1), ..Self::default() }]
+        let one_server = McmConfig { up: coarse, down: coarse, server: Some(1), ..Self::default() };
+        vec![Self::default(), one_server, McmConfig { per_rank: true, ..Self::default() }]
     }
 }
 
@@ -135,7 +142,7 @@ impl ReducerSettings for McmConfig {
             )));
         }
         let (_, alpha) = self.down(layout.len())?;
-        self.artemis().with(Memory::Model(alpha), Self::NAME, layout)
+        self.artemis().with((Memory::Model(alpha), self.per_rank), Self::NAME, layout)
     }
 
     fn fewest_ranks(&self) -> usize {
@@ -144,6 +151,10 @@ impl ReducerSettings for McmConfig {
 
     fn takes_plain_sgd(&self) -> bool {
         true
+    }
+
+    fn averages_equal(&self) -> bool {
+        !self.per_rank
     }
 
     fn traits(&self) -> ReducerTraits {

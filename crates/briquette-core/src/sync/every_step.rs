@@ -12,12 +12,13 @@ use crate::{Layout, Session, Traffic};
 #[derive(Debug)]
 pub struct EveryStep<R> {
     exchange: InPlace<R>,
+    replicas_equal: bool,
 }
 
 impl<R: Reducer> EveryStep<R> {
-    /// Exchanges through `reducer`.
+    /// Exchanges through `reducer`, from which every rank receives the same.
     pub fn new(reducer: R) -> Self {
-        EveryStep { exchange: InPlace::new(reducer) }
+        EveryStep { exchange: InPlace::new(reducer), replicas_equal: true }
     }
 }
 
@@ -95,7 +96,7 @@ impl<R: Reducer> InPlace<R> {
 
 impl<R: Reducer> SyncStrategy for EveryStep<R> {
     fn plan(&self, _step: u64) -> Plan {
-        Plan::GRADIENTS
+        Plan { replicas_equal: self.replicas_equal, ..Plan::GRADIENTS }
     }
 
     fn after_backward(
@@ -133,7 +134,8 @@ impl Described for EveryStepConfig {
 
 impl StrategySettings for EveryStepConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(EveryStep::new(exchange.build_reducer(layout, world)?)))
+        let replicas_equal = exchange.reducers().all(|reducer| reducer.get().averages_equal());
+        Ok(Box::new(EveryStep { replicas_equal, ..EveryStep::new(exchange.build_reducer(layout, world)?) }))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

@@ -129,7 +129,8 @@ impl IterateAverage {
     }
 
     /// The same, with running statistics that are the mean of what `passes` forward passes of the averaged model show. `forward(model, i)`
-    /// is to run the model on batch `i` of `passes`, in training form, on the device's autodiff form; batch 0 once or twice more.
+    /// is to run the model on batch `i` of `passes`, in training form, on the device's autodiff form; batch 0 once or twice more; not at all where the model has no
+    /// running statistics.
     ///
     /// # Errors
     /// A device that cannot be read.
@@ -151,6 +152,9 @@ impl IterateAverage {
         let inventory = Inventory::of(&averaged)?;
         let mut own = Vec::new();
         flat::read_values(&averaged, Part::Buffers, &mut own)?;
+        if own.is_empty() {
+            return Ok(Some(averaged.valid()));
+        }
         let mut pass = |begin: &[f32], batch: u64| {
             let model = flat::write_values(averaged.clone(), Part::Buffers, begin, &inventory);
             forward(&model, batch);

@@ -87,7 +87,7 @@ impl ArtemisConfig {
     /// With this memory on the way down; `name` is whose settings these are.
     pub(in crate::reduce) fn with(
         &self,
-        memory: Memory,
+        (memory, per_rank): (Memory, bool),
         name: &str,
         layout: &Layout,
     ) -> Result<Box<dyn Reducer>, ConfigError> {
@@ -101,7 +101,7 @@ impl ArtemisConfig {
         }
         Ok(Box::new(Artemis {
             up: self.up.build(),
-            down: Downlink::new(Way::new(self.down, 1, layout.len())?, memory),
+            down: Downlink::new(Way::new(self.down, 1, layout.len())?, memory).per_rank(per_rank),
             settings: *self,
             alpha,
             memory: Staged::default(),
@@ -142,7 +142,7 @@ impl ReducerSettings for ArtemisConfig {
             )));
         }
         ArtemisConfig::omega(Self::NAME, "down", self.down, layout.len())?;
-        self.with(Memory::Nothing, Self::NAME, layout)
+        self.with((Memory::Nothing, false), Self::NAME, layout)
     }
 
     fn fewest_ranks(&self) -> usize {

@@ -40,7 +40,8 @@ fn run(reducer: &str, steps: u64) -> (Vec<[Vec<f32>; 2]>, Vec<State>) {
         .map(|step| (0..LEN).map(|i| outcomes.iter().map(|rank| rank[step][1][i]).sum::<f32>() / 3.0).collect())
         .collect();
     let first = outcomes.swap_remove(0);
-    assert!(outcomes.iter().all(|rank| rank.iter().zip(&first).all(|(a, b)| a[0] == b[0])), "{reducer}");
+    let same = outcomes.iter().all(|rank| rank.iter().zip(&first).all(|(a, b)| a[0] == b[0]));
+    assert_eq!(same, !reducer.contains("per_rank"), "{reducer}");
     (first.into_iter().zip(means).map(|([average, _], mean)| [average, mean]).collect(), states)
 }
 
@@ -88,6 +89,46 @@ fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
     let kept = states[1].f32s("kept", Some(LEN)).unwrap();
     assert!(kept.iter().zip(h.iter().zip(&w)).all(|(kept, (h, w))| (kept - (h - w)).abs() < 2e-3));
     assert!(kept.iter().any(|kept| kept.abs() > 0.01));
+}
+
+/// A server draws for each rank by itself, and remembers what that rank has.
+#[test]
+fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
+    let (outcomes, states) = run("mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1,per_rank=true", 8);
+    let kept = states[1].f32s("kept", Some(3 * LEN)).unwrap();
+    let mut compressor = "qsgd:4:8:l2".parse::<CompressorConfig>().unwrap().build();
+    let (mut message, mut sent) = (crate::Message::default(), vec![0.0; LEN]);
+    for (to, kept) in kept.chunks_exact(LEN).enumerate() {
+        let (mut memory, mut last) = (vec![0.0_f32; LEN], vec![0.0_f32; LEN]);
+        for (step, [average, mean]) in outcomes.iter().enumerate().filter(|(step, _)| rate(*step as u64) > 0.0) {
+            let rate = rate(step as u64);
+            memory.iter_mut().zip(mean).for_each(|(x, mean)| *x += rate * mean);
+            let key = Key::new(4).step(step as u64).purpose("down").bucket(1).rank(to);
+            compressor.compress_into(&memory, key, &mut message);
+            message.decode_into(&mut sent).unwrap();
+            // Rank 0's averages are at hand.
+            let averages = sent.iter().zip(&last).map(|(sent, last)| (sent - 0.75 * last) / rate);
+            let near = averages.zip(average).all(|(expected, average)| (expected - average).abs() < 1e-2);
+            assert_eq!(near, to == 0, "step {step}, to rank {to}");
+            memory.iter_mut().zip(&sent).for_each(|(x, sent)| *x -= 0.25 * sent);
+            last.copy_from_slice(&sent);
+        }
+        assert!(kept.iter().zip(&memory).all(|(a, b)| (a - b).abs() < 2e-3), "for rank {to}");
+    }
+}
+
+#[test]
+fn replicas_that_differ_are_for_a_strategy_that_lets_them() {
+    use crate::config::Config;
+    let exchange = Exchange { reducer: "mcm:qsgd:4,per_rank=true".parse().unwrap(), ..Exchange::default() };
+    let config = |strategy: &str| Config { strategy: strategy.parse().unwrap(), exchange: exchange.clone() };
+    let strategy = config("every-step").build(&Layout::flat(100), 4).unwrap();
+    assert!(!strategy.plan(3).replicas_equal && strategy.plan(3).gradients);
+    let error = config("delayed").build(&Layout::flat(100), 4).map(drop).unwrap_err().to_string();
+    assert!(
+        error.contains("per-rank=true") && error.contains("strategy delayed") && error.contains("use every-step"),
+        "{error}"
+    );
 }
 
 #[test]
