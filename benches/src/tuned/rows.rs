@@ -15,7 +15,7 @@ const ADAM: &[f64] = &[0.004];
 /// Where the search begins for Adam.
 const ADAMS: &[f64] = &[0.002, 0.004];
 /// Where it begins for Adam with a root of higher order.
-const PADAMS: &[f64] = &[0.01, 0.02];
+const PADAMS: &[f64] = &[0.1, 0.2];
 
 const fn row(name: &'static str, flags: &'static str, rates: &'static [f64]) -> Row {
     Row { name, flags, rates, instead: &[] }
@@ -66,7 +66,7 @@ pub(super) const BILSTM: &[Row] = &[
         "--optimizer adam --reducer two-way:sign,down=sign,per_slot=true --feedback error",
         &[0.004, 0.008],
     ),
-    row("GadamX, mean from step 300", "--reducer dense --optimizer padamw --average-from 300", PADAMS),
+    row("GadamX, mean from step 300", "--reducer dense --optimizer padamw --average-from 300", &[2.56, 5.12]),
 ];
 
 /// Means of the second half's iterates beside last iterates; what is exchanged is exact but where a row says so.
