@@ -82,7 +82,9 @@ impl Average {
         let read = if sync.rank() == 0 { fs::read(&path) } else { Ok(Vec::new()) };
         let read = read.with_context(|| format!("cannot read {}, which belongs to the checkpoint", path.display()));
         let mut bytes = read.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
+        let clock = sync.session().hold_clock();
         sync.session().broadcast(0, &mut bytes)?;
+        sync.set_clock(clock);
         let mean = self.mean.load_bytes(Bytes::from_bytes_vec(bytes), model);
         Ok(Average { mean: mean.with_context(|| path.display().to_string())?, directory: self.directory })
     }
