@@ -1,7 +1,6 @@
 //! The mean of iterates, evaluated in place of the model: taken after steps, and kept beside the checkpoints.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -62,15 +61,13 @@ impl Average {
         let at = || format!("cannot write {}", path.display());
         let bytes = self.mean.to_bytes()?;
         fs::create_dir_all(&self.directory).and_then(|()| write_whole(&path, &bytes)).with_context(at)?;
-        let mut others = Vec::new();
+        let mut found = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(at)? {
-            others.push(entry?.path());
+            found.push(entry?.path());
         }
-        others.sort();
-        others.retain(|other| *other != path);
-        for old in others.iter().rev().skip(1) {
-            fs::remove_file(old)
-                .or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+        let before = found.iter().filter(|other| **other < path && other.extension().is_none()).max();
+        for other in found.iter().filter(|other| **other != path && Some(*other) != before) {
+            fs::remove_file(other).with_context(at)?;
         }
         Ok(())
     }
