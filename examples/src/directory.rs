@@ -27,14 +27,12 @@ use crate::train::{Control, Refused};
 /// The settings of the run, which make it one.
 const CONFIG: &str = "config.toml";
 /// What else a run writes.
-const FILES: [&str; 6] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS, AVERAGES];
+const FILES: [&str; 5] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS];
 pub(crate) const FRAMES: &str = "frames";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const GRADIENT: &str = "gradient.safetensors";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
-/// Means of iterates.
-pub(crate) const AVERAGES: &str = "averages";
 /// Where these are while another run takes their place.
 const REPLACED: &str = "replaced-by-";
 

@@ -1,7 +1,6 @@
 //! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
 //! session of its own.
 
-mod average;
 mod common;
 mod compress_seconds;
 mod failure;
@@ -111,6 +110,9 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(record) = settings.record_gradient.filter(|record| record.step() >= total) {
         bail!("--record-gradient {record}: the run has {total} steps, counted from 0");
     }
+    if let Some(from) = settings.average_from.filter(|from| *from >= total) {
+        bail!("--average-from {from}: the run has {total} steps, counted from 0");
+    }
     let fingerprints = task.fingerprints();
     let begin = Instant::now();
     let mut run =
@@ -187,7 +189,8 @@ impl<T: Task> Run<'_, T> {
         let device = crate::backend::device(self.settings, rank, self.control.local_rank(rank))?;
         let values = self.task.build(&device).num_params() as u64;
         let queues = ranks.pow(2) * 32;
-        let needed = ranks * (STACK + 5 * 4 * values) + queues;
+        let vectors = 5 + u64::from(self.settings.average_from.is_some());
+        let needed = ranks * (STACK + vectors * 4 * values) + queues;
         Ok(memory::check(&format!("--ranks {ranks}: that many models of {values} values take at least"), needed)?)
     }
 

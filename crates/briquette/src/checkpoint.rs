@@ -1,7 +1,8 @@
 //! Everything a run must remember, one file per rank.
 //!
 //! ```text
-//! checkpoints/step-00000390/common-0.safetensors   what is the same on every rank: the model, mostly the inner optimizer
+//! checkpoints/step-00000390/common-0.safetensors   what is the same on every rank: the model, mostly the inner optimizer,
+//!                                                  a mean of iterates
 //!                           rank-0.safetensors     buffers, residuals, controller, step
 //!                           rank-1.safetensors
 //!                           manifest.json          written last: a checkpoint without one is not complete
@@ -56,6 +57,9 @@ pub enum WorldChange {
     /// Every rank starts with the mean over ranks of what they kept. Updates are means over ranks, so nothing is lost.
     SpreadResiduals,
 }
+
+/// The mean of iterates, among the [`Blobs`].
+const AVERAGE: &str = "average";
 
 pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
     Error::Checkpoint { path: path.to_owned(), problem: problem.to_string() }

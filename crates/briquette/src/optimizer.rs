@@ -10,6 +10,7 @@ use tracing::trace_span;
 
 use crate::checkpoint::{Pending, SaveReport, by_the_default_device};
 use crate::error::{Error, StepError};
+use crate::optim::{IterateAverage, IterateAverageConfig};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 use crate::summary::RunSummary;
@@ -41,6 +42,7 @@ use crate::synchronizer::Synchronizer;
 pub struct DistributedOptimizer {
     pub(crate) inner: ModuleOptimizer,
     pub(crate) sync: Synchronizer,
+    pub(crate) average: Option<IterateAverage>,
     /// Whether files are written in a thread.
     pub(crate) background: bool,
     /// The checkpoint that is being written.
@@ -77,6 +79,7 @@ impl DistributedOptimizer {
         DistributedOptimizer {
             inner: optimizer.into(),
             sync: Synchronizer::new(comm, config, seed),
+            average: None,
             background: false,
             pending: None,
             saved: SaveReport::default(),
@@ -88,6 +91,16 @@ impl DistributedOptimizer {
     #[must_use]
     pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
         self.sync = self.sync.with_local_weight_decay(weight_decay);
+        self
+    }
+
+    /// Keeps the running mean of the parameters after each step, to evaluate in their place: [Gadam](crate::optim::IterateAverage) around AdamW.
+    /// It is saved with every checkpoint, and nothing is sent for it. For strategies that exchange gradients and leave replicas equal, as the
+    /// default does; [`join`](Self::join) refuses others. A second `join` begins it anew.
+    #[must_use]
+    pub fn with_iterate_average(mut self, config: &IterateAverageConfig) -> Self {
+        self.sync = self.sync.with_run_setting("iterate average", config.to_string());
+        self.average = Some(config.init());
         self
     }
 
@@ -131,7 +144,12 @@ impl DistributedOptimizer {
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
     /// loop, with both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.sync.join_with(module, Some(&self.inner))
+        let module = self.sync.join_with(module, Some(&self.inner))?;
+        if let Some(average) = self.average.take() {
+            self.sync.check_replicas_equal("an iterate average")?;
+            self.average = Some(average.anew());
+        }
+        Ok(module)
     }
 
     /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
@@ -218,6 +236,14 @@ impl DistributedOptimizer {
     }
 
     fn finish<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
+        let module = self.end_step(module)?;
+        if let Some(average) = &mut self.average {
+            average.update(&module);
+        }
+        Ok(module)
+    }
+
+    fn end_step<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
         let module = self.sync.sync_parameters(module).map_err(keeping)?;
         let inner = &self.inner;
         let record = match self.sync.next_momenta(&module, || inner.into_bytes().map_err(|e| e.to_string())) {
@@ -254,6 +280,12 @@ impl DistributedOptimizer {
     /// [`Error::Comm`] when the transport fails.
     pub fn evaluation_copy<M: Module>(&mut self, module: &M) -> Result<M, Error> {
         self.sync.evaluation_copy(module)
+    }
+
+    /// The mean of iterates, under [`with_iterate_average`](Self::with_iterate_average). What it makes of the model may be given to
+    /// [`evaluation_copy`](Self::evaluation_copy), in training form.
+    pub fn iterate_average(&self) -> Option<&IterateAverage> {
+        self.average.as_ref()
     }
 
     /// This rank's training loss of the step to come, before [`step`](Self::step), on every rank: controllers read the mean over ranks,

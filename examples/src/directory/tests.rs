@@ -20,8 +20,6 @@ fn directory() -> TempDir {
     fs::write(path.join(GRADIENT), "gradient\n").unwrap();
     fs::create_dir(path.join(FRAMES)).unwrap();
     fs::write(path.join(FRAMES).join("rank-0"), "frames\n").unwrap();
-    fs::create_dir(path.join(AVERAGES)).unwrap();
-    fs::write(path.join(AVERAGES).join("step-00000003"), "mean\n").unwrap();
     fs::write(path.join(CONFIG), format!("run = \"{OLD}\"\nranks = 3\n")).unwrap();
     directory
 }

@@ -8,13 +8,13 @@ use briquette::core::sync::StopFlags;
 use briquette::core::trace::TARGET;
 use briquette::{DistributedOptimizer, Error, StepError};
 use briquette_datasets::EpochPlan;
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use indicatif::ProgressBar;
 use tracing::trace_span;
 
 use super::Run;
-use super::average::Average;
 use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::task::{Place, Score, Task};
@@ -32,8 +32,6 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) optim: DistributedOptimizer,
     /// Absent only while a step has it.
     pub(super) model: Option<T::Model>,
-    /// What is evaluated in the model's place.
-    pub(super) average: Option<Average>,
     pub(super) totals: Totals,
     /// Rank 0 writes.
     pub(super) files: Option<RunFiles>,
@@ -122,10 +120,7 @@ impl<T: Task> Rank<'_, T> {
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
         match self.optim.try_step(lr, model, grads) {
-            Ok(model) => {
-                self.average.iter_mut().for_each(|average| average.update(&model));
-                self.model = Some(model);
-            }
+            Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {
                 self.model = Some(*model);
                 return Err(self.keep(source));
@@ -186,15 +181,33 @@ impl<T: Task> Rank<'_, T> {
         files.step(&record)
     }
 
+    /// The model with the mean of iterates in it, where there is one, and running statistics of a pass over this rank's training data; in
+    /// training form.
+    fn averaged(&self, model: &T::Model) -> Result<Option<T::Model>, Error> {
+        let Some(average) = self.optim.iterate_average() else { return Ok(None) };
+        let plan = self.run.shards.epoch(self.run.key, 0);
+        let batches = (0..plan.steps()).map(|step| plan.indices(step, self.rank)).filter(|batch| !batch.is_empty());
+        let batches: Vec<&[usize]> = batches.collect();
+        let forward = |model: &T::Model, batch: u64| {
+            let place = Place { rank: self.rank, epoch: 0, step: batch };
+            self.run.task.loss(model, batches[batch as usize], place, &self.device);
+        };
+        let averaged = match batches.len() as u64 {
+            0 => average.evaluation_model(model),
+            passes => average.evaluation_model_with(model, passes, forward)?,
+        };
+        Ok(averaged.map(T::Model::train))
+    }
+
     /// All ranks score their share of the test samples; outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
         // A copy: evaluating changes nothing of what each rank goes on with.
-        let (task, plan) = (self.run.task, self.run.shards.epoch(self.run.key, 0));
         let trained = model(&self.model)?;
+        // The others are about to wait for this rank.
+        let averaged = self.averaged(trained);
         let averaged =
-            self.average.as_ref().map(|average| average.model((task, &plan), trained, self.rank, &self.device));
-        let averaged = averaged.transpose()?.flatten();
+            averaged.inspect_err(|error| self.optim.synchronizer_mut().session().abort(&error.to_string()))?;
         let inference = self.optim.evaluation_copy(averaged.as_ref().unwrap_or(trained))?;
         let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
         let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
@@ -249,10 +262,6 @@ impl<T: Task> Rank<'_, T> {
     pub(super) fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
         let notes = self.run.notes(&self.start, &totals)?;
-        if let (Some(average), 0) = (&self.average, self.rank) {
-            let saved = average.save(self.step());
-            saved.inspect_err(|error| self.optim.synchronizer_mut().session().abort(&format!("{error:#}")))?;
-        }
         self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
         Ok(())
     }

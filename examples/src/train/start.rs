@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use briquette::optim::IterateAverageConfig;
 use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
-use super::average::Average;
 use super::common::compared;
 use super::compress_seconds;
 use super::rank::Rank;
@@ -39,6 +39,9 @@ impl<T: Task> Run<'_, T> {
         let mut optim = optim.with_local_weight_decay(settings.weight_decay);
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
+        if let Some(from) = settings.average_from {
+            optim = optim.with_iterate_average(&IterateAverageConfig::new().with_from(from));
+        }
         if let Some(steps) = settings.rebroadcast {
             optim = optim.with_rebroadcast(steps);
         }
@@ -46,7 +49,6 @@ impl<T: Task> Run<'_, T> {
         self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
         let (mut totals, mut from) = (Totals::default(), None);
-        let mut average = Average::new(settings);
         if start.resumed && self.records_frames() {
             bail!(Refused::new(
                 "--record-frames on: the recording would lack the frames before the run was resumed; begin it anew with --overwrite"
@@ -58,7 +60,6 @@ impl<T: Task> Run<'_, T> {
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
             }
-            average = average.map(|average| average.load(&mut optim, &model)).transpose()?;
             from = Some(optim.synchronizer().step());
         }
         let files = self.open(&mut optim, directory, &start, from)?;
@@ -66,7 +67,7 @@ impl<T: Task> Run<'_, T> {
             optim.synchronizer_mut().session().record();
         }
         let bar = self.progress_bar(rank);
-        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), average, totals, files, bar };
+        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
         let interrupted = match server {
             Some(server) => state.train_by(server),
             None => state.train(),

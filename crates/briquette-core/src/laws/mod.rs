@@ -66,6 +66,12 @@ pub trait Synchronizes: fmt::Debug + Sync {
     /// [`ConfigError`] for what cannot work.
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
+    /// Whether replicas that differ are held together by law 2: ranks receive averages of their own, of which every rank's sum is off by
+    /// what is [remembered](Reduces::remembered) and no more.
+    fn bounds_its_replicas(&self, _len: usize) -> bool {
+        false
+    }
+
     /// The fewest ranks it works with.
     fn fewest_ranks(&self) -> usize {
         1
@@ -114,6 +120,10 @@ pub trait Reduces: fmt::Debug + Sync {
 impl Synchronizes for Config {
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         self.build(layout, world)
+    }
+    fn bounds_its_replicas(&self, len: usize) -> bool {
+        let mut differing = self.exchange.reducers().filter(|reducer| !reducer.get().averages_equal()).peekable();
+        differing.peek().is_some() && differing.all(|reducer| reducer.get().remembered(len).is_some())
     }
     fn fewest_ranks(&self) -> usize {
         Config::fewest_ranks(self)

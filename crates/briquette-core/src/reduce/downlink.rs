@@ -151,15 +151,14 @@ impl Downlink {
         frames: &mut [Frame],
     ) -> Result<(), ReduceError> {
         let (of, mut own) = (frames.len(), Vec::with_capacity(mean.len()));
-        let mut finite = true;
-        for (to, frame) in frames.iter_mut().enumerate() {
+        for to in 0..of {
             own.clear();
             own.extend_from_slice(mean);
             let part = [(key.rank(to), range.clone())];
-            finite &= self.send_to((to, of), &mut own, &part, agreed_step, rank, frame)?;
-        }
-        if !finite {
-            frames.iter_mut().for_each(Frame::clear);
+            if !self.send_to((to, of), &mut own, &part, agreed_step, rank, &mut frames[to])? {
+                frames.iter_mut().for_each(Frame::clear);
+                break;
+            }
         }
         Ok(())
     }

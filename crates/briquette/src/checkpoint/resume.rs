@@ -9,9 +9,10 @@ use burn::optim::ModuleOptimizer;
 use super::directory::{Series, remove_old, settle};
 use super::file::Saved;
 use super::timing::StepTiming;
-use super::{Checkpoint, WorldChange, by_the_default_device, fail, other_run};
+use super::{AVERAGE, Checkpoint, WorldChange, by_the_default_device, fail, other_run};
 use crate::error::Error;
 use crate::flat::{self, Part};
+use crate::optim::IterateAverage;
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::Synchronizer;
 
@@ -34,6 +35,7 @@ pub(crate) struct Prepared {
 struct Loaded<M> {
     module: M,
     inner: ModuleOptimizer,
+    average: Option<IterateAverage>,
     sync: Prepared,
 }
 
@@ -48,7 +50,7 @@ impl DistributedOptimizer {
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
         // What was begun has the strategy with it.
         self.sync.give_up()?;
-        let loaded = prepare(&self.inner, &self.sync, module, (checkpoint, change))?;
+        let loaded = prepare((&self.inner, &self.average), &self.sync, module, (checkpoint, change))?;
         Ok(self.apply(loaded))
     }
 
@@ -75,10 +77,10 @@ impl DistributedOptimizer {
         // Clones share running statistics, and loading writes them.
         let buffers = flat::read_bytes(&module, Part::Buffers);
         let buffers = buffers.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
-        let DistributedOptimizer { inner, sync, .. } = self;
+        let DistributedOptimizer { inner, average, sync, .. } = self;
         let found = sync.newest_usable(Series::steps(directory), u64::MAX, |sync, checkpoint| {
             let accepted = accept(checkpoint).map_err(|problem| fail(checkpoint.path(), problem))?;
-            Ok((prepare(inner, sync, module.clone(), (checkpoint, change))?, accepted))
+            Ok((prepare((inner, average), sync, module.clone(), (checkpoint, change))?, accepted))
         });
         match found {
             Ok((number, checkpoint, (loaded, accepted))) => {
@@ -97,13 +99,13 @@ impl DistributedOptimizer {
 
     fn apply<M>(&mut self, loaded: Loaded<M>) -> M {
         self.sync.apply(loaded.sync);
-        self.inner = loaded.inner;
+        (self.inner, self.average) = (loaded.inner, loaded.average);
         loaded.module
     }
 }
 
 fn prepare<M: Module>(
-    inner: &ModuleOptimizer,
+    (inner, average): (&ModuleOptimizer, &Option<IterateAverage>),
     sync: &Synchronizer,
     module: M,
     (checkpoint, change): (&Checkpoint, WorldChange),
@@ -112,8 +114,10 @@ fn prepare<M: Module>(
     let (module, record) = saved.load(module)?;
     let empty = ModuleOptimizer::clone(inner);
     let inner = by_the_default_device(|| empty.load_record(record))?;
+    let load = |average: &IterateAverage| saved.record(AVERAGE, |bytes| average.clone().load_bytes(bytes, &module));
+    let average = average.as_ref().map(load).transpose()?;
     let sync = sync.prepare(&saved, &module)?;
-    Ok(Loaded { module, inner, sync })
+    Ok(Loaded { module, inner, average, sync })
 }
 
 impl Synchronizer {

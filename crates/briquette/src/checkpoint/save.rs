@@ -13,7 +13,7 @@ use super::directory::{MANIFEST, common_name, file_name, remove_old, settle};
 use super::file::{self, make_directory, put_in_place, write_partial};
 use super::manifest::Manifest;
 use super::timing::StepTiming;
-use super::{Blobs, Series, fail, own_blobs};
+use super::{AVERAGE, Blobs, Series, fail, own_blobs};
 use crate::error::Error;
 use crate::handshake::{RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
@@ -108,13 +108,16 @@ impl DistributedOptimizer {
         notes: &BTreeMap<String, String>,
     ) -> Result<(), Error> {
         self.finish_saving()?;
-        let (begin, inner) = (Instant::now(), &self.inner);
+        let (begin, inner, average) = (Instant::now(), &self.inner, &self.average);
         // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
         let clock = self.sync.comm.hold_clock();
         let blobs = self.sync.with_averages(module, |averaged, own| -> Result<Blobs, String> {
             let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
             let optimizer = inner.into_bytes().map_err(|e| e.to_string())?;
-            Ok([("model", model), ("optimizer", optimizer)].into_iter().chain(own_blobs(own)).collect())
+            let average = average.iter().map(|average| Ok((AVERAGE, average.to_bytes().map_err(|e| e.to_string())?)));
+            let average: Blobs = average.collect::<Result<_, String>>()?;
+            let blobs = [("model", model), ("optimizer", optimizer)].into_iter();
+            Ok(blobs.chain(average).chain(own_blobs(own)).collect())
         })?;
         self.sync.comm.set_clock(clock);
         let clock = self.sync.comm.hold_clock();

@@ -14,8 +14,8 @@
 //! | `lr` constant, linear, constant | [`PlateauDecayConfig`](super::PlateauDecayConfig) |
 //!
 //! **Properties.** The mean is the arithmetic one, in the parameters' own type. Training is not touched: neither parameters nor running
-//! statistics, to the bit. Under a [`DistributedOptimizer`](crate::DistributedOptimizer) whose replicas are equal it is the same on every rank,
-//! and nothing is sent for it.
+//! statistics, to the bit. A [`DistributedOptimizer`](crate::DistributedOptimizer::with_iterate_average) keeps one of the parameters after each
+//! step, saves it with its checkpoints, and sends nothing for it.
 //!
 //! **State.** One vector for each trainable parameter, and two counters.
 //!
@@ -112,6 +112,11 @@ impl IterateAverage {
             self.taken += 1;
         }
         is_due
+    }
+
+    /// The same of nothing yet.
+    pub(crate) fn anew(self) -> IterateAverage {
+        self.config.init()
     }
 
     /// How many iterates the mean is of.

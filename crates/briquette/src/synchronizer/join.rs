@@ -1,7 +1,7 @@
 //! How a rank becomes one of the world.
 
 use briquette_core::error::ConfigError;
-use briquette_core::sync::SyncStrategy;
+use briquette_core::sync::{Agrees, Plan, SyncStrategy};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
@@ -63,7 +63,7 @@ impl Synchronizer {
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.
-        let drifts = mixed && averages_gradients(&*strategy);
+        let drifts = mixed && averages_gradients(strategy.plan(0));
         let due = if drifts && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
         if drifts && due == 0 && self.rank() == 0 {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
@@ -97,15 +97,32 @@ impl Synchronizer {
     }
 
     fn check_rebroadcast(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
-        if !averages_gradients(strategy) && self.rebroadcast.is_some_and(|steps| steps > 0) {
-            let why = "this strategy exchanges parameters itself: do not set re-broadcasting";
-            return Err(ConfigError::Conflict(why.to_owned()));
+        if !averages_gradients(strategy.plan(0)) && self.rebroadcast.is_some_and(|steps| steps > 0) {
+            let why = if strategy.plan(0).gradients {
+                "ranks are sent averages of their own, and replicas differ by them"
+            } else {
+                "this strategy exchanges parameters itself"
+            };
+            return Err(ConfigError::Conflict(format!("{why}: do not set re-broadcasting")));
         }
         if !self.config.weighs_samples() && self.rebroadcast.is_some_and(|steps| steps > 0) {
             let why = "re-broadcast parameters are rank 0's, whatever the aggregator: leave re-broadcasting out";
             return Err(ConfigError::Conflict(why.to_owned()));
         }
         Ok(())
+    }
+
+    /// That replicas are equal after every step by what gradients are exchanged, which `what` counts on.
+    pub(crate) fn check_replicas_equal(&self, what: &str) -> Result<(), Error> {
+        let plan = self.plan()?;
+        if averages_gradients(plan) && !plan.parameters && plan.agrees == Agrees::World {
+            return Ok(());
+        }
+        let why = format!(
+            "{what} is of parameters that all ranks have alike after every step, and here replicas differ: use strategy every-step, and a \
+             reducer that sends all ranks the same average"
+        );
+        Err(ConfigError::Conflict(why).into())
     }
 
     /// The module with rank 0's parameters and buffers, from which the strategy begins.
@@ -141,7 +158,6 @@ impl Synchronizer {
 }
 
 /// Whether replicas stay equal because every rank's optimizer steps with the same bits.
-fn averages_gradients(strategy: &dyn SyncStrategy) -> bool {
-    let plan = strategy.plan(0);
+fn averages_gradients(plan: Plan) -> bool {
     plan.gradients && plan.replicas_equal
 }

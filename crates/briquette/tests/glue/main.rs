@@ -12,6 +12,7 @@ mod failures;
 mod frozen;
 mod hidden;
 mod hidden_mistakes;
+mod iterate_average;
 mod joining;
 mod messages;
 mod mixed;

@@ -120,15 +120,18 @@ fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
 #[test]
 fn replicas_that_differ_are_for_a_strategy_that_lets_them() {
     use crate::config::Config;
-    let exchange = Exchange { reducer: "mcm:qsgd:4,per_rank=true".parse().unwrap(), ..Exchange::default() };
-    let config = |strategy: &str| Config { strategy: strategy.parse().unwrap(), exchange: exchange.clone() };
-    let strategy = config("every-step").build(&Layout::flat(100), 4).unwrap();
-    assert!(!strategy.plan(3).replicas_equal && strategy.plan(3).gradients);
-    let error = config("delayed").build(&Layout::flat(100), 4).map(drop).unwrap_err().to_string();
-    assert!(
-        error.contains("per-rank=true") && error.contains("strategy delayed") && error.contains("use every-step"),
-        "{error}"
-    );
+    for reducer in ["mcm:qsgd:4,per_rank=true", "byzantine:(mcm:qsgd:4,per_rank=true)"] {
+        let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
+        assert!(exchange.reducer.get().takes_plain_sgd(), "{reducer}");
+        let config = |strategy: &str| Config { strategy: strategy.parse().unwrap(), exchange: exchange.clone() };
+        let strategy = config("every-step").build(&Layout::flat(100), 4).unwrap();
+        assert!(!strategy.plan(3).replicas_equal && strategy.plan(3).gradients, "{reducer}");
+        let error = config("delayed").build(&Layout::flat(100), 4).map(drop).unwrap_err().to_string();
+        assert!(
+            error.contains("per-rank=true") && error.contains("strategy delayed") && error.contains("use every-step"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -67,6 +67,14 @@ impl ReducerSettings for ByzantineConfig {
         self.through.get().remembered(len)
     }
 
+    fn takes_plain_sgd(&self) -> bool {
+        self.through.get().takes_plain_sgd()
+    }
+
+    fn averages_equal(&self) -> bool {
+        self.through.get().averages_equal()
+    }
+
     fn fewest_ranks(&self) -> usize {
         self.through.get().fewest_ranks()
     }
