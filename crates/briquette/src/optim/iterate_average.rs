@@ -134,8 +134,8 @@ impl IterateAverage {
     }
 
     /// The same, with running statistics that are the mean of what `passes` forward passes of the averaged model show. `forward(model, i)`
-    /// is to run the model on batch `i` of `passes`, in training form, on the device's autodiff form; batch 0 once or twice more; not at all where the model has no
-    /// running statistics.
+    /// is to run the model on batch `i` of `passes`, in training form, on the device's autodiff form; batch 0 once or twice more. A model
+    /// without running statistics is not run.
     ///
     /// # Errors
     /// A device that cannot be read.
