@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use briquette::optim::{
-    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
+    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, IterateAverage,
+    IterateAverageConfig, OneBitAdamConfig, PAdamWConfig,
 };
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::{day, machine};
@@ -72,7 +73,13 @@ impl Parameters {
     }
 }
 
-fn optimizers() -> Vec<(&'static str, ModuleOptimizer)> {
+fn optimizers() -> Vec<(&'static str, ModuleOptimizer, Option<IterateAverage>)> {
+    let mut optimizers: Vec<_> = steps().into_iter().map(|(name, optimizer)| (name, optimizer, None)).collect();
+    optimizers.push(("Burn's Adam, mean", AdamConfig::new().init(), Some(IterateAverageConfig::new().init())));
+    optimizers
+}
+
+fn steps() -> Vec<(&'static str, ModuleOptimizer)> {
     vec![
         ("Burn's Adam", AdamConfig::new().init()),
         ("Burn's SGD, momentum", SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init()),
@@ -90,12 +97,14 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let device = Device::flex();
     let start = Parameters::new(cli.side, &device.clone().autodiff());
-    let mut all: Vec<_> = optimizers().into_iter().map(|(name, own)| (name, own, start.clone(), Vec::new())).collect();
+    let mut all: Vec<_> =
+        optimizers().into_iter().map(|(name, own, mean)| (name, own, mean, start.clone(), Vec::new())).collect();
     for run in 0..=cli.repeats.max(1) {
-        for (_, optimizer, model, seconds) in &mut all {
+        for (_, optimizer, mean, model, seconds) in &mut all {
             let (given, before) = (model.gradients(&device), model.clone());
             let begin = Instant::now();
             *model = optimizer.step(1e-3, before, given);
+            mean.as_mut().map(|mean| mean.update(&*model));
             model.matrix.val().inner().sum().into_scalar::<f32>();
             // The first finds storage.
             if run > 0 {
@@ -104,7 +113,7 @@ fn main() -> Result<()> {
         }
     }
     let ((machine, cores), date) = (machine(), day(std::time::SystemTime::now())?);
-    let medians: Vec<(&str, f64)> = all.into_iter().map(|(name, _, _, seconds)| (name, median(seconds))).collect();
+    let medians: Vec<(&str, f64)> = all.into_iter().map(|(name, .., seconds)| (name, median(seconds))).collect();
     let command = format!("optimizers --side {} --repeats {}", cli.side, cli.repeats);
     let row = |(optimizer, seconds): &(&'static str, f64)| Row {
         optimizer,

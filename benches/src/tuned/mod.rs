@@ -39,7 +39,7 @@ pub enum Task {
     BiLstm,
     /// ResNet-8 where one rank takes ten times as long for a step, 1 epoch
     Straggler,
-    /// Compressors and reducers on ResNet-8, 5000 images of CIFAR-10 (4000 of the tests), 2 epochs: 156 steps
+    /// Compressors and reducers on ResNet-8, 5000 images of CIFAR-10 (4000 of the tests), 2 epochs: 158 steps
     Compressors,
     /// Optimizers on ResNet-8, the same images, 4 epochs: 316 steps
     Optimizers,

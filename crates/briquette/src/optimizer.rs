@@ -96,7 +96,10 @@ impl DistributedOptimizer {
 
     /// Keeps the running mean of the parameters after each step, to evaluate in their place: [Gadam](crate::optim::IterateAverage) around AdamW.
     /// It is saved with every checkpoint, and nothing is sent for it. For strategies that exchange gradients and leave replicas equal, as the
-    /// default does; [`join`](Self::join) refuses others. A second `join` begins it anew.
+    /// default does; [`join`](Self::join) refuses others. A second `join` begins the mean anew, and goes on counting steps.
+    ///
+    /// # Panics
+    /// A setting is out of its range.
     #[must_use]
     pub fn with_iterate_average(mut self, config: &IterateAverageConfig) -> Self {
         self.sync = self.sync.with_run_setting("iterate average", config.to_string());
@@ -145,9 +148,9 @@ impl DistributedOptimizer {
     /// loop, with both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         let module = self.sync.join_with(module, Some(&self.inner))?;
-        if let Some(average) = self.average.take() {
+        if let Some(average) = &mut self.average {
             self.sync.check_replicas_equal("an iterate average")?;
-            self.average = Some(average.anew());
+            average.forget();
         }
         Ok(module)
     }
@@ -341,7 +344,7 @@ impl DistributedOptimizer {
         self.sync.world()
     }
 
-    /// The wrapped optimizer, and the exchange.
+    /// The wrapped optimizer, and the exchange; without what [is averaged](Self::with_iterate_average).
     pub fn into_parts(self) -> (ModuleOptimizer, Synchronizer) {
         (self.inner, self.sync)
     }

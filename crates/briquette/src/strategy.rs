@@ -40,7 +40,7 @@
 use std::fmt;
 
 use briquette_core::Layout;
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 use briquette_core::wrapper::InnerMomentumConfig;
@@ -136,19 +136,13 @@ impl BuildStrategy for Config {
             feedback => {
                 let exchanges_momentum = feedback.get().has_momentum();
                 let takes_plain_sgd = self.exchange.reducers().any(|reducer| reducer.get().takes_plain_sgd());
-                if steps_with_it && (exchanges_momentum || takes_plain_sgd) {
-                    let what = if exchanges_momentum {
-                        format!("feedback {feedback}")
-                    } else {
-                        format!("reducer {}", self.exchange.reducer)
-                    };
-                    let optimizer = optimizer();
-                    // Its optimizer is Adam until the warm-up is over.
-                    let is_its_own =
-                        matches!(feedback, Feedback::OneBitAdam(_)) && optimizer == InnerOptimizer::OtherMomentum;
-                    if !is_its_own {
-                        check_plain(&what, optimizer)?;
-                    }
+                if steps_with_it && takes_plain_sgd {
+                    check_sgd(&self.exchange.reducer, optimizer())?;
+                }
+                match feedback {
+                    Feedback::OneBitAdam(_) if steps_with_it => check_adam(feedback, optimizer())?,
+                    _ if steps_with_it && exchanges_momentum => check_plain(feedback, optimizer())?,
+                    _ => {}
                 }
                 Ok(None)
             }
@@ -183,16 +177,38 @@ fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimize
     )))
 }
 
-/// That an optimizer around what has the momentum itself, or counts on plain steps, has none, as far as it can be seen.
-fn check_plain(what: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
+/// That an optimizer around what has the momentum itself has none, as far as it can be seen.
+fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     let instead = match optimizer {
         InnerOptimizer::HeavyBall { momentum } => format!("feedback inner-momentum:{momentum} or error"),
         InnerOptimizer::OtherMomentum => "feedback error".to_owned(),
         InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => return Ok(()),
     };
     Err(ConfigError::Conflict(format!(
-        "{what} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without momentum, or {instead}"
+        "feedback {feedback} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without \
+         momentum, or {instead}"
     )))
+}
+
+/// That the optimizer steps by the learning rate times the average, which the reducer counts on, as far as it can be seen.
+fn check_sgd(reducer: &ReducerConfig, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
+    match optimizer {
+        InnerOptimizer::Sgd | InnerOptimizer::Unseen => Ok(()),
+        _ => Err(ConfigError::Conflict(format!(
+            "reducer {reducer} counts on steps of the learning rate times the average, got {optimizer}: use SGD without momentum, gradient \
+             clipping and parameter groups, or another reducer"
+        ))),
+    }
+}
+
+/// That the optimizer may be that of 1-bit Adam, which is Adam until its warm-up is over.
+fn check_adam(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
+    match optimizer {
+        InnerOptimizer::OtherMomentum | InnerOptimizer::Unseen => Ok(()),
+        _ => Err(ConfigError::Conflict(format!(
+            "feedback {feedback} is for optimizer OneBitAdam with the same warm-up, got {optimizer}: use that, or feedback error"
+        ))),
+    }
 }
 
 /// The optimizer that steps with the averages, as far as it shows what it is.

@@ -64,7 +64,11 @@ impl Exchange {
             true => Box::new(Metered::seconds_only(reducer)),
             false => Box::new(Metered::new(reducer).under_memory(self.feedback.get().asks().remembers())),
         };
-        self.feedback.get().wrap(metered, self, layout)
+        let (feedback, own) = (self.feedback.get(), self.reducer.get());
+        match feedback.asks().remembers() {
+            true => Ok(own.around_memory(feedback.wrap(metered, self, layout)?)),
+            false => feedback.wrap(own.around_memory(metered), self, layout),
+        }
     }
 
     pub(super) fn bucketed<R: Reducer>(

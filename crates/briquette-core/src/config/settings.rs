@@ -118,6 +118,11 @@ pub trait ReducerSettings: fmt::Debug {
         true
     }
 
+    /// What goes around the reducer that it is the settings of, once what a rank remembers of what it has not sent is around that.
+    fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
+        whole
+    }
+
     /// The fewest ranks that it works with.
     fn fewest_ranks(&self) -> usize {
         1

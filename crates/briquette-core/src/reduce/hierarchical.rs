@@ -196,6 +196,10 @@ impl ReducerSettings for HierarchicalConfig {
         Ok(Box::new(Hierarchical::new(between.build(exchange, layout)?, self.group)))
     }
 
+    fn takes_plain_sgd(&self) -> bool {
+        self.between.get().takes_plain_sgd()
+    }
+
     fn check_world(&self, world: usize) -> Result<(), ConfigError> {
         Places::check_groups(Self::NAME, self.group, world)?;
         let between = self.between.get();

@@ -42,16 +42,21 @@
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, config::Exchange, reduce::{AgreedStep, Reducer, Round}};
-//! let exchange = Exchange { reducer: "mcm:dense,down=dense,model_alpha=0.5".parse()?, ..Exchange::default() };
+//! let exchange = Exchange { reducer: "mcm:dense,down=qsgd:s1:512:l2,model_alpha=0.25".parse()?, ..Exchange::default() };
 //! let layout = Layout::flat(2);
 //! let mut reducer = exchange.build_reducer(&layout, 1)?;
 //! let agreed_step = AgreedStep { learning_rate: Some(0.25), ..AgreedStep::default() };
-//! for input in [[3.0, -1.0], [2.0, 4.0]] {
-//!     let mut average = [0.0; 2];
-//!     reducer.exchange(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step,
-//!         input: &input, average: &mut average, sent: None }, &mut Local::world(1).remove(0))?;
-//!     assert_eq!(average, input); // nothing is lost on either way
+//! let (mut average, mut moved) = ([0.0_f32; 2], [0.0_f32; 2]);
+//! for step in 0..400 {
+//!     reducer.exchange(Round { key: Key::new(step), slots: layout.slots(), agreed_step: &agreed_step,
+//!         input: &[3.0, 4.0], average: &mut average, sent: None }, &mut Local::world(1).remove(0))?;
+//!     if step == 0 {
+//!         assert!(average.iter().all(|value| [0.0, 5.0].contains(value))); // one level of the norm
+//!     }
+//!     moved.iter_mut().zip(average).for_each(|(moved, average)| *moved += average / 400.0);
 //! }
+//! // What one message loses the next ones bring.
+//! assert!((moved[0] - 3.0).abs() < 0.1 && (moved[1] - 4.0).abs() < 0.1, "{moved:?}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

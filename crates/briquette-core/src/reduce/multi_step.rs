@@ -237,6 +237,10 @@ impl ReducerSettings for MultiStepConfig {
         self.inner.get().fewest_ranks()
     }
 
+    fn takes_plain_sgd(&self) -> bool {
+        self.inner.get().takes_plain_sgd()
+    }
+
     fn check_world(&self, world: usize) -> Result<(), ConfigError> {
         self.inner.get().check_world(world)
     }

@@ -1,8 +1,8 @@
 //! Byzantine ranks on purpose: to try what tolerates them, with your own model, compressor and aggregator.
 //!
-//! **Why, and when not.** For experiments and tests alone. In code it may go around everything that a rank does to its vector, so that a false one
-//! is remembered, compressed and aggregated as a gradient is; as a reducer in settings (`byzantine:(gather:topk:100x),attack=little`) it is inside the
-//! memory.
+//! **Why, and when not.** For experiments and tests alone. It goes around what a rank remembers of what it has not sent, so that a false vector is
+//! remembered, compressed and aggregated as a gradient is. In settings it is a reducer (`byzantine:(gather:topk:100x),attack=little`), the outermost
+//! one, with the feedback inside it; a momentum that ranks send without a memory (`rank-momentum`) is outside, and is what is falsified.
 //!
 //! **Method.** The last `byzantine` ranks send, in place of their vector `x`:
 //!
@@ -21,8 +21,7 @@
 //!
 //! **On the wire.** What is inside sends; where the others' vectors are used, `4d` bytes of every rank to every other besides.
 //!
-//! **Properties.** It has no knob, so [`Adaptive`](super::Adaptive) refuses it: what is inside would send the message that was made of the true
-//! vector while probing.
+//! **Properties.** It has no knob: in code an [`Adaptive`](super::Adaptive) goes inside it, as from settings.
 //!
 //! **State.** The vectors that `stale` sends later: they are staged and committed as any memory, but not saved. A resumed run begins with
 //! zeros again.

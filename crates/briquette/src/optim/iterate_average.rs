@@ -114,9 +114,9 @@ impl IterateAverage {
         is_due
     }
 
-    /// The same of nothing yet.
-    pub(crate) fn anew(self) -> IterateAverage {
-        self.config.init()
+    /// Begins the mean anew, and goes on counting.
+    pub(crate) fn forget(&mut self) {
+        (self.taken, self.mean) = (0, Vec::new());
     }
 
     /// How many iterates the mean is of.

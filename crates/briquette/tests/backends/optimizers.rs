@@ -1,7 +1,8 @@
 //! The optimizers of `briquette::optim` against naive twins in f64, and their records, on every backend.
 
 use briquette::optim::{
-    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
+    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, IterateAverageConfig,
+    OneBitAdamConfig, PAdamWConfig,
 };
 use burn::module::{Module, Param};
 use burn::optim::decay::WeightDecayConfig;
@@ -129,6 +130,9 @@ pub(crate) fn optimizers_follow_their_twins(device: &Device) {
         let mut x: Vec<f64> = values(&model).into_iter().map(f64::from).collect();
         let mut memories = vec![[0.0; 3]; x.len()];
         let (start, mut farthest) = (x.clone(), 0.0_f64);
+        // Gadam of each: the mean of what is there after steps 20, 23, … 47.
+        let mut iterates = IterateAverageConfig::new().with_from(20).with_every(3).init();
+        let mut sums = vec![0.0; x.len()];
         for step in 0..STEPS {
             let gradients = model.gradients(step, device);
             let flat = model.flat_gradients(step, device);
@@ -145,6 +149,15 @@ pub(crate) fn optimizers_follow_their_twins(device: &Device) {
                 );
                 farthest = farthest.max((expected - start).abs());
             }
+            if iterates.update(&model) {
+                sums.iter_mut().zip(&x).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        assert_eq!(iterates.taken(), 10);
+        let mean = iterates.evaluation_model(&model).expect("ten iterates");
+        for ((got, sum), start) in values(&mean).iter().zip(&sums).zip(&start) {
+            let off = (f64::from(*got) - sum / 10.0).abs();
+            assert!(off <= 2e-5 * (1.0 + (sum / 10.0 - start).abs()), "mean of {name}: {got}, expected {}", sum / 10.0);
         }
         assert!(farthest > 0.05, "{name} went nowhere: {farthest}");
     }

@@ -249,6 +249,9 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
         ("two-way:plain-sign,down=plain-sign", "rank-momentum:0.9"),
         ("mcm:qsgd:8", "none"),
         ("smooth:qsgd:8", "none"),
+        ("byzantine:(smooth:qsgd:8)", "none"),
+        ("hierarchical:(smooth:qsgd:8),group=1", "none"),
+        ("multi-step:2,inner=(smooth:qsgd:8)", "none"),
     ] {
         let named =
             || config(&format!(r#"{{"strategy": "every-step", "feedback": "{feedback}", "reducer": "{reducer}"}}"#));
@@ -260,14 +263,21 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
             let error = join(named(), inner).unwrap_err();
             assert!(error.contains(what) && error.contains("an optimizer with momentum"), "{error}");
         }
-        // Only a gradient moves these.
+        // Only a gradient moves these, and no gradient by the learning rate alone.
         let clipped = sgd().with_grad_clipping(GradientClipping::Value(1.0));
         for inner in [clipped, AdaGradConfig::new().init(), DelayedAdaGradConfig::new().init()] {
-            assert_eq!(join(named(), inner), Ok(()), "{reducer}, {feedback}");
+            let joined = join(named(), inner);
+            match feedback {
+                "none" => assert!(joined.unwrap_err().contains("learning rate times the average"), "{reducer}"),
+                _ => assert_eq!(joined, Ok(()), "{reducer}, {feedback}"),
+            }
         }
     }
     let one_bit =
         || config(r#"{"strategy": "every-step", "feedback": "one-bit-adam:5", "reducer": "two-way:sign,down=sign"}"#);
     assert_eq!(join(one_bit(), OneBitAdamConfig::new(5).init()), Ok(()));
-    assert!(join(one_bit(), sgd_with_momentum()).unwrap_err().contains("one-bit-adam:5"));
+    for inner in [sgd(), sgd_with_momentum(), DelayedAdaGradConfig::new().init()] {
+        let error = join(one_bit(), inner).unwrap_err();
+        assert!(error.contains("one-bit-adam:5") && error.contains("OneBitAdam"), "{error}");
+    }
 }

@@ -115,10 +115,29 @@ fn a_write_that_fails_leaves_the_checkpoint_before_with_its_mean() {
 }
 
 #[test]
+fn joining_again_begins_the_mean_anew_and_goes_on_counting() {
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = optimizer(comm, top_k());
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..3 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        let mut model = optim.join(model)?;
+        assert_eq!(optim.iterate_average().unwrap().taken(), 0);
+        (model, _) = train(&mut optim, model, 3, rank)?;
+        assert!(mean(&optim, &model) == values(&model), "of the step after, which was not waited for");
+        Ok(())
+    });
+}
+
+#[test]
 fn what_leaves_replicas_apart_is_refused_and_so_is_a_run_without_a_mean() {
     let refused = |config: Config| {
         let errors = ranks(2, |comm| {
-            let error = optimizer(comm, config.clone()).join(Mlp::new(5)).expect_err("replicas differ");
+            let mut optim = optimizer(comm, config.clone());
+            optim.join(Mlp::new(5)).expect_err("replicas differ");
+            let error = optim.join(Mlp::new(5)).expect_err("they still do");
             assert!(matches!(error, Error::Config(_)), "{error}");
             Ok(error.to_string())
         });

@@ -2,21 +2,26 @@
 
 use briquette::core::config::{Config, Feedback, representatives};
 use briquette::core::sync::Agrees;
+use briquette::optim::OneBitAdamConfig;
 use briquette::{DistributedOptimizer, Error};
+use burn::optim::ModuleOptimizer;
 
 use crate::common::*;
 
-/// Whether it is for an optimizer that keeps its momentum.
-fn beside_momentum(config: &Config) -> bool {
-    matches!(config.exchange.feedback, Feedback::InnerMomentum(_))
+/// The optimizer that it is for.
+fn suited(config: &Config) -> ModuleOptimizer {
+    match config.exchange.feedback {
+        Feedback::InnerMomentum(_) => sgd_with_momentum(),
+        Feedback::OneBitAdam(its) => OneBitAdamConfig::new(its.warm_up).with_beta_1(its.beta).init(),
+        _ => sgd(),
+    }
 }
 
 fn fifty_steps_of_every_representative(world: usize) {
     for config in representatives() {
         let replicas = ranks(world.max(config.fewest_ranks()), |comm| {
             let rank = comm.rank();
-            let inner = if beside_momentum(&config) { sgd_with_momentum() } else { sgd() };
-            let mut optim = DistributedOptimizer::new(inner, comm, config.clone(), 3);
+            let mut optim = DistributedOptimizer::new(suited(&config), comm, config.clone(), 3);
             let mut model = optim.join(Net::new(rank as u64))?;
             let (mut seen, mut losses) = (Vec::new(), Vec::new());
             let mut declared = 0;

@@ -43,7 +43,16 @@ impl Described for ByzantineConfig {
 impl ReducerSettings for ByzantineConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check()?;
-        Ok(Box::new(Byzantine::new(self.through.get().build(exchange, layout)?, self.attack, self.ranks)))
+        // `around_memory` is asked of the exchange's reducer alone.
+        if !matches!(&exchange.reducer, ReducerConfig::Byzantine(outermost) if outermost == self) {
+            let why = "byzantine is around all that a rank exchanges: not in a rule, and in no other reducer";
+            return Err(ConfigError::Conflict(why.into()));
+        }
+        self.through.get().build(exchange, layout)
+    }
+
+    fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
+        Box::new(Byzantine::new(whole, self.attack, self.ranks))
     }
 
     fn traits(&self) -> ReducerTraits {

@@ -134,3 +134,38 @@ fn attacks_from_a_command_line_are_those_of_code() {
         assert!(error.contains(words), "{text}: {error}");
     }
 }
+
+/// What a liar does not send of a false vector is remembered as of any, and goes on with the next: the memory is inside.
+#[test]
+fn a_false_vector_is_what_is_remembered() {
+    let text = "byzantine:(gather:topk:2x),attack=sign-flip,ranks=1";
+    let exchange = crate::config::Exchange {
+        reducer: text.parse().unwrap(),
+        feedback: crate::config::Feedback::Error,
+        ..Default::default()
+    };
+    let layout = Layout::flat(2);
+    let averages = run_ranks(Local::world(2), |mut comm| {
+        let mut reducer = exchange.build_reducer(&layout, 2).unwrap();
+        let input = if comm.rank() == 0 { [0.0; 2] } else { [2.0, 1.5] };
+        let step = |step| {
+            let (mut average, agreed_step) = ([0.0; 2], AgreedStep { step, ..AgreedStep::default() });
+            let (key, slots) = (Key::new(step), layout.slots());
+            let round =
+                Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
+            reducer.exchange(round, &mut comm).map(|_| average)
+        };
+        Ok::<_, ReduceError>([0, 1].map(step).map(Result::unwrap))
+    });
+    // −2 and −1.5; the second is kept, and −2 and −3 come next.
+    assert_eq!(*averages[0].as_ref().unwrap(), [[-1.0, 0.0], [0.0, -1.5]]);
+}
+
+#[test]
+fn only_the_outermost_reducer_is_byzantine() {
+    for reducer in ["hierarchical:(byzantine:(gather:dense))", "byzantine:(byzantine:(gather:dense))"] {
+        let exchange = crate::config::Exchange { reducer: reducer.parse().unwrap(), ..Default::default() };
+        let error = exchange.build_reducer(&Layout::flat(1), 4).map(drop).unwrap_err().to_string();
+        assert!(error.contains("in no other reducer"), "{reducer}: {error}");
+    }
+}
