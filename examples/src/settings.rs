@@ -138,7 +138,7 @@ flags! {
     /// padamw, one-bit-adam (with --feedback one-bit-adam:WARM_UP)
     optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Evaluate the mean of the parameters after each step from this one on (counted from 0), with BatchNorm's statistics estimated anew:
-    /// Gadam with --optimizer adam, GadamX with padamw. For a rate that stays large, --schedule constant; training itself is as without
+    /// Gadam with --optimizer adam, GadamX with padamw, but for --weight-decay, which those decouple. For a rate that stays large, --schedule constant; training itself is as without
     #[arg(value_name = "STEP")]
     average_from: u64,
     /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)

@@ -35,7 +35,7 @@
 //! # The laws
 //!
 //! Every algorithm is held to them, in `tests/laws`, over [`config::representatives`]:
-//! 1 the average has the same bits on every rank · 2 the mean of `sent` is the average · 3 input + residual = sent + new
+//! 1 replicas declared equal have the same bits on every rank · 2 the mean of `sent` is the average · 3 input + residual = sent + new
 //! residual · 4 a failure leaves no trace · 5 a resumed run continues to the bit · 6 decode(encode(m)) = m, and no bytes make
 //! it panic · 7 the declared class holds · 8 traffic is what the transport counted · 9 same observations, same decision ·
 //! 10 a value that is not finite is refused on every rank.

@@ -2,7 +2,7 @@
 //!
 //! Each is a fact that every algorithm here keeps. [`strategy`], [`reducer`] and [`compressor`] hold yours to all that apply, in
 //! worlds of 1, 2, 3 and 5 ranks and on vectors of 131 to 40 007 values, and panic with the law that is broken, the place and the
-//! rank. They take seconds in an optimized build.
+//! rank. They take seconds in an optimized build. Longer than 400 lines by the tests that break each law once.
 //!
 //! ```
 //! use briquette_core::{Layout, aggregate::Mean, compress::TopK, error::ConfigError, laws, reduce::Gather, sync::EveryStep};

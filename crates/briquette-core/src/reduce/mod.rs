@@ -118,7 +118,7 @@ pub struct Round<'a> {
     pub agreed_step: &'a AgreedStep,
     /// What this rank wants to contribute.
     pub input: &'a [f32],
-    /// Out: the average, bit-identical on every rank.
+    /// Out: the average, bit-identical on every rank unless [declared otherwise](crate::config::ReducerSettings::averages_equal).
     pub average: &'a mut [f32],
     /// Out: what this rank effectively contributed; requested only by wrappers that need it.
     pub sent: Option<&'a mut [f32]>,
