@@ -135,9 +135,9 @@ impl BuildStrategy for Config {
             }
             feedback => {
                 let exchanges_momentum = feedback.get().has_momentum();
-                let takes_plain_sgd = self.exchange.reducers().any(|reducer| reducer.get().takes_plain_sgd());
-                if steps_with_it && takes_plain_sgd {
-                    check_sgd(&self.exchange.reducer, optimizer())?;
+                let mut reducers = self.exchange.reducers();
+                if let Some(plain) = reducers.find(|reducer| steps_with_it && reducer.get().takes_plain_sgd()) {
+                    check_sgd(plain, optimizer())?;
                 }
                 match feedback {
                     Feedback::OneBitAdam(_) if steps_with_it => check_adam(feedback, optimizer())?,
@@ -181,6 +181,7 @@ fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimize
 fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     let instead = match optimizer {
         InnerOptimizer::HeavyBall { momentum } => format!("feedback inner-momentum:{momentum} or error"),
+        InnerOptimizer::OneBitAdam => "feedback one-bit-adam".to_owned(),
         InnerOptimizer::OtherMomentum => "feedback error".to_owned(),
         InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => return Ok(()),
     };
@@ -201,10 +202,10 @@ fn check_sgd(reducer: &ReducerConfig, optimizer: InnerOptimizer) -> Result<(), C
     }
 }
 
-/// That the optimizer may be that of 1-bit Adam, which is Adam until its warm-up is over.
+/// That the optimizer is that of 1-bit Adam, as far as it can be seen: its warm-up cannot.
 fn check_adam(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     match optimizer {
-        InnerOptimizer::OtherMomentum | InnerOptimizer::Unseen => Ok(()),
+        InnerOptimizer::OneBitAdam | InnerOptimizer::Unseen => Ok(()),
         _ => Err(ConfigError::Conflict(format!(
             "feedback {feedback} is for optimizer OneBitAdam with the same warm-up, got {optimizer}: use that, or feedback error"
         ))),
@@ -224,6 +225,8 @@ pub enum InnerOptimizer {
     },
     /// None of these, and it goes on for a step that has no gradient: Adam, Nesterov's form.
     OtherMomentum,
+    /// [That of 1-bit Adam](crate::optim::OneBitAdam).
+    OneBitAdam,
     /// None of these: clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
     Other,
     /// The exchange has no optimizer: something else steps.
@@ -246,6 +249,7 @@ impl fmt::Display for InnerOptimizer {
             InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
             InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
             InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
+            InnerOptimizer::OneBitAdam => f.write_str("OneBitAdam, an optimizer with momentum"),
             InnerOptimizer::OtherMomentum => {
                 f.write_str("an optimizer with momentum that is not SGD with heavy-ball momentum")
             }

@@ -232,7 +232,8 @@ pub trait Reducer: Stateful + Send {
     /// caller aborts the session.
     ///
     /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits. A reducer that makes an average looks; wrappers need not.
+    /// as all look at the same bits, where [averages are equal](crate::config::ReducerSettings::averages_equal). A reducer that
+    /// makes an average looks; wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
     /// The same while the vector is still being computed: `input` has what `round.input`, which is empty, would have, and bits, state

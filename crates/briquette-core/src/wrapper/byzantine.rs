@@ -3,6 +3,7 @@
 //! **Why, and when not.** For experiments and tests alone. It goes around what a rank remembers of what it has not sent, so that a false vector is
 //! remembered, compressed and aggregated as a gradient is. In settings it is a reducer (`byzantine:(gather:topk:100x),attack=little`), the outermost
 //! one, with the feedback inside it; a momentum that ranks send without a memory (`rank-momentum`) is outside, and is what is falsified.
+//! `not-finite` is inside all of them: a memory refuses it, and ends the step.
 //!
 //! **Method.** The last `byzantine` ranks send, in place of their vector `x`:
 //!

@@ -28,25 +28,29 @@ const PATTERN: [f32; 4] = [1.0, -0.5, 2.0, 0.25];
 /// How far steps may be off, in sizes.
 const TOLERANCE: f64 = 1e-4;
 
+/// What the records of 1-bit Adam's optimizer are called.
+const ONE_BIT_ADAM: &[u8] = b"one-bit-adam";
+
 /// What the optimizer is, as far as it shows. One that cannot be tried is [another](InnerOptimizer::Other).
 pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> InnerOptimizer {
     match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
         Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
         Ok(Ok(Some(momentum))) => InnerOptimizer::HeavyBall { momentum },
         _ => match catch_unwind(AssertUnwindSafe(|| goes_on(optimizer, module))) {
-            Ok(Ok(true)) => InnerOptimizer::OtherMomentum,
+            Ok(Ok(Some(kind))) => kind,
             _ => InnerOptimizer::Other,
         },
     }
 }
 
-/// Whether a step without a gradient moves a parameter in another way than it would have without the step before.
-fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<bool, Error> {
-    let Some(fresh) = fresh(optimizer) else { return Ok(false) };
+/// Of what kind it is, if a step without a gradient moves a parameter in another way than it would have without the step before.
+fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<InnerOptimizer>, Error> {
+    let Some(fresh) = fresh(optimizer) else { return Ok(None) };
     let mut used = fresh.clone();
     let module = module.clone().map(&mut Shrink { size: RATE, pattern: PATTERN, keeps_type: false });
     let first = gradients(&module, 1.0, PATTERN);
     let module = used.step(f64::from(RATE), module, first);
+    let record = used.into_bytes().map(|bytes| bytes.to_vec()).unwrap_or_default();
     let second = |mut optimizer: ModuleOptimizer| {
         let module = module.clone();
         let none = gradients(&module, 0.0, PATTERN);
@@ -55,7 +59,11 @@ fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<bool, E
         Ok::<_, Error>(values)
     };
     let (after, without) = (second(used)?, second(fresh)?);
-    Ok(after.iter().zip(without).any(|(a, b)| (a - b).abs() > 1e-3 * RATE))
+    let kind = match record.windows(ONE_BIT_ADAM.len()).any(|name| name == ONE_BIT_ADAM) {
+        true => InnerOptimizer::OneBitAdam,
+        false => InnerOptimizer::OtherMomentum,
+    };
+    Ok(after.iter().zip(without).any(|(a, b)| (a - b).abs() > 1e-3 * RATE).then_some(kind))
 }
 
 /// The momentum of SGD; nothing for any other.

@@ -276,7 +276,7 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
     let one_bit =
         || config(r#"{"strategy": "every-step", "feedback": "one-bit-adam:5", "reducer": "two-way:sign,down=sign"}"#);
     assert_eq!(join(one_bit(), OneBitAdamConfig::new(5).init()), Ok(()));
-    for inner in [sgd(), sgd_with_momentum(), DelayedAdaGradConfig::new().init()] {
+    for inner in [sgd(), sgd_with_momentum(), adam(), DelayedAdaGradConfig::new().init()] {
         let error = join(one_bit(), inner).unwrap_err();
         assert!(error.contains("one-bit-adam:5") && error.contains("OneBitAdam"), "{error}");
     }

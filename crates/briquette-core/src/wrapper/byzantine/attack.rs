@@ -53,6 +53,10 @@ impl Attack {
         }
     }
 
+    pub(super) fn is_finite(self) -> bool {
+        self != Attack::NotFinite
+    }
+
     pub(super) fn knows_the_others(self) -> bool {
         matches!(self, Attack::InnerProduct(_) | Attack::Little(_) | Attack::Mimic)
     }

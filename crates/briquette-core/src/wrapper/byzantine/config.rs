@@ -40,6 +40,12 @@ impl Described for ByzantineConfig {
     }
 }
 
+impl ByzantineConfig {
+    fn attacked(&self, reducer: Box<dyn Reducer>) -> Box<dyn Reducer> {
+        Box::new(Byzantine::new(reducer, self.attack, self.ranks))
+    }
+}
+
 impl ReducerSettings for ByzantineConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check()?;
@@ -48,11 +54,12 @@ impl ReducerSettings for ByzantineConfig {
             let why = "byzantine is around all that a rank exchanges: not in a rule, and in no other reducer";
             return Err(ConfigError::Conflict(why.into()));
         }
-        self.through.get().build(exchange, layout)
+        let through = self.through.get().build(exchange, layout)?;
+        Ok(if self.attack.is_finite() { through } else { self.attacked(through) })
     }
 
     fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
-        Box::new(Byzantine::new(whole, self.attack, self.ranks))
+        if self.attack.is_finite() { self.attacked(whole) } else { whole }
     }
 
     fn traits(&self) -> ReducerTraits {

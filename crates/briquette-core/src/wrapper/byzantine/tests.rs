@@ -169,3 +169,25 @@ fn only_the_outermost_reducer_is_byzantine() {
         assert!(error.contains("in no other reducer"), "{reducer}: {error}");
     }
 }
+
+#[test]
+fn what_is_not_finite_is_excluded_under_a_memory_too() {
+    let exchange = crate::config::Exchange {
+        reducer: "byzantine:(gather:sign),attack=not-finite".parse().unwrap(),
+        feedback: crate::config::Feedback::Error,
+        aggregator: "median".parse().unwrap(),
+        ..Default::default()
+    };
+    let layout = Layout::flat(1);
+    let averages = run_ranks(Local::world(4), |mut comm| {
+        let (mut reducer, mut average) = (exchange.build_reducer(&layout, 4).unwrap(), [0.0]);
+        let input = [1.0 + comm.rank() as f32];
+        let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
+        let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+        reducer.exchange(round, &mut comm)?;
+        let mut report = Report::default();
+        reducer.report(&mut report);
+        Ok::<_, ReduceError>((average, report.excluded))
+    });
+    assert!(averages.iter().all(|one| *one.as_ref().unwrap() == ([2.0], vec![3])), "{averages:?}");
+}
