@@ -191,3 +191,26 @@ fn what_is_not_finite_is_excluded_under_a_memory_too() {
     });
     assert!(averages.iter().all(|one| *one.as_ref().unwrap() == ([2.0], vec![3])), "{averages:?}");
 }
+
+/// Of momenta that ranks send, the attack is on these: their spread is smaller than that of gradients.
+#[test]
+fn a_momentum_that_is_sent_is_what_is_falsified() {
+    let exchange = crate::config::Exchange {
+        reducer: "byzantine:(gather:dense),attack=little:1".parse().unwrap(),
+        feedback: "rank-momentum:0.5".parse().unwrap(),
+        ..Default::default()
+    };
+    let layout = Layout::flat(1);
+    let averages = run_ranks(Local::world(3), |mut comm| {
+        let (mut reducer, mut average) = (exchange.build_reducer(&layout, 3).unwrap(), [0.0]);
+        for gradient in [1.0, -1.0] {
+            let input = [if comm.rank() == 0 { gradient } else { -gradient }];
+            let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
+            let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+            reducer.exchange(round, &mut comm)?;
+        }
+        Ok::<_, ReduceError>(average[0])
+    });
+    // The honest momenta are 1/2 and -1/2, then -1/4 and 1/4; the false one -1/4. Of gradients' spread it would be -3/4.
+    assert!(averages.iter().all(|one| (one.as_ref().unwrap() + 0.25 / 3.0).abs() < 1e-6), "{averages:?}");
+}
