@@ -49,12 +49,40 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
         // The reader takes a quote that is never closed for a long field. The format writes a new line as
         // \n, so a row is one line, and the quotes in it come in pairs.
         let raw = raw.trim_ascii();
-        if raw.contains(&b'\n') || raw.iter().filter(|&&byte| byte == b'"').count() % 2 == 1 {
-            return Err(at(line, "a quote is not closed in this line".to_owned()));
-        }
-        rows.push(row(&record).map_err(|problem| at(line, problem))?);
+        quotes(raw).map_err(|problem| at(line, problem.to_owned()))?;
+        rows.push(row(&record).map_err(|problem| at(line, problem + hint(&record, line)))?);
     }
     Ok(())
+}
+
+/// One row is one line, and the quotes in it come in pairs.
+fn quotes(row: &[u8]) -> Result<(), &'static str> {
+    let is_even = row.iter().filter(|&&byte| byte == b'"').count() % 2 == 0;
+    // The first line alone: a quote that is never closed makes the reader take the rows that follow as one field.
+    let first = row.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let closes = first.iter().filter(|&&byte| byte == b'"').count() % 2 == 0;
+    match (row.contains(&b'\n'), is_even) {
+        (false, true) => Ok(()),
+        (true, true) if !closes && row.split(|&byte| byte == b'\n').skip(1).all(|line| !line.starts_with(b"\"")) => {
+            Err("a quoted field goes on in the next line, which the format does not have: write the line break as \\n")
+        }
+        _ => Err("a quote is not closed in this line"),
+    }
+}
+
+/// What is likely wrong with a row that cannot be read.
+fn hint(record: &csv::ByteRecord, line: u64) -> &'static str {
+    let class = record.get(0).unwrap_or_default().trim_ascii();
+    let has = |byte| record.iter().any(|field| field.contains(&byte));
+    match record.len() {
+        1 if has(b'\t') => ". This looks like tab-separated values: separate columns by commas",
+        1 if has(b';') => ". This looks like semicolon-separated values: separate columns by commas",
+        3 if class == b"0" => ". Classes are counted from 1: add 1 to each",
+        _ if line == 1 && !class.iter().any(u8::is_ascii_digit) => {
+            ". This looks like a header: delete the first line, and keep the columns class, title, description"
+        }
+        _ => "",
+    }
 }
 
 fn row(record: &csv::ByteRecord) -> Result<Row, String> {

@@ -80,6 +80,16 @@ pub enum DataError {
         /// The file.
         file: PathBuf,
     },
+    /// A file in another format than its name says.
+    #[error("{}: the file is {format}: {advice}", file.display())]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// The format found.
+        format: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A binary file that ends inside a record.
     #[error(
         "{}: {bytes} bytes are not a multiple of the record of {record} bytes; the last {} bytes \

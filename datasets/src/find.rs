@@ -65,14 +65,63 @@ fn missing(catalog: &'static Catalog, directory: &Path) -> DataError {
     let problem = match (directory.exists(), directory.is_dir()) {
         (false, _) => "there is no such directory".to_owned(),
         (true, false) => "it is not a directory".to_owned(),
-        (true, true) => format!("it has no {} files", catalog.name),
+        (true, true) => hint(catalog, directory).unwrap_or_else(|| format!("it has no {} files", catalog.name)),
     };
     DataError::Missing { directory: directory.to_owned(), problem, wanted: catalog.wanted() }
 }
 
-/// The files below one directory: in itself, or in a folder with the archive's or this crate's name.
+/// The likeliest reason why a directory does not hold the data set: one part of it is missing, or it has another version, an archive
+/// or names in other case.
+fn hint(catalog: &'static Catalog, directory: &Path) -> Option<String> {
+    let Catalog { name, train, test, extension, .. } = catalog;
+    for folder in folders(catalog, directory) {
+        let has = |part| files(part, extension, &folder).ok().flatten().is_some();
+        let (there, absent) = match (has(train), has(test)) {
+            (true, false) => (train.role, test.role),
+            (false, true) => (test.role, train.role),
+            _ => continue,
+        };
+        return Some(format!("it has {name} {there} files, but no {absent} files"));
+    }
+    let mut names: Vec<String> = folders(catalog, directory).iter().flat_map(|folder| names(folder)).collect();
+    names.sort();
+    let found = |is: &dyn Fn(&str) -> bool| names.iter().find(|name| is(name));
+    let is_part = |name: &str| [train, test].iter().any(|part| name.to_lowercase().starts_with(part.prefix));
+    let is_python = |name: &str| {
+        *extension == "bin"
+            && (name.ends_with("-batches-py") || name.ends_with("-python") || is_part(name) && !name.contains('.'))
+    };
+    if let Some(python) = found(&is_python) {
+        return Some(format!(
+            "{python} is of the Python version of {name}, not of the binary version in {}",
+            catalog.archive
+        ));
+    }
+    let ends = |name: &str, endings: &[&str]| endings.iter().any(|ending| name.to_lowercase().ends_with(ending));
+    if let Some(archive) = found(&|name| ends(name, &[".tar.gz", ".tgz", ".tar", ".zip", ".gz"])) {
+        return Some(format!("{archive} in it is an archive: unpack it there"));
+    }
+    if let Some(table) = found(&|name| is_part(name) && ends(name, &[".parquet", ".arrow", ".json", ".jsonl"])) {
+        return Some(format!("{table} is of another format: convert it to .{extension}"));
+    }
+    let other = found(&|name| is_part(name) && ends(name, &[extension]))?;
+    Some(format!("{other} is not in lower case: rename it"))
+}
+
+/// The names in a directory; none where it cannot be read.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The folders that may hold the files: the directory itself, and those in it with the archive's or this crate's name.
+fn folders(catalog: &Catalog, dir: &Path) -> [PathBuf; 3] {
+    [dir.to_path_buf(), dir.join(catalog.archive_folder), dir.join(catalog.folder)]
+}
+
+/// The files below one directory, in the first of its [`folders`] that has both parts.
 pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Result<Option<Found>, DataError> {
-    for folder in [dir.to_path_buf(), dir.join(catalog.archive_folder), dir.join(catalog.folder)] {
+    for folder in folders(catalog, dir) {
         let train = files(&catalog.train, catalog.extension, &folder)?;
         let test = files(&catalog.test, catalog.extension, &folder)?;
         if let (Some(train), Some(test)) = (train, test) {

@@ -5,12 +5,25 @@ use md5::{Digest, Md5};
 use crate::error::DataError;
 use crate::find::{DataFile, PartFiles};
 
+/// First bytes of files that stand under the name of another format, what they are, and what to do. No record and no row begins
+/// with these: a label is below 100, and a class is a digit.
+const FOREIGN: [(&[u8], &str, &str); 5] = [
+    (b"\x1f\x8b", "a gzip archive", "unpack it"),
+    (b"PK\x03\x04", "a ZIP archive", "unpack it"),
+    (b"<!DOCTYPE", "a web page", "download the file again"),
+    (b"<html", "a web page", "download the file again"),
+    (b"\xff\xfe", "text in UTF-16", "convert it to UTF-8"),
+];
+
 /// Reads a file. With the official name and length its MD5 must be right; anything else is noted as a subset.
 /// `record` is the length of a record in bytes, of which a binary file must hold a whole number.
 pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<String>) -> Result<Vec<u8>, DataError> {
     let bytes = std::fs::read(&file.path).map_err(DataError::io("read", &file.path))?;
     if bytes.is_empty() {
         return Err(DataError::Empty { file: file.path.clone() });
+    }
+    if let Some((_, format, advice)) = FOREIGN.iter().find(|(magic, ..)| bytes.starts_with(magic)) {
+        return Err(DataError::Format { file: file.path.clone(), format, advice });
     }
     if let Some(record) = record.filter(|record| bytes.len() % record != 0) {
         return Err(DataError::Truncated { file: file.path.clone(), bytes: bytes.len(), record });

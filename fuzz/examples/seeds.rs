@@ -111,10 +111,10 @@ fn checkpoint(seeds: &Path) -> io::Result<()> {
 
 /// Vectors of one tensor and of several.
 fn files(seeds: &Path) -> io::Result<()> {
-    let one = Vector { values: vec![1.0, -2.5, 0.0, 3e-8, 7.0, 9.0], tensors: vec![("a".into(), vec![2, 3])] };
+    let one = Vector { values: vec![1.0, -2.5, 0.0, 3e-8, 7.0, 9.0], tensors: vec![("a".into(), vec![2, 3])], notes: vec![] };
     let more = [("b".into(), vec![0, 4]), ("c".into(), vec![])];
     let values = one.values.iter().copied().chain([5.0]).collect();
-    let all = Vector { values, tensors: one.tensors.iter().cloned().chain(more).collect() };
+    let all = Vector { values, tensors: one.tensors.iter().cloned().chain(more).collect(), notes: vec![] };
     let text = String::from_utf8_lossy(&npy(&one)).replace("False", "True");
     write(seeds, "npy", "c_order", &npy(&one))?;
     write(seeds, "npy", "text", text.as_bytes())?;

@@ -18,11 +18,11 @@ pub const TABLE: Table = Table {
     rate: None,
 };
 
-/// All with values as they are: equal value codes.
+/// All with 32-bit values.
 const COMPRESSORS: [(&str, &str); 4] =
     [("Top-k", "topk"), ("DGC threshold", "threshold-topk"), ("Redsync", "redsync"), ("Random-k", "randk")];
 
-fn rows(_: Model) -> Vec<Row> {
+fn rows(model: Model) -> Vec<Row> {
     let mut rows = vec![Row::dense()];
     for (name, compressor) in COMPRESSORS {
         // The other ratios of one compressor, for neighbours of what GraVAC ends with.
@@ -38,6 +38,8 @@ fn rows(_: Model) -> Vec<Row> {
     let accordion = "accordion:10x,high=1000x,interval=25,window=25,per_slot=false";
     let flags = format!("--compressor topk:10x --feedback error --controller {accordion}");
     rows.push(Row::new("Accordion 10x/1000x over Top-k", flags));
+    // What `auto` sends, at fixed ratios: 8-bit values, and the feedback that fits the optimizer.
+    rows.extend([10, 20, 50].map(|ratio| Row::corrected(&format!("topk:{ratio}x:q8"), model)));
     rows.push(Row::auto());
     rows
 }

@@ -1,5 +1,6 @@
 //! Vectors in files: `.safetensors`, `.npy`, or raw little-endian `f32`.
 
+mod format;
 mod npy;
 
 use std::fs;
@@ -13,6 +14,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 pub use npy::parse_npy;
 
 use crate::memory;
+use format::Format;
 
 /// A vector, and the tensors it is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,28 +23,35 @@ pub struct Vector {
     pub values: Vec<f32>,
     /// Name and shape of each tensor; their sizes add up to the values'.
     pub tensors: Vec<(String, Vec<usize>)>,
+    /// Remarks for the reader, such as the tensors that were skipped.
+    pub notes: Vec<String>,
 }
 
-fn extension(path: &Path) -> &str {
-    path.extension().and_then(|e| e.to_str()).unwrap_or_default()
-}
-
-/// Reads a vector. A `.safetensors` file may hold several tensors, of `f32`, `f16` or `bf16`: they are put one after the
-/// other, sorted by name. A `.npy` file holds one of `f32` or `f64`, in C or Fortran order. Any other file is raw
-/// little-endian `f32`.
+/// Reads a vector. The first bytes of the file tell its format, whatever its name. A `.safetensors` file may hold several tensors,
+/// of `f16`, `bf16`, `f32` or `f64`: they are concatenated in the order of their names, and tensors of integers and booleans are
+/// skipped with a note. A `.npy` file holds one of `f16`, `f32` or `f64`, in C or Fortran order. Other content is raw little-endian `f32` where
+/// the name ends in `.f32`, `.bin`, `.raw` or `.dat`, or has no ending.
 ///
 /// # Errors
-/// When the file cannot be read, does not fit into the memory that is available, holds another type, or a value that is not
-/// finite: it and its place are named.
+/// When the file cannot be read, does not fit into the available memory, is empty, has another format or type, or a value that is
+/// not finite: the value and its place are named.
 pub fn read(path: &Path) -> Result<Vector> {
-    let parse = match extension(path) {
-        "safetensors" => parse_safetensors,
-        "npy" => parse_npy,
-        _ => parse_raw,
-    };
-    let vector = read_bytes(path).and_then(|bytes| parse(&bytes)).with_context(|| format!("{}", path.display()))?;
-    check(&vector).with_context(|| format!("{}", path.display()))?;
-    Ok(vector)
+    let vector = read_bytes(path).and_then(|bytes| {
+        let format = format::detect(path, &bytes)?;
+        let vector = match format {
+            Format::Safetensors => parse_safetensors(&bytes),
+            Format::Npy => parse_npy(&bytes),
+            Format::Raw => parse_raw(&bytes),
+        }?;
+        ensure!(!vector.values.is_empty(), "the file holds no values");
+        match check(&vector) {
+            Err(error) if format == Format::Raw => {
+                bail!("{error}; is the file little-endian 32-bit floats without a header, as raw files are read?")
+            }
+            checked => checked.map(|()| vector),
+        }
+    });
+    vector.with_context(|| format!("{}", path.display()))
 }
 
 /// The whole file, if there is memory for it and for the values in it.
@@ -73,23 +82,39 @@ fn check(vector: &Vector) -> Result<()> {
     bail!("value {place} is {value}: a compressor needs finite values")
 }
 
-/// A vector from the bytes of a safetensors file: its tensors, sorted by name.
+/// Whether values of this type are no part of a gradient: counters, masks and indices.
+fn is_discrete(dtype: Dtype) -> bool {
+    use Dtype::{BOOL, I8, I16, I32, I64, U8, U16, U32, U64};
+    matches!(dtype, BOOL | I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
+/// A vector from the bytes of a safetensors file: its floating-point tensors, sorted by name. `f64` values are rounded to `f32`.
 ///
 /// # Errors
-/// When the bytes are not such a file, or a tensor is of another type than `f32`, `f16` and `bf16`.
+/// When the bytes are not such a file, a tensor is of another floating-point type than `f16`, `bf16`, `f32` and `f64`, or none has
+/// values of these.
 pub fn parse_safetensors(bytes: &[u8]) -> Result<Vector> {
     let file = SafeTensors::deserialize(bytes)?;
-    let mut tensors = file.tensors();
+    let (skipped, mut tensors): (Vec<_>, Vec<_>) =
+        file.tensors().into_iter().partition(|(_, view)| is_discrete(view.dtype()));
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let notes: Vec<String> = skipped
+        .iter()
+        .map(|(name, view)| {
+            format!("tensor `{name}` of type {:?} is skipped: only floating-point values are read", view.dtype())
+        })
+        .collect();
+    ensure!(!tensors.is_empty() || skipped.is_empty(), "no tensor is of a floating-point type");
     let len = tensors.iter().map(|(_, view)| view.shape().iter().product::<usize>()).sum();
-    let mut vector = Vector { values: reserved(len)?, tensors: Vec::new() };
+    let mut vector = Vector { values: reserved(len)?, tensors: Vec::new(), notes };
     for (name, view) in tensors {
         let data = view.data();
         match view.dtype() {
             Dtype::F32 => vector.values.extend(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
             Dtype::F16 => vector.values.extend(data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
             Dtype::BF16 => vector.values.extend(data.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32())),
-            other => bail!("tensor `{name}` is of type {other:?}; f32, f16 and bf16 can be read"),
+            Dtype::F64 => vector.values.extend(data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b) as f32)),
+            other => bail!("tensor `{name}` is of type {other:?}; f16, bf16, f32 and f64 can be read"),
         }
         vector.tensors.push((name, view.shape().to_vec()));
     }
@@ -102,16 +127,16 @@ fn parse_raw(bytes: &[u8]) -> Result<Vector> {
     let mut values = reserved(chunks.len())?;
     values.extend(chunks.iter().map(|b| f32::from_le_bytes(*b)));
     let shape = vec![values.len()];
-    Ok(Vector { values, tensors: vec![("values".into(), shape)] })
+    Ok(Vector { values, tensors: vec![("values".into(), shape)], notes: Vec::new() })
 }
 
-/// Writes a vector in the form that the name's ending asks for.
+/// Writes a vector in the format of the name's ending, in upper or lower case: `.safetensors`, `.npy`, any other is raw `f32`.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write(path: &Path, vector: &Vector) -> Result<()> {
     let bytes: Vec<u8> = vector.values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let encoded = match extension(path) {
+    let encoded = match format::ending(path).as_str() {
         "safetensors" => {
             let mut start = 0;
             let mut views = Vec::new();
@@ -146,13 +171,13 @@ mod tests {
     fn every_form_gives_back_what_was_written() {
         let directory = tempfile::tempdir().unwrap();
         let tensors = vec![("a.weight".to_owned(), vec![2, 2]), ("b".to_owned(), vec![1])];
-        let vector = Vector { values: vec![1.0, -2.5, 0.0, 3e-8, 7.0], tensors };
-        for name in ["x.safetensors", "x.npy", "x.bin"] {
+        let vector = Vector { values: vec![1.0, -2.5, 0.0, 3e-8, 7.0], tensors, notes: vec![] };
+        for name in ["x.safetensors", "x.npy", "x.bin", "X.NPY", "X.SafeTensors"] {
             let path = directory.path().join(name);
             write(&path, &vector).unwrap();
             let back = read(&path).unwrap();
             assert_eq!(back.values, vector.values, "{name}");
-            assert_eq!(back.tensors == vector.tensors, name == "x.safetensors");
+            assert_eq!(back.tensors == vector.tensors, name.to_lowercase() == "x.safetensors");
         }
     }
 
@@ -166,9 +191,51 @@ mod tests {
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
         says("odd.bin", &[0; 6], &["odd.bin", "6 bytes", "whole number"]);
-        says("nan.bin", &[1.0_f32.to_le_bytes(), f32::NAN.to_le_bytes()].concat(), &["value 1", "NaN"]);
+        says(
+            "nan.bin",
+            &[1.0_f32.to_le_bytes(), f32::NAN.to_le_bytes()].concat(),
+            &["value 1", "NaN", "little-endian"],
+        );
+        says("empty.bin", b"", &["empty.bin", "the file is empty"]);
+        says("weights.pth", &[0; 8], &["weights.pth", "not an ending of raw values"]);
         says("short.npy", b"\x93NUMPY", &["short.npy"]);
         says("text.safetensors", b"hello", &["text.safetensors"]);
         assert!(format!("{:#}", read(&directory.path().join("none")).unwrap_err()).contains("none"));
+    }
+
+    /// A safetensors file of one-dimensional tensors: name, type, bytes of a value, values' bytes.
+    fn safetensors(tensors: &[(&str, Dtype, usize, &[u8])]) -> Vec<u8> {
+        let views = tensors.iter().map(|(name, dtype, size, bytes)| {
+            (*name, TensorView::new(*dtype, vec![bytes.len() / size], bytes).unwrap())
+        });
+        safetensors::serialize(views, None).unwrap()
+    }
+
+    #[test]
+    fn doubles_are_rounded_and_integers_skipped_with_a_note() {
+        let doubles: Vec<u8> = [0.1_f64, -3.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let file = safetensors(&[
+            ("w", Dtype::F64, 8, &doubles),
+            ("num_batches_tracked", Dtype::I64, 8, &7_i64.to_le_bytes()),
+            ("mask", Dtype::BOOL, 1, &[1, 0]),
+        ]);
+        let mut vector = parse_safetensors(&file).unwrap();
+        vector.notes.sort();
+        assert_eq!((vector.values, vector.tensors), (vec![0.1_f32, -3.0], vec![("w".into(), vec![2])]));
+        assert_eq!(vector.notes.len(), 2);
+        assert!(vector.notes[0].contains("`mask`") && vector.notes[1].contains("I64 is skipped"), "{:?}", vector.notes);
+        let error = |file: &[u8]| parse_safetensors(file).unwrap_err().to_string();
+        assert!(
+            error(&safetensors(&[("n", Dtype::I64, 8, &[0; 8])])).contains("no tensor is of a floating-point type")
+        );
+        assert!(error(&safetensors(&[("q", Dtype::F8_E4M3, 1, &[0])])).contains("`q` is of type F8_E4M3"));
+    }
+
+    #[test]
+    fn a_file_without_values_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("none.safetensors");
+        fs::write(&path, safetensors(&[])).unwrap();
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("holds no values"));
     }
 }

@@ -52,7 +52,8 @@ const KEYS: &str = "Random bits: `--seed N` gives the key Key::new(N) of briquet
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
 struct Inspect {
-    /// A gradient: .safetensors (its tensors in the order of their names), .npy, or raw little-endian f32.
+    /// A gradient: .safetensors (its floating-point tensors in the order of their names), .npy, or raw little-endian f32
+    /// (.f32, .bin, .raw, .dat).
     file: PathBuf,
     /// A compressor, such as topk:0.01 or qsgd:4; may be given several times. All of them if not given.
     #[arg(long = "compressor", value_name = "SPEC")]
@@ -157,6 +158,7 @@ impl Inspect {
 /// of one, each of which may be as large.
 fn read(path: &std::path::Path) -> Result<Vector> {
     let vector = file::read(path)?;
+    vector.notes.iter().for_each(|note| complain(format_args!("note: {}", printable(note))));
     let needed = 5 * 4 * vector.values.len() as u64;
     memory::check("to compress it takes", needed).with_context(|| format!("{}", path.display()))?;
     Ok(vector)

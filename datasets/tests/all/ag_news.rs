@@ -80,12 +80,30 @@ fn rows_with_a_wrong_number_of_columns_are_refused() {
 
 #[test]
 fn classes_other_than_one_to_four_are_refused() {
-    for class in ["0", "5", "x", ""] {
+    for class in ["5", "x", ""] {
         assert_eq!(
             error_for(format!("1,a,b\n\"{class}\",\"a\",\"b\"\n").as_bytes()),
             format!("train_partial.csv, line 2: the class is {class:?}, expected 1 to 4")
         );
     }
+}
+
+#[test]
+fn likely_causes_of_a_malformed_row_are_named() {
+    let says = |train: &[u8], line: u64, hint: &str| {
+        let error = error_for(train);
+        let place = format!("train_partial.csv, line {line}: ");
+        assert!(error.starts_with(&place) && error.contains(hint), "{error}");
+    };
+    says(b"Class Index,Title,Description\n1,a,b\n", 1, "a header: delete the first line");
+    says(b"\"Class Index\",\"Title\",\"Description\"\n1,a,b\n", 1, "a header");
+    says(b"text,label\n\"a b\",1\n", 1, "columns class, title, description");
+    says(b"1,a,b\n0,a,b\n", 2, "counted from 1");
+    says(b"1\ta\tb\n", 1, "tab-separated");
+    says(b"1;a;b\n", 1, "semicolon-separated");
+    says(b"1,a,b\n\"1\",\"Title\",\"first line\nsecond line\"\n2,a,b\n", 2, "a quoted field goes on in the next line");
+    assert_eq!(error_for(b"\x1f\x8b\x08..."), "train_partial.csv: the file is a gzip archive: unpack it");
+    assert_eq!(error_for(b"<!DOCTYPE html>\n"), "train_partial.csv: the file is a web page: download the file again");
 }
 
 #[test]

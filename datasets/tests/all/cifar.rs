@@ -131,3 +131,24 @@ fn labels_out_of_range_are_refused_with_their_place() {
         "train.bin: record 0 (counted from 0) has coarse label 20, expected 0 to 19"
     );
 }
+
+#[test]
+fn likely_causes_of_missing_files_are_named() {
+    let says = |files: &[&str], problem: &str| {
+        let dir = tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, records(&[&[3]])).unwrap();
+        }
+        let error = images(ImageKind::Cifar10, dir.path()).load().unwrap_err().to_string();
+        assert!(error.contains(problem), "{files:?}: {error}");
+    };
+    says(&["data_batch_1.bin"], ": it has CIFAR-10 training files, but no test files;");
+    says(&["cifar-10-batches-bin/test_batch.bin"], ": it has CIFAR-10 test files, but no training files;");
+    says(&["cifar-10-batches-py/data_batch_1"], ": cifar-10-batches-py is of the Python version of CIFAR-10");
+    says(&["data_batch_1", "test_batch", "batches.meta"], ": data_batch_1 is of the Python version");
+    says(&["cifar-10-binary.tar.gz"], ": cifar-10-binary.tar.gz in it is an archive: unpack it there;");
+    says(&["Data_Batch_1.bin", "Test_Batch.bin"], ": Data_Batch_1.bin is not in lower case: rename it;");
+    says(&["notes.txt"], ": it has no CIFAR-10 files;");
+}

@@ -4,6 +4,7 @@
 //! before it has been compared with the bytes that are there.
 
 use anyhow::{Context, Result, bail, ensure};
+use half::f16;
 
 use super::{Vector, reserved};
 
@@ -19,7 +20,7 @@ struct Header {
     shape: Option<Vec<usize>>,
 }
 
-/// A vector from the bytes of a `.npy` file: `f4` or `f8`, of either byte order. Values that the file has in Fortran order
+/// A vector from the bytes of a `.npy` file: `f2`, `f4` or `f8`, of either byte order. Values that the file has in Fortran order
 /// (the first index runs fastest) come out in C order (the last one does), as all others do.
 ///
 /// # Errors
@@ -50,7 +51,7 @@ pub fn parse_npy(bytes: &[u8]) -> Result<Vector> {
     } else {
         out.extend(values);
     }
-    Ok(Vector { values: out, tensors: vec![("array".into(), shape)] })
+    Ok(Vector { values: out, tensors: vec![("array".into(), shape)], notes: Vec::new() })
 }
 
 /// The header's text, and what follows it.
@@ -86,12 +87,17 @@ fn decoder(descr: &str) -> Result<(usize, Decode)> {
     fn double(bytes: &[u8], read: fn([u8; 8]) -> f64) -> f32 {
         bytes.try_into().map_or(f32::NAN, |bytes| read(bytes) as f32)
     }
+    fn half(bytes: &[u8], read: fn([u8; 2]) -> f16) -> f32 {
+        bytes.try_into().map_or(f32::NAN, |bytes| read(bytes).to_f32())
+    }
     Ok(match descr {
+        "<f2" => (2, |b| half(b, f16::from_le_bytes)),
+        ">f2" => (2, |b| half(b, f16::from_be_bytes)),
         "<f4" => (4, |b| single(b, f32::from_le_bytes)),
         ">f4" => (4, |b| single(b, f32::from_be_bytes)),
         "<f8" => (8, |b| double(b, f64::from_le_bytes)),
         ">f8" => (8, |b| double(b, f64::from_be_bytes)),
-        other => bail!("values are of type '{other}'; f4 and f8 can be read"),
+        other => bail!("values are of type '{other}'; f2, f4 and f8 can be read: convert the array with .astype('f4')"),
     })
 }
 
@@ -263,6 +269,8 @@ mod tests {
         for version in [1, 2, 3] {
             for (descr, data) in [
                 ("<f4", bytes(|v| (v as f32).to_le_bytes().to_vec())),
+                ("<f2", bytes(|v| f16::from_f64(v).to_le_bytes().to_vec())),
+                (">f2", bytes(|v| f16::from_f64(v).to_be_bytes().to_vec())),
                 (">f4", bytes(|v| (v as f32).to_be_bytes().to_vec())),
                 ("<f8", bytes(|v| v.to_le_bytes().to_vec())),
                 (">f8", bytes(|v| v.to_be_bytes().to_vec())),
@@ -292,7 +300,7 @@ mod tests {
         with("(-1,)", &[], &["where a size is due", "-1"]);
         with("3", &[], &["`(` is due"]);
         with(&format!("({})", "1,".repeat(65)), &[1.0], &["65 dimensions"]);
-        says(&npy("{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}", &[1.0]), &["type '<i4'", "f4 and f8"]);
+        says(&npy("{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}", &[1.0]), &["type '<i4'", "f2, f4 and f8"]);
         says(&npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", &[]), &["only plain types"]);
         says(&npy("{'descr': '<f4', 'shape': (1,)}", &[1.0]), &["no 'fortran_order'"]);
         says(&npy("{'shape': (1,), 'shape': (2,)}", &[]), &["'shape' twice"]);

@@ -9,13 +9,13 @@ use proptest::sample::Index;
 
 fn vector() -> Vector {
     let tensors = vec![("a".to_owned(), vec![2, 3]), ("b".to_owned(), vec![0, 4]), ("c".to_owned(), vec![])];
-    Vector { values: (0..7_u8).map(|v| f32::from(v) - 2.5).collect(), tensors }
+    Vector { values: (0..7_u8).map(|v| f32::from(v) - 2.5).collect(), tensors, notes: vec![] }
 }
 
 /// Threat F2.
 #[test]
 fn a_cut_or_changed_file_is_an_error_or_another_vector() {
-    let one = Vector { values: vector().values[..6].to_vec(), tensors: vector().tensors[..1].to_vec() };
+    let one = Vector { values: vector().values[..6].to_vec(), tensors: vector().tensors[..1].to_vec(), notes: vec![] };
     damage(&npy(&one), check_npy);
     damage(&safetensors(&vector()), check_safetensors);
 }
