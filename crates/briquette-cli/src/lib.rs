@@ -1,6 +1,7 @@
 //! What the `briquette` command is made of, for other programs that start ranks or measure compressors.
 
 pub mod cert;
+pub mod checkpoint;
 pub mod file;
 pub mod launch;
 pub mod measure;

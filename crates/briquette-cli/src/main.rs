@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use briquette_cli::cert::Cert;
+use briquette_cli::checkpoint;
 use briquette_cli::file::{self, Vector};
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
@@ -35,6 +36,8 @@ enum Command {
     Token,
     /// Makes the certificates with which ranks on several machines speak TLS.
     Cert(Cert),
+    /// Shows the checkpoints of a run: step, ranks, notes, files and checksums.
+    Checkpoint(checkpoint::Show),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
@@ -114,6 +117,7 @@ fn run() -> Result<u8> {
         Command::Launch(launch) => return Ok(launch.run()?),
         Command::Token => show(token::new()?)?,
         Command::Cert(cert) => show(cert.run()?)?,
+        Command::Checkpoint(checkpoint) => return Ok(u8::from(!checkpoint.run()?)),
         Command::Inspect(inspect) => inspect.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]

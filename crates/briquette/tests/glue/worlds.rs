@@ -233,3 +233,25 @@ fn only_the_two_newest_checkpoints_are_kept_and_notes_come_back() {
     let latest = Checkpoint::latest(directory.path()).unwrap();
     assert_eq!((latest.step(), latest.world(), latest.note("epoch")), (4, 2, Some("3")));
 }
+
+#[test]
+fn a_model_is_read_without_a_session_and_keeps_its_parameter_ids() {
+    let directory = tempfile::tempdir().unwrap();
+    let trained = ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..3 {
+            (model, _) = train(&mut optim, model, step, rank)?;
+        }
+        optim.save(&model, directory.path(), &BTreeMap::new())?;
+        Ok(bits(&model))
+    });
+    let fresh = Mlp::new(999);
+    let id = fresh.first.weight.id;
+    let checkpoint = Checkpoint::latest(directory.path()).unwrap();
+    let loaded = checkpoint.load_model(fresh).unwrap();
+    assert_eq!((bits(&loaded), loaded.first.weight.id), (trained[0].clone(), id));
+    let other = checkpoint.load_model(Mlp::wide(1, 77)).expect_err("another shape").to_string();
+    assert!(other.contains("step-00000003"), "{other}");
+}

@@ -1,0 +1,51 @@
+//! Reads the model of a checkpoint alone: to evaluate it, to export it, or to begin a second phase of training.
+
+use burn::module::Module;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use safetensors::tensor::SafeTensors;
+
+use super::directory::file_name;
+use super::{Checkpoint, fail, file, ids};
+use crate::error::Error;
+use crate::flat;
+
+impl Checkpoint {
+    /// Loads the saved model into `module`: parameters and running statistics, as means over the ranks that saved. No session and no
+    /// optimizer is needed, and the number of ranks that saved does not matter. `module` keeps its parameter ids. Where the run
+    /// maintained an [average of iterates](crate::DistributedOptimizer::with_iterate_average), this is the last iterate.
+    ///
+    /// ```no_run
+    /// # use briquette::{Checkpoint, Error};
+    /// # fn evaluate<M: burn::module::Module>(module: M) -> Result<M, Error> {
+    /// let checkpoint = Checkpoint::latest(std::path::Path::new("runs/mine"))?;
+    /// checkpoint.load_model(module)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when a file is missing or damaged, or holds a model of other tensors.
+    pub fn load_model<M: Module>(&self, module: M) -> Result<M, Error> {
+        let record = ModuleRecord::from_bytes(self.model()?).map_err(|e| fail(self.path(), e.to_string()))?;
+        // An update of BatchNorm that is pending would replace what is loaded.
+        flat::drain(&module);
+        let local = ids::ids(&module);
+        let module = module.try_load_record(record).map_err(|e| fail(self.path(), e))?;
+        Ok(ids::keep(module, &local).0)
+    }
+
+    /// The model's record, from the common file, or from rank 0's in older checkpoints.
+    fn model(&self) -> Result<Bytes, Error> {
+        let read = |bytes: Vec<u8>| -> Result<Option<Bytes>, Error> {
+            let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(self.path(), e))?;
+            Ok(file::read_blobs(&file).remove("model"))
+        };
+        if let Some(model) = self.read_common()?.map(read).transpose()?.flatten() {
+            return Ok(model);
+        }
+        if let Some(model) = read(self.read(0)?)? {
+            return Ok(model);
+        }
+        Err(fail(&self.path().join(file_name(0)), "it has no `model`"))
+    }
+}
