@@ -123,6 +123,10 @@ fn code(
     let (settings, control, _trace) = prepared.map_err(|error| Refused::new(causes(&error)))?;
     interrupt::catch(&control)?;
     control.say(toml::to_string(&settings)?);
+    settings.choices().iter().for_each(|choice| control.say(format_args!("# {choice}")));
+    if let Some(rate) = settings.optimizer.other_rate() {
+        control.say(format_args!("# --optimizer {}: {rate}; --lr is {}", settings.optimizer.name(), settings.lr));
+    }
     let summary = run(&settings, &control).map_err(|error| before_all(error, &control))?;
     report(&settings, &summary, &control);
     Ok(if summary.interrupted { INTERRUPTED } else { 0 })

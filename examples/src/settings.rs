@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use briquette::core::comm::Network;
 use briquette::core::config::{
-    AggregatorConfig, CompressorConfig, Config, Feedback, ReducerConfig, ServerConfig, StrategyConfig,
+    AggregatorConfig, CompressorConfig, Config, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
 };
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use self::exchange::{Reasons, Resolved};
 pub use self::exchange::{WarmUp, families};
 pub use self::optimizer::OptimizerKind;
 use crate::lr_schedule::LrSchedule;
@@ -46,7 +47,7 @@ macro_rules! flags {
             pub run: Option<String>,
             /// The exchange, in a config.toml; flags change it.
             #[arg(skip)]
-            pub config: Option<Config>,
+            pub config: Option<Parts>,
             /// Flags of a run that an older version began, as its checkpoints have them.
             #[arg(skip)]
             pub former: Option<toml::Table>,
@@ -58,12 +59,6 @@ macro_rules! flags {
         pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
-            /// The flags of the exchange that are given, as keys.
-            fn given(&self) -> impl Iterator<Item = &'static str> {
-                let flags = [$((stringify!($flag), self.$flag.is_some())),*];
-                flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag))
-            }
-
             /// `self` where it says something, `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
@@ -81,12 +76,13 @@ macro_rules! flags {
             /// # Errors
             /// Names the flag that would be ignored, or cannot be.
             pub fn fill(self) -> Result<Settings> {
-                let (config, warm_up) = self.exchange()?;
+                let Resolved { config, warm_up, choices } = self.exchange()?;
                 let mut settings = Settings {
                     former: self.former,
                     $($task: flags!(@resolve self.$task $(, $default)?),)*
                     warm_up,
                     config,
+                    reasons: Reasons(choices),
                 };
                 settings.momentum = exchange::momentum(settings.optimizer, settings.momentum)?;
                 Ok(settings)
@@ -104,6 +100,9 @@ macro_rules! flags {
             pub warm_up: Option<WarmUp>,
             pub former: Option<toml::Table>,
             pub config: Config,
+            /// What each part of the exchange is, and why.
+            #[serde(skip)]
+            pub(crate) reasons: Reasons,
         }
     };
 }
@@ -200,7 +199,7 @@ flags! {
   exchange {
     /// When ranks exchange, and what; below is what there is
     strategy: StrategyConfig,
-    /// How vectors are combined; gather where another flag of these is given and no parameters are averaged, else ladder under auto
+    /// How vectors are combined; if absent what the controller sets the ratio of (ladder under auto), gather with --compressor, dense where parameters are averaged
     reducer: ReducerConfig,
     /// The same as --feedback momentum:M with the M of --momentum (sgd), in place of the optimizer's momentum: on or off
     momentum_correction: Toggle,
@@ -215,9 +214,9 @@ flags! {
     rules: RulesSpec,
     /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
     dense_below: usize,
-    /// What becomes of what was not sent; what the reducer needs if absent
+    /// What becomes of what was not sent; if absent what suits reducer, strategy and optimizer
     feedback: Feedback,
-    /// What decides the compression ratio: constant (nothing does), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
+    /// What decides the compression ratio, auto if nothing names one: constant (nothing does), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
     /// set), gravac (for a small model gravac:10x,max=100x,epsilon=0.4,window=25), or another one of below
     controller: ControllerSpec,
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average

@@ -113,6 +113,10 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(from) = settings.average_from.filter(|from| *from >= total) {
         bail!("--average-from {from}: the run has {total} steps, counted from 0");
     }
+    // A run that goes on has what was chosen when it began.
+    let (settings, choice) = settings.for_steps((!control.resume).then_some(total));
+    choice.into_iter().for_each(|choice| control.say(format_args!("# {choice}")));
+    let settings = &settings;
     let fingerprints = task.fingerprints();
     let begin = Instant::now();
     let mut run =

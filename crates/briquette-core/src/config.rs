@@ -24,8 +24,10 @@ mod exchange;
 mod family;
 mod keys;
 mod lists;
+pub mod parts;
 mod representatives;
 mod rules;
+mod run;
 mod settings;
 mod spec;
 mod text;
@@ -34,6 +36,7 @@ pub(crate) use class::{probes, worse};
 pub use exchange::Exchange;
 pub use family::Described;
 pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
+pub use parts::{Choice, Parts};
 pub use representatives::{exchanges, representatives};
 pub use rules::{Rule, SlotPattern};
 pub use settings::{
@@ -53,9 +56,8 @@ use crate::{CompressionFactor, Layout};
 
 /// When ranks exchange, and what. In TOML, `strategy` stands beside the keys of the [exchange](Exchange).
 ///
-/// **Defaults.** A configuration without a key of what travels is [`Config::auto`], as a whole: that is `Config::default()`, an empty table,
-/// and one with no other keys than [`Config::WORK_KEYS`], which set how the work is done. As soon as one of the other keys is
-/// given, each of those left out has the default of [`Exchange`]: dense, no feedback, no controller.
+/// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. Where some keys are given, the others are chosen by the
+/// [same rules](parts): naming one part changes no other. In code, [`Parts`] follows the same rules; an [`Exchange`] names all of its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// When, and what: gradients or parameters.
@@ -80,7 +82,7 @@ impl Config {
     /// Local SGD: parameters after every `period` steps.
     pub fn local_sgd(period: u64) -> Self {
         Config {
-            strategy: LocalSgdConfig { period, ..LocalSgdConfig::default() }.into(),
+            strategy: LocalSgdConfig { period: Some(period), ..LocalSgdConfig::default() }.into(),
             exchange: Exchange::default(),
         }
     }
@@ -228,7 +230,7 @@ impl Config {
 
     /// Whether every step of the optimizer is one with an average of gradients, and nothing else is exchanged.
     pub fn steps_with_averages(&self) -> bool {
-        matches!(self.strategy, StrategyConfig::EveryStep | StrategyConfig::Delayed)
+        self.strategy.get().steps_with_averages()
     }
 
     /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered, or the average is

@@ -92,8 +92,12 @@ impl Identity {
 
 /// A configuration's text as this version writes it: older ones had other forms. What is none stays as it is.
 fn as_today(text: &str) -> String {
-    let config = serde_json::from_str::<Config>(text);
-    config.and_then(|config| serde_json::to_string(&config)).unwrap_or_else(|_| text.to_owned())
+    let written = serde_json::from_str::<Config>(text).and_then(|mut config| {
+        // They left out what had its default, and knew no number of steps.
+        config.choose_for(None);
+        serde_json::to_string(&config)
+    });
+    written.unwrap_or_else(|_| text.to_owned())
 }
 
 /// Entries of a file that are no settings.
@@ -254,6 +258,10 @@ mod tests {
             ("configuration.reducer", "gather:topk:10x", "gather:topk:100x")
         );
         assert_eq!(difference(&Config::local_sgd(5), &saved(r#"{"strategy":"periodic","every":5}"#)), None);
+        let mut parle: Config = "strategy=parle:25".parse().unwrap();
+        let old = serde_json::to_string(&parle).unwrap();
+        parle.choose_for(None);
+        assert_eq!(difference(&parle, &saved(&old)), None, "the scope was its default");
         assert!(difference(&Config::dense(), &saved("an algorithm of my own")).is_some());
     }
 

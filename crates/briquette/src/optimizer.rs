@@ -115,6 +115,13 @@ impl DistributedOptimizer {
         self
     }
 
+    /// Says how many steps the run will have, counted from its beginning; see [`Synchronizer::with_run_steps`].
+    #[must_use]
+    pub fn with_run_steps(mut self, steps: u64) -> Self {
+        self.sync = self.sync.with_run_steps(steps);
+        self
+    }
+
     /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run (the batch size, the
     /// data): by [`join`](Self::join), and when a checkpoint is loaded. What differs is named with both values; of two JSON objects, the
     /// entry that does.

@@ -40,7 +40,7 @@
 use std::fmt;
 
 use briquette_core::Layout;
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
+use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 use briquette_core::wrapper::InnerMomentumConfig;
@@ -73,6 +73,12 @@ pub trait BuildStrategy: Send {
     /// If not, such slots become 0.
     fn remembers(&self) -> bool {
         true
+    }
+
+    /// Decides what was left open until the length of the run is known, in steps, where it is known; before [`suit`](Self::suit). What is to be
+    /// known before the run begins, a sentence each; by default nothing.
+    fn for_run(&mut self, _steps: Option<u64>) -> Vec<String> {
+        Vec::new()
     }
 
     /// Decides what was left open until the optimizer is known, once, before anything of the above is asked. What was decided, and why,
@@ -119,8 +125,15 @@ impl BuildStrategy for Config {
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
     }
+    fn for_run(&mut self, steps: Option<u64>) -> Vec<String> {
+        self.choose_for(steps);
+        self.cautions(steps)
+    }
     fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
         let steps_with_it = self.steps_with_averages();
+        if let Some(plain) = takes_plain_sgd(self) {
+            check_sgd(&plain, optimizer())?;
+        }
         match self.exchange.feedback {
             Feedback::InnerMomentum(settings) => check_momentum(settings, steps_with_it.then(optimizer)).map(|()| None),
             Feedback::ByOptimizer if !steps_with_it => {
@@ -135,10 +148,6 @@ impl BuildStrategy for Config {
             }
             feedback => {
                 let exchanges_momentum = feedback.get().has_momentum();
-                let mut reducers = self.exchange.reducers();
-                if let Some(plain) = reducers.find(|reducer| steps_with_it && reducer.get().takes_plain_sgd()) {
-                    check_sgd(plain, optimizer())?;
-                }
                 match feedback {
                     Feedback::OneBitAdam(_) if steps_with_it => check_adam(feedback, optimizer())?,
                     _ if steps_with_it && exchanges_momentum => check_plain(feedback, optimizer())?,
@@ -191,13 +200,22 @@ fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), Conf
     )))
 }
 
-/// That the optimizer steps by the learning rate times the average, which the reducer counts on, as far as it can be seen.
-fn check_sgd(reducer: &ReducerConfig, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
+/// What counts on an optimizer that is plain SGD, where something does.
+fn takes_plain_sgd(config: &Config) -> Option<String> {
+    if config.strategy.get().takes_plain_sgd() {
+        return Some(format!("strategy {}", config.strategy));
+    }
+    let mut reducers = config.exchange.reducers().filter(|_| config.steps_with_averages());
+    reducers.find(|reducer| reducer.get().takes_plain_sgd()).map(|reducer| format!("reducer {reducer}"))
+}
+
+/// That the optimizer steps by the learning rate times the average, which `plain` counts on, as far as it can be seen.
+fn check_sgd(plain: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     match optimizer {
         InnerOptimizer::Sgd | InnerOptimizer::Unseen => Ok(()),
         _ => Err(ConfigError::Conflict(format!(
-            "reducer {reducer} counts on steps of the learning rate times the average, got {optimizer}: use SGD without momentum, gradient \
-             clipping and parameter groups, or another reducer"
+            "{plain} counts on steps of the learning rate times the average, got {optimizer}: use SGD without momentum, gradient \
+             clipping and parameter groups, or leave it out"
         ))),
     }
 }

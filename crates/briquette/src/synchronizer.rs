@@ -54,6 +54,8 @@ pub struct Synchronizer {
     settings: (Settings, Settings),
     /// Nothing where the world decides.
     rebroadcast: Option<u64>,
+    /// Steps of the run, where they are known.
+    run_steps: Option<u64>,
     gradients: Gradients,
     loss: WeightedMean,
     validation_loss: Option<f64>,
@@ -119,6 +121,7 @@ impl Synchronizer {
             weight_decay: 0.0,
             settings: Default::default(),
             rebroadcast: None,
+            run_steps: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
             validation_loss: None,
@@ -145,6 +148,16 @@ impl Synchronizer {
     #[must_use]
     pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = weight_decay;
+        self
+    }
+
+    /// Says how many steps the run will have, counted from its beginning, also where it is resumed. What the configuration leaves open
+    /// until that is known is then chosen by it (periods of local steps, the scope of Parle); what the last steps learn is in the model that
+    /// is evaluated after them, by an exchange at the last step where the strategy needs one; and a run that will exchange too rarely says so
+    /// as a warning when it [joins](Self::join). The same number on every rank.
+    #[must_use]
+    pub fn with_run_steps(mut self, steps: u64) -> Self {
+        self.run_steps = Some(steps);
         self
     }
 
@@ -229,7 +242,7 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let _step = self.begin_span();
-        let grads = if plan.gradients {
+        let mut grads = if plan.gradients {
             let settled = flat::settle(module);
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
@@ -243,6 +256,10 @@ impl Synchronizer {
             self.check_recorded()?;
             flat::decay(module, grads, self.weight_decay)
         };
+        if !plan.optimizes {
+            // Without gradients an optimizer leaves parameters, momenta and counters of steps alone.
+            grads = GradientsParams::new();
+        }
         self.open = true;
         Ok(grads)
     }

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use briquette::core::compress::Compressor;
 use briquette::core::config::{
-    AggregatorConfig, CompressorKind, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, ServerConfig,
-    StrategyConfig,
+    AggregatorConfig, Choice, CompressorKind, Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig,
+    ServerConfig, StrategyConfig,
 };
 use briquette::core::reduce::GatherConfig;
 use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
@@ -41,126 +41,170 @@ fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
     }
 }
 
+/// Why the parts of an exchange are what they are: of no account for whether two runs are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reasons(pub(super) Vec<Choice>);
+
+impl PartialEq for Reasons {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// What flags, `--set` and a file make of the exchange.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) config: Config,
+    pub(super) warm_up: Option<WarmUp>,
+    /// What each part is, and why.
+    pub(super) choices: Vec<Choice>,
+}
+
 impl Options {
-    /// The exchange: that of a file, or the default one, with what the flags change of it. Where neither sets anything of what
-    /// travels, it is [`Config::auto`]; where flags alone do, the rest is as their short forms need it.
-    pub(super) fn exchange(&self) -> Result<(Config, Option<WarmUp>)> {
-        let is_auto = self.config.is_none() && !self.sets_content();
-        let mut config = match &self.config {
-            Some(config) => config.clone(),
-            None if is_auto && self.server.is_none() => Config::auto(),
-            None => Config::dense(),
-        };
-        self.set_strategy(&mut config)?;
-        self.set_reducer(&mut config, is_auto)?;
+    /// The exchange: the parts that flags and a file name, and what core's [rules](briquette::core::config::parts) choose for the others.
+    pub(super) fn exchange(&self) -> Result<Resolved> {
+        let mut parts = self.config.clone().unwrap_or_default();
         let mut warm_up = None;
         match &self.controller {
-            Some(ControllerSpec::Core(controller)) => config.exchange.controller = controller.clone(),
-            Some(ControllerSpec::WarmUp(shape)) => warm_up = Some(*shape),
+            Some(ControllerSpec::Core(controller)) => parts.controller = Some(controller.clone()),
+            Some(ControllerSpec::WarmUp(shape)) => {
+                warm_up = Some(*shape);
+                // It becomes one when the steps of an epoch are known; what it warms up is a sparsifier.
+                parts.controller = Some(ControllerConfig::None);
+            }
             None => {}
         }
-        config = set(config, self.set.as_deref().unwrap_or_default()).context("--set")?;
-        self.set_feedback(&mut config, is_auto)?;
-        Ok((config, warm_up))
+        self.set_strategy(&mut parts)?;
+        self.set_reducer(&mut parts)?;
+        parts = set(parts, self.set.as_deref().unwrap_or_default()).context("--set")?;
+        self.set_feedback(&mut parts)?;
+        let (config, mut choices) = match (&self.server, &self.former) {
+            (Some(server), _) => of_server(parts, server),
+            (None, Some(_)) => of_older_version(parts),
+            (None, None) => parts.choose(),
+        };
+        self.refuse_unused(&config)?;
+        if let Some(shape) = warm_up {
+            let named = choices.iter_mut().find(|choice| choice.part == "controller");
+            named.into_iter().for_each(|choice| *choice = Choice::named("controller", String::from(shape)));
+        }
+        Ok(Resolved { config, warm_up, choices })
     }
 
-    /// Whether a flag is one of what travels, and not only of how the work is done. A run of an older version had top-k where none was.
-    fn sets_content(&self) -> bool {
-        let key = |set: &String| set.split('=').next().unwrap_or_default().trim().replace('-', "_");
-        let sets = self.set.iter().flatten().map(key);
-        let changes = |flag: &&str| *flag != "set" && !(*flag == "staleness" && self.staleness == Some(0));
-        let mut keys = self.given().filter(changes).map(str::to_owned).chain(sets);
-        self.former.is_some() || keys.any(|key| !Config::WORK_KEYS.contains(&key.as_str()))
-    }
-
-    fn set_strategy(&self, config: &mut Config) -> Result<()> {
+    fn set_strategy(&self, parts: &mut Parts) -> Result<()> {
         if let Some(strategy) = &self.strategy {
-            config.strategy = strategy.clone();
+            parts.strategy = Some(strategy.clone());
         }
         if let Some(period) = self.local_steps {
             unused("local-steps", self.strategy.as_ref(), "--strategy")?;
-            config.strategy = format!("local-sgd:{period}").parse().context("--local-steps")?;
+            parts.strategy = Some(format!("local-sgd:{period}").parse().context("--local-steps")?);
         }
         if let Some(late) = self.staleness.filter(|late| *late > 0) {
             unused("staleness", self.strategy.as_ref(), "--strategy")?;
             unused("staleness", self.local_steps.as_ref(), "--local-steps")?;
             ensure!(late == 1, "--staleness {late}: averages come 0 steps late or 1 (delayed)");
-            config.strategy = "delayed".parse().context("--staleness")?;
+            parts.strategy = Some("delayed".parse().context("--staleness")?);
         }
         Ok(())
     }
 
-    fn set_reducer(&self, config: &mut Config, is_auto: bool) -> Result<()> {
-        let Config { strategy, exchange } = config;
+    fn set_reducer(&self, parts: &mut Parts) -> Result<()> {
+        let strategy = parts.strategy.clone().unwrap_or_default();
+        let is_every_step = strategy == StrategyConfig::EveryStep;
+        let names_a_message = self.compressor.is_some() || self.per_slot == Some(Toggle::On);
         if let Some(reducer) = &self.reducer {
-            exchange.reducer = reducer.clone();
-        } else if self.config.is_none()
-            && !is_auto
-            && *strategy == StrategyConfig::EveryStep
-            && (self.server.is_none() || self.compressor.is_some())
-        {
-            exchange.reducer = GatherConfig::default().into();
+            parts.reducer = Some(reducer.clone());
+        } else if parts.reducer.is_none() && names_a_message && is_every_step {
+            parts.reducer = Some(GatherConfig::default().into());
         }
-        let under = match &*strategy {
-            StrategyConfig::EveryStep => format!("--reducer {}", exchange.reducer),
-            other => format!("--strategy {other}"),
-        };
-        match gather(&mut exchange.reducer) {
+        match parts.reducer.as_mut().and_then(gather) {
             Some(gather) => {
                 gather.compressor = self.compressor.unwrap_or(gather.compressor);
                 gather.per_slot = self.per_slot.map_or(gather.per_slot, Toggle::is_on);
             }
-            None => {
+            None if self.reducer.is_some() || names_a_message => {
+                let under = match &parts.reducer {
+                    Some(reducer) if is_every_step => format!("--reducer {reducer}"),
+                    _ => format!("--strategy {strategy}"),
+                };
                 unused("compressor", self.compressor.as_ref(), &under)?;
                 unused("per-slot", self.per_slot.as_ref(), &under)?;
             }
+            None => {}
         }
-        exchange.aggregator = self.aggregator.unwrap_or(exchange.aggregator);
-        exchange.rules = self.rules.as_ref().map_or_else(|| std::mem::take(&mut exchange.rules), |rules| rules.rules());
-        exchange.dense_below = self.dense_below.or(exchange.dense_below);
-        exchange.bucket_values = self.bucket_values.or(exchange.bucket_values);
+        let rest = &mut parts.rest;
+        rest.aggregator = self.aggregator.unwrap_or(rest.aggregator);
+        rest.rules = self.rules.as_ref().map_or_else(|| std::mem::take(&mut rest.rules), |rules| rules.rules());
+        rest.dense_below = self.dense_below.or(rest.dense_below);
+        rest.bucket_values = self.bucket_values.or(rest.bucket_values);
         if let Some(overlap) = self.overlap {
-            exchange.overlap = overlap == OverlapSpec::On;
-            exchange.during_backward = overlap == OverlapSpec::Backward;
+            rest.overlap = overlap == OverlapSpec::On;
+            rest.during_backward = overlap == OverlapSpec::Backward;
         }
-        exchange.threads = self.threads.or(exchange.threads);
-        if is_exact(exchange) && *strategy == StrategyConfig::EveryStep {
-            unused("dense-below", self.dense_below.as_ref(), &under)?;
-            unused("feedback", self.feedback.as_ref(), &under)?;
-        }
+        rest.threads = self.threads.or(rest.threads);
         Ok(())
     }
 
-    /// What is given, or else what the reducers need.
-    fn set_feedback(&self, config: &mut Config, is_auto: bool) -> Result<()> {
-        let is_set = self.set.iter().flatten().any(|set| set.starts_with("feedback"));
-        let exchange = &mut config.exchange;
+    fn set_feedback(&self, parts: &mut Parts) -> Result<()> {
         if self.momentum_correction == Some(Toggle::On) {
             unused("feedback", self.feedback.as_ref(), "--momentum-correction on, which feeds back by itself")?;
             let momentum = self.momentum.unwrap_or(SGD_MOMENTUM) as f32;
-            exchange.feedback = Momentum { momentum, ..Momentum::default() }.into();
-        } else if let Some(feedback) = self.feedback {
-            exchange.feedback = feedback;
-        } else if self.config.is_none() && !is_auto && !is_set {
-            let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
-            let allowed = self.server.is_none_or(|server| server.get().allows_memory());
-            exchange.feedback = if is_lossy && allowed { Feedback::Error } else { Feedback::None };
+            parts.feedback = Some(Momentum { momentum, ..Momentum::default() }.into());
         }
+        parts.feedback = self.feedback.or(parts.feedback);
         Ok(())
     }
-}
 
-/// Whether everything travels as it is.
-fn is_exact(exchange: &Exchange) -> bool {
-    exchange.reducer.get().traits().is_dense && exchange.rules.is_empty()
-}
-
-/// `KEY=VALUE` each: the configuration as TOML, changed there, and read again.
-fn set(config: Config, sets: &[String]) -> Result<Config> {
-    if sets.is_empty() {
-        return Ok(config);
+    fn refuse_unused(&self, config: &Config) -> Result<()> {
+        let is_exact = config.exchange.reducer.get().traits().is_dense && config.exchange.rules.is_empty();
+        if !is_exact || config.strategy != StrategyConfig::EveryStep {
+            return Ok(());
+        }
+        let under = format!("--reducer {}", config.exchange.reducer);
+        unused("dense-below", self.dense_below.as_ref(), &under)?;
+        unused("feedback", self.feedback.as_ref(), &under)
     }
-    let mut table = toml::Table::try_from(&config)?;
+}
+
+/// Workers send dense where no reducer is named, and remember errors alone.
+fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
+    let is_open = (parts.reducer.is_none(), parts.feedback.is_none());
+    let reducer = parts.reducer.clone().unwrap_or_default();
+    let needs = reducer.get().traits().needs_feedback;
+    let feedback = if needs && server.get().allows_memory() { Feedback::Error } else { Feedback::None };
+    let feedback = parts.feedback.unwrap_or(feedback);
+    let controller = parts.controller.clone().unwrap_or_default();
+    let named = parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller);
+    let (config, mut choices) = named.choose();
+    let why = [
+        "under --server dense is sent where nothing else is named",
+        "under --server a worker remembers errors or nothing",
+    ];
+    for (is_open, part, why) in [(is_open.0, "reducer", why[0]), (is_open.1, "feedback", why[1])] {
+        let open = choices.iter_mut().find(|choice| choice.part == part && is_open);
+        open.into_iter().for_each(|choice| choice.reason = Some(why.to_owned()));
+    }
+    (config, choices)
+}
+
+/// A run that an older version began: top-k where nothing else was named, and error feedback, whatever the optimizer.
+fn of_older_version(parts: Parts) -> (Config, Vec<Choice>) {
+    let is_every_step = parts.strategy.as_ref().is_none_or(|strategy| *strategy == StrategyConfig::EveryStep);
+    let open: ReducerConfig = if is_every_step { GatherConfig::default().into() } else { ReducerConfig::Dense };
+    let reducer = parts.reducer.clone().unwrap_or(open);
+    let exchange = Exchange { reducer: reducer.clone(), ..parts.rest.clone() };
+    let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
+    let feedback = parts.feedback.unwrap_or(if is_lossy { Feedback::Error } else { Feedback::None });
+    let controller = parts.controller.clone().unwrap_or_default();
+    parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller).choose()
+}
+
+/// `KEY=VALUE` each: the parts as TOML, changed there, and read again.
+fn set(parts: Parts, sets: &[String]) -> Result<Parts> {
+    if sets.is_empty() {
+        return Ok(parts);
+    }
+    let mut table = toml::Table::try_from(&parts)?;
     for text in sets {
         let (key, value) = text.split_once('=').with_context(|| format!("`{text}` is not KEY=VALUE"))?;
         // What is no value of TOML is a text.
@@ -170,6 +214,9 @@ fn set(config: Config, sets: &[String]) -> Result<Config> {
         let (tables, key) = key.rsplit_once('.').map_or((None, &key[..]), |(tables, key)| (Some(tables), key));
         let mut inside = &mut table;
         for name in tables.into_iter().flat_map(|tables| tables.split('.')) {
+            if key != "kind" && !inside.contains_key(name) {
+                bail!("`{name}` is left open: set it whole, or set {name}.kind first");
+            }
             let entry = inside.entry(name).or_insert_with(|| toml::Table::new().into());
             if key == "kind" && entry.is_str() {
                 *entry = toml::Table::new().into();
@@ -184,6 +231,32 @@ fn set(config: Config, sets: &[String]) -> Result<Config> {
 }
 
 impl Settings {
+    /// What each part of the exchange is, and why; a feedback that is to suit the optimizer as it will be.
+    pub fn choices(&self) -> Vec<Choice> {
+        let momentum = self.momentum.filter(|momentum| *momentum > 0.0 && !self.corrects_momentum());
+        let optimizer = match (self.optimizer, momentum) {
+            (OptimizerKind::Sgd, Some(momentum)) => format!("SGD with momentum {momentum}"),
+            (OptimizerKind::Sgd, None) => "SGD without momentum".to_owned(),
+            (other, _) => format!("{}, not SGD with momentum", other.name()),
+        };
+        let mut choices = self.reasons.0.clone();
+        if let Some(decided) = self.config.clone().choose_feedback(momentum.map(|m| m as f32), &optimizer)
+            && self.server.is_none()
+        {
+            choices.retain(|choice| choice.part != "feedback");
+            choices.push(decided);
+        }
+        choices
+    }
+
+    /// For a run of so many steps: what the strategy leaves open until they are known is chosen by them.
+    #[must_use]
+    pub(crate) fn for_steps(&self, steps: Option<u64>) -> (Self, Option<Choice>) {
+        let mut settings = self.clone();
+        let choice = settings.config.choose_for(steps);
+        (settings, choice)
+    }
+
     /// Whether every rank corrects its momentum before it compresses: the optimizer then has none.
     pub fn corrects_momentum(&self) -> bool {
         matches!(self.config.exchange.feedback, Feedback::Momentum(_) | Feedback::RankMomentum(_))
@@ -267,83 +340,4 @@ pub fn families() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use briquette::core::control::GraVacConfig;
-
-    #[test]
-    fn gravac_is_the_same_in_code_in_toml_and_as_a_flag() {
-        for (text, settings) in [
-            ("gravac", GraVacConfig::default()),
-            ("gravac:10x,max=100x,epsilon=0.4,window=25", GraVacConfig::small_model()),
-            (
-                "gravac:epsilon=0.9,dense_steps=3",
-                GraVacConfig { epsilon: 0.9, dense_steps: 3, ..GraVacConfig::default() },
-            ),
-        ] {
-            let code = Config::gravac(settings);
-            let toml = format!("reducer = 'gather:topk:10x:q8'\nfeedback = 'error'\ncontroller = '{text}'");
-            assert_eq!(toml::from_str::<Config>(&toml).unwrap(), code, "{text}");
-            let flags = Options {
-                compressor: Some("topk:10x:q8".parse().unwrap()),
-                controller: Some(text.parse().unwrap()),
-                ..Options::default()
-            };
-            assert_eq!(flags.resolve().unwrap().config, code, "{text}");
-            let set = vec!["reducer=gather:topk:10x:q8".to_owned(), format!("controller={text}")];
-            assert_eq!(Options { set: Some(set), ..Options::default() }.resolve().unwrap().config, code, "{text}");
-        }
-    }
-
-    /// The boundary of `Config`'s own defaults.
-    #[test]
-    fn without_a_flag_or_key_of_what_travels_it_is_auto() {
-        let config = |text: &str| toml::from_str::<Options>(text).unwrap().resolve().unwrap().config;
-        let auto = Config::auto();
-        for nothing in ["", "optimizer = 'adam'", "[config]", "momentum = 0.5\nweight-decay = 0.1"] {
-            assert_eq!(config(nothing), auto, "{nothing}");
-        }
-        let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(1), ..auto.exchange.clone() };
-        let how = "bucket-values = 100\noverlap = 'on'\nthreads = 1";
-        let keys = "[config]\nbucket_values = 100\noverlap = true\nthreads = 1";
-        for how in [how, keys, "set = ['bucket-values=100', 'overlap=true', 'threads=1']"] {
-            assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
-        }
-        let during = Exchange { during_backward: true, ..auto.exchange.clone() };
-        for how in ["set = ['during_backward=true']", "overlap = 'backward'", "[config]\nduring_backward = true"] {
-            assert_eq!(config(how), Config { exchange: during.clone(), ..auto.clone() }, "{how}");
-        }
-        // What a flag or a key alone meant, it means.
-        let top_k =
-            Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::Error, ..Exchange::default() };
-        let gravac = Exchange { controller: "gravac".parse().unwrap(), ..top_k.clone() };
-        let momentum = Exchange { feedback: Momentum::default().into(), ..top_k.clone() };
-        for (flags, expected) in [
-            ("controller = 'gravac'", gravac.clone()),
-            ("per-slot = 'off'", top_k.clone()),
-            ("aggregator = 'mean'", top_k.clone()),
-            ("strategy = 'every-step'", top_k.clone()),
-            ("momentum-correction = 'on'", momentum),
-            ("momentum-correction = 'off'", top_k.clone()),
-            ("compressor = 'topk:20x:q8'", top_k.clone()),
-            ("dense-below = 5", Exchange { dense_below: Some(5), ..top_k }),
-            ("set = ['controller=gravac']", gravac),
-            ("reducer = 'dense'", Exchange::default()),
-            ("[config]\nstrategy = 'every-step'", Exchange::default()),
-            ("[config]\ncontroller = 'none'", Exchange::default()),
-        ] {
-            assert_eq!(config(flags), Config::every_step(expected), "{flags}");
-        }
-    }
-
-    /// Their checkpoints have top-k.
-    #[test]
-    fn a_run_of_an_older_version_without_such_a_flag_goes_on_with_top_k() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("config.toml");
-        std::fs::write(&path, "run = \"7\"\nranks = 2\nlr = 0.2\n").unwrap();
-        let read = Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
-        let exchange = read.resolve().unwrap().config.exchange;
-        assert_eq!((exchange.reducer, exchange.feedback), (GatherConfig::default().into(), Feedback::Error));
-    }
-}
+mod tests;

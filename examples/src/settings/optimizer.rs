@@ -25,6 +25,19 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
+    /// The learning rate that it wants, where that is another one than SGD's: its steps do not have the gradient's size.
+    pub(crate) fn other_rate(self) -> Option<&'static str> {
+        match self {
+            OptimizerKind::SignSgd => Some("every value moves by about the learning rate: about a hundredth of SGD's"),
+            OptimizerKind::Adam | OptimizerKind::CompAms | OptimizerKind::OneBitAdam => {
+                Some("every value moves by about the learning rate: about a fiftieth of SGD's")
+            }
+            OptimizerKind::Sgd | OptimizerKind::GenericAdam | OptimizerKind::DelayedAdagrad | OptimizerKind::Padamw => {
+                None
+            }
+        }
+    }
+
     /// As it is given to --optimizer.
     pub(crate) fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())

@@ -37,6 +37,9 @@ impl<T: Task> Run<'_, T> {
             }
         };
         let mut optim = optim.with_local_weight_decay(settings.weight_decay);
+        if server.is_none() {
+            optim = optim.with_run_steps(self.total);
+        }
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
         if let Some(from) = settings.average_from {

@@ -2,6 +2,7 @@
 //! worlds over TCP. One program, because each links all of Burn.
 
 mod backends;
+mod chosen;
 #[path = "../common/mod.rs"]
 mod common;
 mod directory;

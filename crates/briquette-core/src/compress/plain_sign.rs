@@ -93,10 +93,12 @@ impl std::fmt::Display for PlainSign {
 
 impl Spec for PlainSign {
     const SYNTAX: &'static str = "plain-sign[:one|random]";
-    const HELP: &'static str = "one bit a value; of 0, 1 or either by chance";
+    const HELP: &'static str =
+        "one bit a value, without a size: for a hundredth of SGD's rate; of 0, 1 or either by chance";
     const NEEDS_FEEDBACK: bool = false;
     const SPARSE: bool = false;
     const SEARCHES: bool = false;
+    const LOSES_SIZE: bool = true;
 
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
         if name != "plain-sign" {

@@ -231,7 +231,7 @@ mod tests {
             }
         }
         // One below a rule is refused as well; what contracts is not.
-        let ruled = format!("strategy = 'every-step'\nrules = [{{ slots = '*', reducer = {{ {qsgd} }} }}]");
+        let ruled = format!("reducer = 'dense'\nrules = [{{ slots = '*', reducer = {{ {qsgd} }} }}]");
         let ruled: Config = toml::from_str(&ruled).unwrap();
         let ruled = Exchange { feedback: Feedback::Error, dense_below: Some(0), ..ruled.exchange };
         assert!(

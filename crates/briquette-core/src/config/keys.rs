@@ -3,20 +3,49 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
-use serde::{Deserialize, forward_to_deserialize_any};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 
-use super::{Config, Exchange, StrategyConfig};
+use super::{Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig, StrategyConfig};
 
 /// The strategy's key, and the period of Local SGD, which had a key of its own.
 const OWN: [&str; 2] = ["strategy", "every"];
 
-impl Config {
-    /// Keys of how the work is done: they change no value that travels, and a configuration of no other keys is
-    /// [`Config::auto`].
-    pub const WORK_KEYS: [&'static str; 4] = ["bucket_values", "during_backward", "overlap", "threads"];
+/// With what is left open chosen by the [rules](super::parts).
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Parts::deserialize(deserializer).map(|parts| parts.choose().0)
+    }
 }
 
-impl<'de> Deserialize<'de> for Config {
+/// The parts that are named, and the other keys that do not have their defaults: as they are read.
+impl Serialize for Parts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Parts { strategy, reducer, feedback, controller, rest } = self;
+        let Exchange { aggregator, probing, bucket_values, overlap, during_backward, .. } = rest;
+        let Exchange { rules, dense_below, threads, .. } = rest;
+        let mut map = serializer.serialize_map(None)?;
+        entry(&mut map, "strategy", strategy)?;
+        entry(&mut map, "reducer", reducer)?;
+        entry(&mut map, "aggregator", &Some(aggregator).filter(|it| **it != Default::default()))?;
+        entry(&mut map, "feedback", feedback)?;
+        entry(&mut map, "controller", controller)?;
+        entry(&mut map, "probing", &Some(probing).filter(|it| **it != Default::default()))?;
+        entry(&mut map, "bucket_values", bucket_values)?;
+        entry(&mut map, "overlap", &overlap.then_some(true))?;
+        entry(&mut map, "during_backward", &during_backward.then_some(true))?;
+        entry(&mut map, "rules", &Some(rules).filter(|it| !it.is_empty()))?;
+        entry(&mut map, "dense_below", dense_below)?;
+        entry(&mut map, "threads", threads)?;
+        map.end()
+    }
+}
+
+fn entry<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: &Option<T>) -> Result<(), M::Error> {
+    value.as_ref().map_or(Ok(()), |value| map.serialize_entry(key, value))
+}
+
+impl<'de> Deserialize<'de> for Parts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Keys)
     }
@@ -25,36 +54,42 @@ impl<'de> Deserialize<'de> for Config {
 struct Keys;
 
 impl<'de> Visitor<'de> for Keys {
-    type Value = Config;
+    type Value = Parts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a strategy and the keys of an exchange")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Config, A::Error> {
-        let (mut strategy, mut every, mut sets_content) = (None, None, false);
-        let rest =
-            Rest { map, strategy: &mut strategy, every: &mut every, sets_content: &mut sets_content, fields: &[] };
-        let exchange = Exchange::deserialize(rest)?;
-        if !sets_content {
-            let Exchange { bucket_values, during_backward, overlap, threads, .. } = exchange;
-            let auto = Config::auto();
-            let exchange = Exchange { bucket_values, during_backward, overlap, threads, ..auto.exchange };
-            return Ok(Config { exchange, ..auto });
-        }
-        let strategy = match (strategy.unwrap_or_default(), every) {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Parts, A::Error> {
+        let (mut strategy, mut every, mut given) = (None, None, Vec::new());
+        let rest = Rest { map, strategy: &mut strategy, every: &mut every, given: &mut given, fields: &[] };
+        let rest = Exchange::deserialize(rest)?;
+        let strategy = match (strategy, every) {
             (strategy, None) => strategy,
-            (StrategyConfig::LocalSgd(mut settings), Some(every)) => {
-                settings.period = every;
-                settings.into()
+            (Some(StrategyConfig::LocalSgd(mut settings)), Some(every)) => {
+                settings.period = Some(every);
+                Some(settings.into())
             }
             (strategy, Some(_)) => {
                 return Err(A::Error::custom(format!(
-                    "`every` is the period of local-sgd, and the strategy is {strategy}"
+                    "`every` is the period of local-sgd, and the strategy is {}",
+                    strategy.unwrap_or_default()
                 )));
             }
         };
-        Ok(Config { strategy, exchange })
+        let is_given = |key: &str| given.iter().any(|given| given == key);
+        Ok(Parts {
+            strategy,
+            reducer: is_given("reducer").then(|| rest.reducer.clone()),
+            feedback: is_given("feedback").then_some(rest.feedback),
+            controller: is_given("controller").then(|| rest.controller.clone()),
+            rest: Exchange {
+                reducer: ReducerConfig::default(),
+                feedback: Feedback::default(),
+                controller: ControllerConfig::default(),
+                ..rest
+            },
+        })
     }
 }
 
@@ -63,8 +98,8 @@ struct Rest<'a, A> {
     map: A,
     strategy: &'a mut Option<StrategyConfig>,
     every: &'a mut Option<u64>,
-    /// Whether a key of what travels was given.
-    sets_content: &'a mut bool,
+    /// The keys of the exchange.
+    given: &'a mut Vec<String>,
     fields: &'static [&'static str],
 }
 
@@ -95,11 +130,13 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         while let Some(key) = self.map.next_key_seed(Key(self.fields))? {
-            *self.sets_content |= !Config::WORK_KEYS.contains(&key.as_str());
             match key.as_str() {
                 "strategy" => *self.strategy = Some(self.map.next_value()?),
                 "every" => *self.every = Some(self.map.next_value()?),
-                _ => return seed.deserialize(key.into_deserializer()).map(Some),
+                _ => {
+                    self.given.push(key.clone());
+                    return seed.deserialize(key.into_deserializer()).map(Some);
+                }
             }
         }
         Ok(None)
@@ -129,7 +166,6 @@ impl<'de> DeserializeSeed<'de> for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ControllerConfig, Feedback, ReducerConfig};
     use crate::control::{GraVacConfig, Policy};
     use crate::reduce::TernaryAllReduceConfig;
     use crate::wrapper::{DianaConfig, Momentum};
@@ -161,7 +197,8 @@ mod tests {
                 Exchange { reducer: gather.clone(), feedback: momentum.into(), ..Exchange::default() },
             ),
             (
-                r#""controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#.to_owned(),
+                r#""reducer":"dense","feedback":"none","controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#
+                    .to_owned(),
                 Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
             ),
             (
@@ -186,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_of_what_travels_it_is_auto_and_with_one_the_others_have_their_defaults() {
+    fn what_is_left_out_is_open_and_what_is_written_names_every_key() {
         let read = |text: &str| toml::from_str::<Config>(text).unwrap();
         assert_eq!((read(""), Config::default()), (Config::auto(), Config::auto()));
         let how = read("bucket_values = 100\noverlap = true\nthreads = 2");
@@ -195,20 +232,23 @@ mod tests {
         assert_eq!(how, Config { exchange, ..auto });
         let during = Exchange { during_backward: true, ..Config::auto().exchange };
         assert_eq!(read("during_backward = true"), Config { exchange: during, ..Config::auto() });
-        assert_eq!(read("strategy = 'every-step'"), Config::dense());
-        assert_eq!(read("dense_below = 7").exchange, Exchange { dense_below: Some(7), ..Exchange::default() });
-        for (key, text) in
-            [("reducer", "gather:topk:10x"), ("aggregator", "krum:1"), ("feedback", "error"), ("controller", "gravac")]
-        {
-            let config = serde_json::to_value(read(&format!("{key} = '{text}'"))).unwrap();
-            let mut expected = serde_json::to_value(Config::dense()).unwrap();
-            expected[key] = config[key].clone();
-            assert_eq!(config, expected, "{key} alone");
-            assert!(config[key].as_str().unwrap().starts_with(text), "{key} alone");
-        }
-        // What is written names every key.
+        assert_eq!(read("reducer = 'dense'"), Config::dense());
+        assert_eq!(read("strategy = 'local-sgd:3'"), Config::local_sgd(3));
         for config in [Config::auto(), Config::dense(), Config::local_sgd(3)] {
             assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()), Ok(config));
+        }
+        let every_key = "strategy = 'sgp'\nreducer = 'dense'\naggregator = 'median'\nfeedback = 'none'\ncontroller = 'gravac'\nprobing = 'first'\n\
+            bucket_values = 3\noverlap = true\nduring_backward = true\ndense_below = 5\nthreads = 2\n\
+            rules = [{ slots = '*', reducer = 'dense' }]";
+        for text in ["", "controller = 'auto'", "reducer = 'ladder'\nthreads = 2", every_key] {
+            let parts: Parts = toml::from_str(text).unwrap();
+            let written = toml::to_string(&parts).unwrap();
+            assert_eq!(toml::from_str::<Parts>(&written).as_ref(), Ok(&parts), "{written}");
+            assert_eq!(
+                written.lines().count(),
+                text.lines().filter(|line| !line.starts_with("rules")).count() + 4 * text.matches("rules").count(),
+                "{written}"
+            );
         }
     }
 

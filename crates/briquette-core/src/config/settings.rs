@@ -3,12 +3,12 @@
 
 use std::fmt;
 
-use super::{CompressorConfig, Described, Exchange, Feedback};
+use super::{CompressorConfig, Described, Exchange, Feedback, ReducerConfig, StrategyConfig};
 use crate::aggregate::Aggregator;
 use crate::compress::ErrorBound;
 use crate::control::Controller;
 use crate::error::ConfigError;
-use crate::reduce::Reducer;
+use crate::reduce::{GatherConfig, Reducer};
 use crate::sync::SyncStrategy;
 use crate::{CompressionFactor, Layout};
 
@@ -36,6 +36,38 @@ pub trait StrategySettings: fmt::Debug {
 
     /// What travels where the laws try it.
     fn exchanges(&self) -> Vec<Exchange>;
+
+    /// Whether every step of the optimizer is one with an average of gradients, and nothing else is exchanged.
+    fn steps_with_averages(&self) -> bool {
+        false
+    }
+
+    /// Whether what it makes of the model is right for an optimizer that steps by the learning rate times the average, plain SGD, alone.
+    fn takes_plain_sgd(&self) -> bool {
+        false
+    }
+
+    /// Steps from one exchange to the next, where ranks step without one in between.
+    fn local_steps(&self) -> Option<u64> {
+        None
+    }
+
+    /// The settings for a run of so many steps, where some were left open that follow from them, and why they are these. Of an unknown
+    /// number they are the usual ones. `None` where nothing was open.
+    fn for_steps(&self, _steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        None
+    }
+
+    /// Why everything is sent where no reducer is named, behind the strategy's name; `None` where compression is
+    /// [left open](super::Parts).
+    fn dense_because(&self) -> Option<&'static str> {
+        Some("exchanges parameters, once in a period")
+    }
+
+    /// Why what was not sent needs no memory, behind the strategy's name; `None` where it needs one as the reducer says.
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What a reducer is, for builds and laws.
@@ -55,6 +87,8 @@ pub struct ReducerTraits {
     pub aggregates: bool,
     /// Values are sums of products over a whole matrix, whose rounding is of the matrix.
     pub multiplies_matrices: bool,
+    /// What comes back is of the size 1 whatever the vector's: an optimizer that steps with it moves every value by the learning rate.
+    pub loses_size: bool,
 }
 
 /// What a memory on the way down holds: `xₜ` is the mean of step `t` and what is kept, with `‖xₜ‖ ≤ contraction·‖xₜ₋₁‖ + ‖meanₜ‖`, of which
@@ -84,6 +118,11 @@ pub trait ReducerSettings: fmt::Debug {
 
     /// What it is.
     fn traits(&self) -> ReducerTraits;
+
+    /// Whether it is made of levels of any ratio, for a controller to choose among.
+    fn takes_any_ratio(&self) -> bool {
+        false
+    }
 
     /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
     fn error_bound(&self, len: usize) -> Option<ErrorBound>;
@@ -216,6 +255,11 @@ pub trait ControllerSettings: fmt::Debug {
     /// Whether it decides for each slot: the reducer must then compress each by itself.
     fn per_slot(&self) -> bool {
         false
+    }
+
+    /// The reducer whose ratio it decides, where none is named.
+    fn reducer(&self) -> ReducerConfig {
+        GatherConfig { per_slot: self.per_slot(), ..GatherConfig::default() }.into()
     }
 
     /// Whether it decides by seconds: on a session without a clock it sends dense.

@@ -42,6 +42,10 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(_) => $name::SEARCHES),* }
             }
 
+            fn loses_size(&self) -> bool {
+                match self { $(CompressorKind::$name(_) => $name::LOSES_SIZE),* }
+            }
+
             /// Whether it chooses coordinates.
             pub fn is_sparse(&self) -> bool {
                 match self { $(CompressorKind::$name(_) => $name::SPARSE),* }
@@ -214,6 +218,11 @@ impl CompressorConfig {
     /// Whether the values that it sends are the vector's own bits.
     pub fn is_exact(&self) -> bool {
         self.values.is_none() && self.compressor.is_exact()
+    }
+
+    /// Whether what is decoded is of the size 1, whatever the vector's.
+    pub fn loses_size(&self) -> bool {
+        self.values.unwrap_or(self.compressor).loses_size()
     }
 
     /// Whether it looks for the largest values, which on long vectors begins with a sample.

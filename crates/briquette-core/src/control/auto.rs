@@ -32,8 +32,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Controller, CostAware, CostAwareConfig, DelayLimitConfig, LossGuard, LossGuardConfig};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described, Feedback};
+use crate::config::{ControllerSettings, Described, Feedback, ReducerConfig};
 use crate::error::ConfigError;
+use crate::reduce::LadderConfig;
 
 /// Settings of the controller; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -70,6 +71,10 @@ impl ControllerSettings for AutoConfig {
 
     fn needs_clock(&self) -> bool {
         true
+    }
+
+    fn reducer(&self) -> ReducerConfig {
+        LadderConfig::default().into()
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

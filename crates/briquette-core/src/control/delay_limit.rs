@@ -43,9 +43,9 @@ use serde::{Deserialize, Serialize};
 use super::cost_aware::levels;
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described, Feedback};
+use crate::config::{ControllerSettings, Described, Feedback, ReducerConfig};
 use crate::error::{ConfigError, StateError};
-use crate::reduce::{AgreedStep, Levels};
+use crate::reduce::{AgreedStep, LadderConfig, Levels};
 use crate::state::{State, Stateful};
 
 /// Settings of [`DelayLimit`]; see the [module](self).
@@ -224,6 +224,10 @@ impl Described for DelayLimitConfig {
 impl ControllerSettings for DelayLimitConfig {
     fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
+    }
+
+    fn reducer(&self) -> ReducerConfig {
+        LadderConfig::default().into()
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

@@ -197,6 +197,10 @@ impl ReducerSettings for LadderConfig {
         Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?)))
     }
 
+    fn takes_any_ratio(&self) -> bool {
+        true
+    }
+
     fn traits(&self) -> ReducerTraits {
         ReducerTraits { aggregates: false, ..self.sparse().traits() }
     }

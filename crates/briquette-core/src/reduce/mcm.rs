@@ -90,8 +90,8 @@ pub struct McmConfig {
 
 impl Default for McmConfig {
     fn default() -> Self {
-        let up = CompressorConfig::from(Qsgd::representative());
-        McmConfig { up, down: up, alpha: None, model_alpha: None, per_rank: false, server: None }
+        let (up, down) = ArtemisConfig::both_ways();
+        McmConfig { up, down, alpha: None, model_alpha: None, per_rank: false, server: None }
     }
 }
 
@@ -119,7 +119,8 @@ impl McmConfig {
 impl Described for McmConfig {
     const NAME: &'static str = "mcm";
     const SETTINGS: &'static str = "UP[,down=COMPRESSOR,alpha=A,model_alpha=A,per_rank=true,server=RANK]";
-    const HELP: &'static str = "both directions compressed, servers keep the exact model; for plain SGD";
+    const HELP: &'static str =
+        "both directions compressed (qsgd:4, down qsgd:4:64:l2), servers keep the exact model; for plain SGD";
 
     fn check(&self) -> Result<(), ConfigError> {
         for (name, alpha) in [("alpha of mcm", self.alpha), ("model_alpha of mcm", self.model_alpha)] {
@@ -133,7 +134,8 @@ impl Described for McmConfig {
     fn representatives() -> Vec<Self> {
         let coarse = "qsgd:s1:16:l2".parse().expect("a compressor's text");
         let one_server = McmConfig { up: coarse, down: coarse, server: Some(1), ..Self::default() };
-        vec![Self::default(), one_server, McmConfig { per_rank: true, ..Self::default() }]
+        let fine = McmConfig { up: Qsgd::representative().into(), ..Self::default() };
+        vec![fine, one_server, McmConfig { per_rank: true, ..fine }]
     }
 }
 

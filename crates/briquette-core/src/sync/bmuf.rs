@@ -21,7 +21,7 @@
 //!
 //! **State.** `W_g` and `Δ`, the same on every rank.
 //!
-//! **Knobs.** `period` `τ`, steps, default 12; `eta` in [0, 1), by default `1 − 1/W`, as the paper; `zeta` above 0, default 1;
+//! **Knobs.** `period` `τ`, steps, by default 12, and less where the run is known to have fewer than 20 blocks; `eta` in [0, 1), by default `1 − 1/W`, as the paper; `zeta` above 0, default 1;
 //! `nesterov`, default off.
 //!
 //! **Deviations.** With Nesterov's momentum the model to evaluate is `W_g`, where training goes on, not `W`. The paper's blocks are
@@ -42,16 +42,18 @@
 
 use super::SyncStrategy;
 use super::outer::{self, Around, Outer, OuterRule};
+use super::rounds::{check_period, in_rounds, period_of};
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
 
 /// Settings of BMUF; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BmufConfig {
-    /// Steps of a block.
-    pub period: u64,
+    /// Steps of a block; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// The block momentum, in [0, 1); absent, `1 − 1/W`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<f32>,
@@ -61,9 +63,19 @@ pub struct BmufConfig {
     pub nesterov: bool,
 }
 
+/// The usual block.
+const USUAL: u64 = 12;
+
 impl Default for BmufConfig {
     fn default() -> Self {
-        BmufConfig { period: 12, eta: None, zeta: 1.0, nesterov: false }
+        BmufConfig { period: None, eta: None, zeta: 1.0, nesterov: false }
+    }
+}
+
+impl BmufConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -74,14 +86,14 @@ impl Described for BmufConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         let eta = self.eta.unwrap_or_default();
-        ConfigError::unless(self.period > 0, "period of bmuf", "at least 1", self.period)?;
+        check_period("period of bmuf", self.period)?;
         ConfigError::unless((0.0..1.0).contains(&eta), "eta of bmuf", "in [0, 1)", eta)?;
         ConfigError::unless(self.zeta.is_finite() && self.zeta > 0.0, "zeta of bmuf", "above 0", self.zeta)
     }
 
     fn representatives() -> Vec<Self> {
-        let classical = BmufConfig { period: 3, ..Self::default() };
-        vec![classical, BmufConfig { period: 1, eta: Some(0.5), zeta: 0.5, nesterov: true }]
+        let classical = BmufConfig { period: Some(3), ..Self::default() };
+        vec![classical, BmufConfig { period: Some(1), eta: Some(0.5), zeta: 0.5, nesterov: true }]
     }
 }
 
@@ -97,11 +109,21 @@ impl StrategySettings for BmufConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
     }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            BmufConfig { period: Some(period), ..*self }.into()
+        })
+    }
 }
 
 impl OuterRule for BmufConfig {
     fn period(&self) -> u64 {
-        self.period
+        self.steps()
     }
 
     fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32) {
@@ -131,8 +153,8 @@ mod tests {
 
     #[test]
     fn without_momentum_it_is_local_sgd() {
-        let bmuf = BmufConfig { period: 4, eta: Some(0.0), ..BmufConfig::default() };
-        let local = LocalSgdConfig { period: 4, ..LocalSgdConfig::default() };
+        let bmuf = BmufConfig { period: Some(4), eta: Some(0.0), ..BmufConfig::default() };
+        let local = LocalSgdConfig { period: Some(4), ..LocalSgdConfig::default() };
         assert_close(&run(&bmuf, 3, SGD), &run(&local, 3, SGD));
         // And of one rank, whose own momentum is 1 − 1/1.
         assert_close(&run(&BmufConfig::default(), 1, SGD), &run(&local, 1, SGD));
@@ -140,8 +162,8 @@ mod tests {
 
     #[test]
     fn at_a_constant_rate_it_is_slowmo() {
-        let bmuf = BmufConfig { period: 4, eta: Some(0.6), ..BmufConfig::default() };
-        let slow_mo = SlowMoConfig { period: 4, reset: false, ..SlowMoConfig::default() };
+        let bmuf = BmufConfig { period: Some(4), eta: Some(0.6), ..BmufConfig::default() };
+        let slow_mo = SlowMoConfig { period: Some(4), reset: false, ..SlowMoConfig::default() };
         assert_close(&run(&bmuf, 3, SGD), &run(&slow_mo, 3, SGD));
     }
 

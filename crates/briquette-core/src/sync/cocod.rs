@@ -41,7 +41,7 @@
 //! use briquette_core::sync::{CoCoD, CoCoDConfig, Context, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let mut cocod = CoCoD::new(CoCoDConfig { period: 1 }, Dense)?;
+//! let mut cocod = CoCoD::new(CoCoDConfig { period: Some(1) }, Dense)?;
 //! let mut x = vec![0.0];
 //! cocod.begin(&x);
 //! let mut anchors = vec![];
@@ -59,9 +59,10 @@
 //! ```
 
 use super::in_background::{CHANNEL, InBackground, Periods};
+use super::rounds::{check_period, in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy, check_own, outer};
 use crate::comm::Session;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, check_average};
 use crate::report::Report;
@@ -72,13 +73,24 @@ use crate::{Key, Layout};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoCoDConfig {
-    /// Steps of a period.
-    pub period: u64,
+    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
 }
+
+/// The usual period.
+const USUAL: u64 = 8;
 
 impl Default for CoCoDConfig {
     fn default() -> Self {
-        CoCoDConfig { period: 8 }
+        CoCoDConfig { period: None }
+    }
+}
+
+impl CoCoDConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -88,11 +100,11 @@ impl Described for CoCoDConfig {
     const HELP: &'static str = "Local SGD whose averages, every PERIOD steps (8), travel while ranks go on";
 
     fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.period > 0, "period of cocod", "at least 1", self.period)
+        check_period("period of cocod", self.period)
     }
 
     fn representatives() -> Vec<Self> {
-        [1, 3].map(|period| CoCoDConfig { period }).to_vec()
+        [1, 3].map(|period| CoCoDConfig { period: Some(period) }).to_vec()
     }
 }
 
@@ -115,6 +127,16 @@ impl StrategySettings for CoCoDConfig {
 
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            CoCoDConfig { period: Some(period) }.into()
+        })
     }
 }
 
@@ -150,7 +172,7 @@ impl<R: Reducer + 'static> CoCoD<R> {
     }
 
     fn periods(&self) -> Periods {
-        Periods { period: self.settings.period, offset: 0 }
+        Periods { period: self.settings.steps(), offset: 0 }
     }
 
     /// What the exchange at the end of step `step` is told. Ranks have not agreed on anything else.
@@ -160,7 +182,7 @@ impl<R: Reducer + 'static> CoCoD<R> {
 
     /// The next anchor, and the progress of the rank that is at `x`.
     fn advance(&mut self, x: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.period), cx);
+        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.steps()), cx);
         self.exchange.receive(key, agreed_step, cx, comm)?;
         let (anchor, next) = self.anchor.both();
         let (before, progress) = self.exchange.input.both();

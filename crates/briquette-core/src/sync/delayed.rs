@@ -134,8 +134,9 @@ impl<R: Reducer + 'static> Stateful for Delayed<R> {
 }
 
 impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
-    fn plan(&self, _step: u64) -> Plan {
-        Plan::GRADIENTS
+    /// At the first step no mean is there yet.
+    fn plan(&self, step: u64) -> Plan {
+        Plan { optimizes: step > 0, ..Plan::GRADIENTS }
     }
 
     fn begin(&mut self, _parameters: &[f32]) {
@@ -200,6 +201,14 @@ impl StrategySettings for DelayedConfig {
             ..Exchange::default()
         };
         [Exchange::default()].into_iter().chain(["error", "error-inside", "momentum"].map(compressed)).collect()
+    }
+
+    fn steps_with_averages(&self) -> bool {
+        true
+    }
+
+    fn dense_because(&self) -> Option<&'static str> {
+        Some("exchanges while the next step computes, and takes no controller")
     }
 }
 

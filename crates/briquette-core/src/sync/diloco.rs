@@ -24,7 +24,7 @@
 //!
 //! **State.** `x₀` and `b`, the same on every rank.
 //!
-//! **Knobs.** `period` `H`, steps, default 100 (the paper: 500); `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), and less where the run is known to have fewer than 20 periods; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
 //!
 //! **Deviations.** None in the method. The learning rate of the inner optimizer is the caller's: the paper warms it up before the first
 //! period, with a model that was trained a while by one rank.
@@ -42,42 +42,58 @@
 
 use super::SyncStrategy;
 use super::outer::{self, Around, Outer, OuterRule};
+use super::rounds::{check_period, in_rounds, period_of};
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
 
 /// Settings of DiLoCo; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiLoCoConfig {
-    /// Steps of a period.
-    pub period: u64,
+    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// The outer learning rate, above 0.
     pub rate: f32,
     /// The outer momentum, in [0, 1).
     pub momentum: f32,
 }
 
+/// The usual period, which runs of 2 000 steps and more have.
+pub(super) const USUAL: u64 = 100;
+
 impl Default for DiLoCoConfig {
     fn default() -> Self {
-        DiLoCoConfig { period: 100, rate: 0.7, momentum: 0.9 }
+        DiLoCoConfig { period: None, rate: 0.7, momentum: 0.9 }
+    }
+}
+
+impl DiLoCoConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
 impl Described for DiLoCoConfig {
     const NAME: &'static str = "diloco";
     const SETTINGS: &'static str = "PERIOD[,rate=0.7,momentum=0.9]";
-    const HELP: &'static str = "PERIOD local steps (100), then Nesterov's on what all ranks have come to";
+    const HELP: &'static str =
+        "PERIOD local steps (100, fewer in a short run), then Nesterov's on what all ranks have come to";
 
     fn check(&self) -> Result<(), ConfigError> {
         let Self { period, rate, momentum } = *self;
-        ConfigError::unless(period > 0, "period of diloco", "at least 1", period)?;
+        check_period("period of diloco", period)?;
         ConfigError::unless(rate.is_finite() && rate > 0.0, "rate of diloco", "above 0", rate)?;
         ConfigError::unless((0.0..1.0).contains(&momentum), "momentum of diloco", "in [0, 1)", momentum)
     }
 
     fn representatives() -> Vec<Self> {
-        vec![DiLoCoConfig { period: 3, ..Self::default() }, DiLoCoConfig { period: 1, rate: 1.0, momentum: 0.0 }]
+        vec![
+            DiLoCoConfig { period: Some(3), ..Self::default() },
+            DiLoCoConfig { period: Some(1), rate: 1.0, momentum: 0.0 },
+        ]
     }
 }
 
@@ -93,11 +109,21 @@ impl StrategySettings for DiLoCoConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
     }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            DiLoCoConfig { period: Some(period), ..*self }.into()
+        })
+    }
 }
 
 impl OuterRule for DiLoCoConfig {
     fn period(&self) -> u64 {
-        self.period
+        self.steps()
     }
 
     fn advance(&self, anchor: f32, difference: f32, momentum: f32, _: &Around) -> (f32, f32) {
@@ -125,17 +151,17 @@ mod tests {
         let close = |a: &[Vec<f32>], b: &[Vec<f32>]| {
             a.iter().flatten().zip(b.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-5)
         };
-        let plain = DiLoCoConfig { period: 4, rate: 1.0, momentum: 0.0 };
+        let plain = DiLoCoConfig { period: Some(4), rate: 1.0, momentum: 0.0 };
         let local = train(4, || Periodic::new(4).unwrap(), &[3.0; 10], (SGD, &noisy));
         assert!(close(&run(plain, SGD), &local));
         let minibatch = train(4, || EveryStep::new(Dense), &[3.0; 10], (SGD, &noisy));
-        assert!(close(&run(DiLoCoConfig { period: 1, ..plain }, SGD), &minibatch));
+        assert!(close(&run(DiLoCoConfig { period: Some(1), ..plain }, SGD), &minibatch));
     }
 
     /// PyTorch's formula, step by step in f64.
     #[test]
     fn the_outer_step_is_pytorchs_nesterov() {
-        let diloco = DiLoCoConfig { period: 1, ..DiLoCoConfig::default() };
+        let diloco = DiLoCoConfig { period: Some(1), ..DiLoCoConfig::default() };
         let (mut x, mut momentum) = (vec![3.0_f64; 10], vec![0.0_f64; 10]);
         for step in 0..SGD.steps {
             let here: Vec<f32> = x.iter().map(|x| *x as f32).collect();
@@ -153,7 +179,7 @@ mod tests {
     #[test]
     fn the_outer_momentum_helps_long_periods() {
         let sgd = Sgd { steps: 800, ..SGD };
-        let end = |rate, momentum| loss(&mean(&run(DiLoCoConfig { period: 20, rate, momentum }, sgd)));
+        let end = |rate, momentum| loss(&mean(&run(DiLoCoConfig { period: Some(20), rate, momentum }, sgd)));
         let (local, diloco) = (end(1.0, 0.0), end(0.7, 0.9));
         assert!(diloco < 0.7 * local, "{diloco} against {local}");
     }

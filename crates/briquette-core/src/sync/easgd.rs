@@ -28,7 +28,7 @@
 //!
 //! **State.** `x̃`, the same on every rank.
 //!
-//! **Knobs.** `period` `τ`, steps, default 10; `beta` in (0, 1], default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline of the LSGD
+//! **Knobs.** `period` `τ`, steps, by default 10, and less where the run is known to have fewer than 20 pulls; `beta` in (0, 1], default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline of the LSGD
 //! authors' code.
 //!
 //! **Deviations.** The paper's server receives from one rank at a time; this is its synchronous form, in which all ranks move at once.
@@ -41,7 +41,7 @@
 //! use briquette_core::sync::{Context, Easgd, EasgdConfig, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let mut easgd = Easgd::new(EasgdConfig { period: 1, beta: 0.5, alpha: Some(0.25) }, Dense)?;
+//! let mut easgd = Easgd::new(EasgdConfig { period: Some(1), beta: 0.5, alpha: Some(0.25) }, Dense)?;
 //! let mut x = vec![0.0];
 //! easgd.begin(&x);
 //! x[0] = 8.0;
@@ -52,8 +52,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use super::rounds::{check_period, in_rounds, period_of};
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
-use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
@@ -64,8 +65,9 @@ use crate::{Layout, Session};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EasgdConfig {
-    /// Steps from one pull to the next.
-    pub period: u64,
+    /// Steps from one pull to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// How far the centre goes to the mean of the ranks, in (0, 1].
     pub beta: f32,
     /// How far a rank goes to the centre, in (0, 1]; absent, `β/W`.
@@ -73,9 +75,19 @@ pub struct EasgdConfig {
     pub alpha: Option<f32>,
 }
 
+/// The usual period.
+const USUAL: u64 = 10;
+
 impl Default for EasgdConfig {
     fn default() -> Self {
-        EasgdConfig { period: 10, beta: 0.43, alpha: None }
+        EasgdConfig { period: None, beta: 0.43, alpha: None }
+    }
+}
+
+impl EasgdConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -86,14 +98,17 @@ impl Described for EasgdConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         let is_share = |share: f32| share > 0.0 && share <= 1.0;
-        ConfigError::unless(self.period > 0, "period of easgd", "at least 1", self.period)?;
+        check_period("period of easgd", self.period)?;
         ConfigError::unless(is_share(self.beta), "beta of easgd", "in (0, 1]", self.beta)?;
         let alpha = self.alpha.unwrap_or(self.beta);
         ConfigError::unless(is_share(alpha), "alpha of easgd", "in (0, 1]", alpha)
     }
 
     fn representatives() -> Vec<Self> {
-        vec![EasgdConfig { period: 3, ..Self::default() }, EasgdConfig { period: 1, beta: 0.5, alpha: Some(0.125) }]
+        vec![
+            EasgdConfig { period: Some(3), ..Self::default() },
+            EasgdConfig { period: Some(1), beta: 0.5, alpha: Some(0.125) },
+        ]
     }
 }
 
@@ -115,6 +130,20 @@ impl StrategySettings for EasgdConfig {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
         vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
     }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        Some("exchanges differences that keep what was not sent")
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            EasgdConfig { period: Some(period), ..*self }.into()
+        })
+    }
 }
 
 /// Elastic averaging; see the [module](self).
@@ -127,6 +156,8 @@ pub struct Easgd<R> {
     report: Report,
     /// The number of ranks, where the reducer sends everything.
     conserving: Option<usize>,
+    /// The last step of the run, where it is known: the centre follows what is learned since the pull before.
+    last: Option<u64>,
 }
 
 impl<R: std::fmt::Debug> std::fmt::Debug for Easgd<R> {
@@ -146,7 +177,7 @@ impl<R: Reducer> Easgd<R> {
     pub fn new(settings: EasgdConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
         let (centre, difference, report) = Default::default();
-        Ok(Easgd { settings, reducer, centre, difference, report, conserving: None })
+        Ok(Easgd { settings, reducer, centre, difference, report, conserving: None, last: None })
     }
 
     /// The centre, the same on every rank; empty before a run begins.
@@ -202,8 +233,12 @@ impl<R: Reducer> Stateful for Easgd<R> {
 
 impl<R: Reducer> SyncStrategy for Easgd<R> {
     fn plan(&self, step: u64) -> Plan {
-        let pulls = (step + 1).is_multiple_of(self.settings.period);
+        let pulls = (step + 1).is_multiple_of(self.settings.steps()) || self.last == Some(step);
         if pulls { Plan { agrees: Agrees::World, parameters: true, ..Plan::ALONE } } else { Plan::ALONE }
+    }
+
+    fn ends_at(&mut self, last: u64) {
+        self.last = Some(last);
     }
 
     fn begin(&mut self, parameters: &[f32]) {
@@ -255,7 +290,7 @@ mod tests {
     /// Equations 5 and 6, in one thread.
     #[test]
     fn it_is_the_papers_recursion() {
-        let settings = EasgdConfig { period: 3, ..EasgdConfig::default() };
+        let settings = EasgdConfig { period: Some(3), ..EasgdConfig::default() };
         let ours = train(3, || Easgd::new(settings, Dense).unwrap(), &[3.0; 10], (SGD, &noisy));
         let (mut x, mut centre) = (vec![vec![3.0_f32; 10]; 3], vec![3.0_f64; 10]);
         let alpha = 0.43 / 3.0;
@@ -278,7 +313,7 @@ mod tests {
     #[test]
     fn where_nothing_moves_the_centre_comes_to_the_mean() {
         let gradient = |rank: usize, _: u64, x: &[f32]| vec![x[0] - rank as f32];
-        let settings = EasgdConfig { period: 1, beta: 0.9, alpha: Some(0.1) };
+        let settings = EasgdConfig { period: Some(1), beta: 0.9, alpha: Some(0.1) };
         let x = train(3, || Easgd::new(settings, Dense).unwrap(), &[10.0], (Sgd { steps: 400, ..SGD }, &gradient));
         assert!((x[0][0] - 1.0).abs() < 1e-4, "{x:?}");
     }
@@ -287,7 +322,7 @@ mod tests {
     fn settings_out_of_range_are_refused() {
         let good = EasgdConfig::default();
         for (settings, words) in [
-            (EasgdConfig { period: 0, ..good }, "period of easgd must be at least 1"),
+            (EasgdConfig { period: Some(0), ..good }, "period of easgd must be at least 1"),
             (EasgdConfig { beta: 0.0, ..good }, "beta of easgd must be in (0, 1]"),
             (EasgdConfig { alpha: Some(f32::NAN), ..good }, "alpha of easgd"),
         ] {

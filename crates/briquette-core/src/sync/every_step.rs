@@ -145,4 +145,12 @@ impl StrategySettings for EveryStepConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         exchanges()
     }
+
+    fn steps_with_averages(&self) -> bool {
+        true
+    }
+
+    fn dense_because(&self) -> Option<&'static str> {
+        None
+    }
 }

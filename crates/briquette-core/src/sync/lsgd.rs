@@ -136,7 +136,7 @@ impl Stateful for Lsgd {
 
 impl SyncStrategy for Lsgd {
     fn plan(&self, step: u64) -> Plan {
-        let in_world = (step + 1).is_multiple_of(self.settings.period);
+        let in_world = (step + 1).is_multiple_of(self.settings.steps());
         let agrees = if in_world { Agrees::World } else { Agrees::NoRank };
         Plan { agrees, parameters: true, ..Plan::ALONE }
     }
@@ -158,7 +158,8 @@ impl SyncStrategy for Lsgd {
         let loss = Self::own_loss(cx, comm).map_err(failed)?;
         check_own(parameters, cx, comm)?;
         let (before, start) = (comm.traffic(), comm.now());
-        let LsgdConfig { local, period, pull: of_group, global_pull: of_world, .. } = self.settings;
+        let LsgdConfig { local, pull: of_group, global_pull: of_world, .. } = self.settings;
+        let period = self.settings.steps();
         let (mut sum, mut count) = *self.losses.now();
         (sum, count) = (sum + loss.unwrap_or(0.0), count + u64::from(loss.is_some()));
         // Not a number without samples: such a rank does not lead.

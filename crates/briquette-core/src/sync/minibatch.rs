@@ -34,9 +34,9 @@
 //!
 //! **Knobs.** `period` `K`, steps, default 8; `accelerate`, default false; `restart`, rounds, at least 2, or 0 for never, the default.
 //!
-//! **Deviations.** Between exchanges the inner optimizer steps with zeros and is put back to where it was, but for its momenta, which fade;
-//! it is meant to be plain SGD. Accelerated, its steps are not used at all. A round's last gradient alone counts by its samples. The
-//! paper's constants for `γ` depend on the noise; here it is the caller's, as restarts are.
+//! **Deviations.** The inner optimizer steps at the end of a round only, so any optimizer is as right as with a batch `K` times as large.
+//! Accelerated, the step is AC-SA's and the inner optimizer's is not used: it must be plain SGD. A round's last gradient alone counts by its
+//! samples. The paper's constants for `γ` depend on the noise; here it is the caller's, as restarts are.
 //!
 //! **References.** B. Woodworth, K. K. Patel, N. Srebro, *Minibatch vs Local SGD for Heterogeneous Distributed Learning*, NeurIPS 2020 (arXiv
 //! 2006.04735), section 3. S. Ghadimi, G. Lan, *Optimal Stochastic Approximation Algorithms for Strongly Convex Stochastic Composite
@@ -143,6 +143,23 @@ impl StrategySettings for MinibatchConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         super::outer::exchanges()
     }
+
+    /// At the end of a round, and at no other step.
+    fn steps_with_averages(&self) -> bool {
+        !self.accelerate
+    }
+
+    fn takes_plain_sgd(&self) -> bool {
+        self.accelerate
+    }
+
+    fn dense_because(&self) -> Option<&'static str> {
+        Some("exchanges gradients, once in a round")
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.period)
+    }
 }
 
 /// Rounds of gradients at one point; see the [module](self).
@@ -158,6 +175,8 @@ pub struct Minibatch<R> {
     /// The last round's `g`.
     mean: Vec<f32>,
     report: Report,
+    /// The last step of the run, where it is known: a round ends with it, of however many gradients.
+    last: Option<u64>,
 }
 
 impl<R: std::fmt::Debug> std::fmt::Debug for Minibatch<R> {
@@ -176,12 +195,12 @@ impl<R: Reducer> Minibatch<R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(settings: MinibatchConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
-        let (gathered, point, aggregate, mean, report) = Default::default();
-        Ok(Minibatch { settings, reducer, gathered, point, aggregate, mean, report })
+        let (gathered, point, aggregate, mean, report, last) = Default::default();
+        Ok(Minibatch { settings, reducer, gathered, point, aggregate, mean, report, last })
     }
 
     fn ends_round(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.settings.period)
+        (step + 1).is_multiple_of(self.settings.period) || self.last == Some(step)
     }
 
     /// `β_t` of the round that `step` is in.
@@ -267,9 +286,14 @@ impl<R: Reducer> Stateful for Minibatch<R> {
 
 impl<R: Reducer> SyncStrategy for Minibatch<R> {
     fn plan(&self, step: u64) -> Plan {
-        let plan = if self.ends_round(step) { Plan::GRADIENTS } else { Plan { gradients: true, ..Plan::ALONE } };
+        let within = Plan { gradients: true, optimizes: false, ..Plan::ALONE };
+        let plan = if self.ends_round(step) { Plan::GRADIENTS } else { within };
         // Where the model is not what is trained, its view is asked for as if replicas differed.
         Plan { parameters: true, replicas_equal: !self.settings.accelerate, ..plan }
+    }
+
+    fn ends_at(&mut self, last: u64) {
+        self.last = Some(last);
     }
 
     fn begin(&mut self, parameters: &[f32]) {
@@ -284,13 +308,18 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<(), SyncError> {
-        let (step, period) = (cx.agreed_step.step, self.settings.period as f32);
+        let step = cx.agreed_step.step;
+        let (period, taken) = (self.settings.period as f32, (step % self.settings.period + 1) as f32);
         self.report = Report::default();
+        let ends = self.ends_round(step);
         let (before, gathered) = self.gathered.both();
         gathered.clear();
         gathered.extend(gradient.iter().map(|g| g / period));
         gathered.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
-        if self.ends_round(step) {
+        if ends {
+            if taken < period {
+                gathered.iter_mut().for_each(|sum| *sum *= period / taken);
+            }
             self.exchange(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
             gradient.copy_from_slice(&self.mean);
             self.gathered.next_mut().clear();

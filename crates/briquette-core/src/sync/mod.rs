@@ -26,6 +26,7 @@ pub mod outer;
 pub mod overlap_local_sgd;
 pub mod parle;
 pub mod periodic;
+mod rounds;
 pub mod sgp;
 pub mod slow_mo;
 pub mod streaming_diloco;
@@ -48,6 +49,7 @@ pub use outer::{Outer, OuterRule};
 pub use overlap_local_sgd::{OverlapConfig, OverlapLocalSgd};
 pub use parle::{Parle, ParleConfig};
 pub use periodic::{LocalSgdConfig, Periodic};
+pub use rounds::FEWEST_EXCHANGES;
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
@@ -74,6 +76,8 @@ pub struct Plan {
     pub replicas_equal: bool,
     /// Whether all ranks must step with the same learning rate.
     pub same_rate: bool,
+    /// Whether the inner optimizer steps. If not, it is handed no gradients: parameters, momenta and counters of steps stay.
+    pub optimizes: bool,
 }
 
 /// Which ranks agree on a step header.
@@ -91,14 +95,20 @@ pub enum Agrees {
 
 impl Plan {
     /// Gradients are exchanged before the inner optimizer's step.
-    pub const GRADIENTS: Plan =
-        Plan { agrees: Agrees::World, gradients: true, parameters: false, replicas_equal: true, same_rate: true };
+    pub const GRADIENTS: Plan = Plan {
+        agrees: Agrees::World,
+        gradients: true,
+        parameters: false,
+        replicas_equal: true,
+        same_rate: true,
+        optimizes: true,
+    };
     /// Parameters are exchanged after it, and are then the same on every rank.
     pub const PARAMETERS: Plan =
-        Plan { agrees: Agrees::World, gradients: false, parameters: true, replicas_equal: true, same_rate: false };
+        Plan { agrees: Agrees::World, gradients: false, parameters: true, same_rate: false, ..Plan::GRADIENTS };
     /// Every rank steps by itself.
     pub const ALONE: Plan =
-        Plan { agrees: Agrees::NoRank, gradients: false, parameters: false, replicas_equal: false, same_rate: false };
+        Plan { agrees: Agrees::NoRank, parameters: false, replicas_equal: false, ..Plan::PARAMETERS };
 
     /// Whether anything may be sent.
     pub fn exchanges(&self) -> bool {
@@ -151,6 +161,10 @@ pub enum Momenta {
 pub trait SyncStrategy: Stateful + Send {
     /// What is done at `step`; the same answer on every rank.
     fn plan(&self, step: u64) -> Plan;
+
+    /// The number of the run's last step, where it is known, before the run begins or goes on: what would not be in the
+    /// [view](Self::view) after it is exchanged then, whatever the period. By default the view has all.
+    fn ends_at(&mut self, _last: u64) {}
 
     /// The parameters that every rank begins with, before step 0.
     fn begin(&mut self, _parameters: &[f32]) {}
@@ -231,6 +245,9 @@ pub trait SyncStrategy: Stateful + Send {
 impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
     fn plan(&self, step: u64) -> Plan {
         (**self).plan(step)
+    }
+    fn ends_at(&mut self, last: u64) {
+        (**self).ends_at(last);
     }
     fn begin(&mut self, parameters: &[f32]) {
         (**self).begin(parameters);

@@ -264,6 +264,10 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         }
     }
 
+    fn ends_at(&mut self, last: u64) {
+        self.base.iter_mut().for_each(|base| base.ends_at(last));
+    }
+
     fn begin(&mut self, parameters: &[f32]) {
         self.anchor.set(parameters.to_vec());
         self.momentum.set(Vec::new());

@@ -39,7 +39,7 @@
 //! use briquette_core::sync::{Context, OverlapConfig, OverlapLocalSgd, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0, offset: 0 };
+//! let settings = OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.0, offset: 0 };
 //! let mut overlap = OverlapLocalSgd::new(settings, Dense)?;
 //! let mut x = vec![0.0];
 //! overlap.begin(&x);
@@ -104,7 +104,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
     }
 
     fn periods(&self) -> Periods {
-        Periods { period: self.settings.period, offset: self.settings.offset }
+        Periods { period: self.settings.steps(), offset: self.settings.offset }
     }
 
     /// What the exchange at the end of step `step` is told. Ranks have not agreed on a learning rate: controllers must not see their own.
@@ -114,7 +114,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
 
     /// The mean of the period before, at the end of this one; nothing at the end of the first.
     fn receive(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
-        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.period), cx);
+        let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.steps()), cx);
         self.exchange.receive(key, agreed_step, cx, comm)
     }
 

@@ -36,8 +36,8 @@
 //!
 //! **State.** The mean, the same on every rank; `x_a`, `y` and `z`, each rank's own.
 //!
-//! **Knobs.** `period` `L`, steps, default 25; `pull`, the first `p`, default 0.01; `coupling`, the first `c`, default 0.1; `scope` `s` in (0, 1],
-//! default 0.999 (500 batches an epoch); `alpha` in [0, 1), default 0.75; `rate` `η` in (0, 1], default 1.
+//! **Knobs.** `period` `L`, steps, by default 25, and less where the run is known to have fewer than 20 periods; `pull`, the first `p`, default 0.01; `coupling`, the first `c`, default 0.1; `scope` `s` in (0, 1],
+//! by default 0.999 (500 batches an epoch), or what brings `η·c` to 1 in four fifths of the run where its steps are known and that is less; `alpha` in [0, 1), default 0.75; `rate` `η` in (0, 1], default 1.
 //!
 //! **Deviations.** The outer step is plain: the paper's has Nesterov's momentum of 0.9 and the rate 0.1, which at length come to
 //! the rate 1. Entropy-SGD adds noise to `y` that Parle left out. The code also averages the `z`, and its outer step starts at `y`.
@@ -51,7 +51,7 @@
 //! use briquette_core::sync::{Context, Parle, ParleConfig, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let mut parle = Parle::new(ParleConfig { period: 2, pull: 0.25, alpha: 0.5, ..ParleConfig::default() }, Dense)?;
+//! let mut parle = Parle::new(ParleConfig { period: Some(2), pull: 0.25, alpha: 0.5, ..ParleConfig::default() }, Dense)?;
 //! let mut y = vec![0.0];
 //! parle.begin(&y);
 //! for (step, gradient) in [(0, -8.0), (1, 0.0)] {
@@ -94,6 +94,8 @@ pub struct Parle<R> {
     /// `x_a` less the mean of the time before, while it is sent.
     difference: Vec<f32>,
     report: Report,
+    /// The last step of the run, where it is known: an outer step ends it.
+    last: Option<u64>,
 }
 
 impl<R: std::fmt::Debug> std::fmt::Debug for Parle<R> {
@@ -113,7 +115,7 @@ impl<R: Reducer> Parle<R> {
     pub fn new(settings: ParleConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
         let (mean, anchor, trained, average, difference, report) = Default::default();
-        Ok(Parle { settings, reducer, mean, anchor, trained, average, difference, report })
+        Ok(Parle { settings, reducer, mean, anchor, trained, average, difference, report, last: None })
     }
 
     fn memories(&mut self) -> [&mut Staged<Vec<f32>>; 4] {
@@ -121,7 +123,7 @@ impl<R: Reducer> Parle<R> {
     }
 
     fn ends_period(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.settings.period)
+        (step + 1).is_multiple_of(self.settings.steps()) || self.last == Some(step)
     }
 
     /// The outer step, from the next `z`: its `x_a` is staged nowhere yet.
@@ -188,6 +190,10 @@ impl<R: Reducer> SyncStrategy for Parle<R> {
     fn plan(&self, step: u64) -> Plan {
         let agrees = if self.ends_period(step) { Agrees::World } else { Agrees::NoRank };
         Plan { agrees, gradients: true, parameters: true, ..Plan::ALONE }
+    }
+
+    fn ends_at(&mut self, last: u64) {
+        self.last = Some(last);
     }
 
     fn begin(&mut self, parameters: &[f32]) {

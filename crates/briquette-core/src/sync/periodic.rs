@@ -21,7 +21,7 @@
 //!
 //! **State.** `x₀`, the same on every rank, where differences travel; else none.
 //!
-//! **Knobs.** `period` `H`, steps, default 8; `momenta`: `keep` (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
+//! **Knobs.** `period` `H`, steps, by default 8, and less where the run is known to have fewer than 20 periods; `momenta`: `keep` (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
 //!
 //! **References.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), algorithm 1. H. Yu,
 //! S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), algorithm 1. D. Basu,
@@ -38,8 +38,9 @@
 
 use super::every_step::InPlace;
 use super::outer::{self, Around, Outer, OuterRule};
+use super::rounds::{in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::{ConfigError, SyncError};
 use crate::reduce::Dense;
 use crate::report::Report;
@@ -101,17 +102,28 @@ impl SyncStrategy for Periodic {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalSgdConfig {
-    /// Steps between averages, at least 1.
-    pub period: u64,
+    /// Steps between averages, at least 1; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// What becomes of the inner optimizer's momenta after an average.
     pub momenta: Momenta,
     /// How much of the mean difference is taken: above 0, and 1 for the mean itself.
     pub rate: f32,
 }
 
+/// The usual period.
+const USUAL: u64 = 8;
+
 impl Default for LocalSgdConfig {
     fn default() -> Self {
-        LocalSgdConfig { period: 8, momenta: Momenta::Keep, rate: 1.0 }
+        LocalSgdConfig { period: None, momenta: Momenta::Keep, rate: 1.0 }
+    }
+}
+
+impl LocalSgdConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -124,12 +136,12 @@ impl Described for LocalSgdConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         ConfigError::unless(self.rate.is_finite() && self.rate > 0.0, "rate of local-sgd", "above 0", self.rate)?;
-        Periodic::new(self.period).map(drop)
+        Periodic::new(self.steps()).map(drop)
     }
 
     fn representatives() -> Vec<Self> {
-        let plain = [1, 5].map(|period| LocalSgdConfig { period, ..Self::default() });
-        let outer = LocalSgdConfig { period: 2, momenta: Momenta::Average, rate: 0.5 };
+        let plain = [1, 5].map(|period| LocalSgdConfig { period: Some(period), ..Self::default() });
+        let outer = LocalSgdConfig { period: Some(2), momenta: Momenta::Average, rate: 0.5 };
         plain.into_iter().chain([outer]).collect()
     }
 }
@@ -138,7 +150,7 @@ impl StrategySettings for LocalSgdConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         // The mean of the parameters themselves needs no anchor.
         if self.rate == 1.0 && *exchange == Exchange::default() {
-            return Ok(Box::new(Periodic::new(self.period)?.with_momenta(self.momenta)));
+            return Ok(Box::new(Periodic::new(self.steps())?.with_momenta(self.momenta)));
         }
         Ok(Box::new(Outer::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?, None)?))
     }
@@ -150,13 +162,23 @@ impl StrategySettings for LocalSgdConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
     }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            LocalSgdConfig { period: Some(period), ..*self }.into()
+        })
+    }
 }
 
 impl OuterRule for LocalSgdConfig {
     const HAS_MOMENTUM: bool = false;
 
     fn period(&self) -> u64 {
-        self.period
+        self.steps()
     }
 
     fn momenta(&self) -> Momenta {

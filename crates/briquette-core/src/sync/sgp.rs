@@ -205,7 +205,7 @@ impl Stateful for Sgp {
 impl SyncStrategy for Sgp {
     fn plan(&self, step: u64) -> Plan {
         let agrees = if (step + 1).is_multiple_of(HEADER_STEPS) { Agrees::World } else { Agrees::NoRank };
-        Plan { agrees, gradients: false, parameters: true, replicas_equal: false, same_rate: false }
+        Plan { agrees, parameters: true, ..Plan::ALONE }
     }
 
     fn begin(&mut self, _parameters: &[f32]) {
@@ -315,6 +315,14 @@ impl StrategySettings for SgpConfig {
 
     fn exchanges(&self) -> Vec<Exchange> {
         vec![Exchange::default()]
+    }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        Some("sends parameters as they are")
+    }
+
+    fn dense_because(&self) -> Option<&'static str> {
+        Some("sends parameters as they are")
     }
 }
 

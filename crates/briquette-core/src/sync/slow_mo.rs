@@ -27,7 +27,7 @@
 //!
 //! **State.** `x₀` and `u`, the same on every rank where there is an average; the base's.
 //!
-//! **Knobs.** `period` `τ`, steps, default 12 as in the paper (48 over SGP); `beta` in [0, 1), default 0.6 (the paper tunes 0.4 to
+//! **Knobs.** `period` `τ`, steps, by default 12 as in the paper (48 over SGP), and less where the run is known to have fewer than 20 periods; `beta` in [0, 1), default 0.6 (the paper tunes 0.4 to
 //! 0.8); `alpha` above 0, default 1; `reset`, whether the inner optimizer's momenta begin anew at each period, default on, as the
 //! paper does for SGD; keep Adam's; `average`, default on, off for the paper's `-noaverage`; `base`.
 //!
@@ -42,7 +42,7 @@
 //! use briquette_core::state::Stateful;
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::flat(1);
-//! let settings = SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() };
+//! let settings = SlowMoConfig { period: Some(1), beta: 0.5, ..SlowMoConfig::default() };
 //! let mut slow_mo = SlowMo::new(settings, Dense, None)?;
 //! let mut x = vec![1.0];
 //! slow_mo.begin(&x);
@@ -57,6 +57,7 @@
 //! ```
 
 use super::outer::{self, Around, Outer, OuterRule};
+use super::rounds::{check_period, in_rounds, period_of};
 use super::{Momenta, SgpConfig, SyncStrategy};
 use crate::Layout;
 use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
@@ -66,8 +67,9 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlowMoConfig {
-    /// Steps of a period.
-    pub period: u64,
+    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// The slow momentum, in [0, 1).
     pub beta: f32,
     /// The slow learning rate, above 0.
@@ -80,9 +82,19 @@ pub struct SlowMoConfig {
     pub base: Option<Box<StrategyConfig>>,
 }
 
+/// The usual period.
+const USUAL: u64 = 12;
+
 impl Default for SlowMoConfig {
     fn default() -> Self {
-        SlowMoConfig { period: 12, beta: 0.6, alpha: 1.0, reset: true, average: true, base: None }
+        SlowMoConfig { period: None, beta: 0.6, alpha: 1.0, reset: true, average: true, base: None }
+    }
+}
+
+impl SlowMoConfig {
+    /// Steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -99,16 +111,16 @@ impl Described for SlowMoConfig {
             "true where there is no base",
             average,
         )?;
-        ConfigError::unless(period > 0, "period of slowmo", "at least 1", period)?;
+        check_period("period of slowmo", period)?;
         ConfigError::unless((0.0..1.0).contains(&beta), "beta of slowmo", "in [0, 1)", beta)?;
         ConfigError::unless(alpha.is_finite() && alpha > 0.0, "alpha of slowmo", "above 0", alpha)
     }
 
     fn representatives() -> Vec<Self> {
-        let (local, alpha, beta) = (SlowMoConfig { period: 3, ..Self::default() }, 0.5, 0.5);
+        let (local, alpha, beta) = (SlowMoConfig { period: Some(3), ..Self::default() }, 0.5, 0.5);
         let gossip = Some(Box::new(SgpConfig::default().into()));
         vec![
-            SlowMoConfig { period: 1, alpha, beta, ..local.clone() },
+            SlowMoConfig { period: Some(1), alpha, beta, ..local.clone() },
             SlowMoConfig { base: gossip, ..local.clone() },
             local,
         ]
@@ -144,6 +156,24 @@ impl StrategySettings for SlowMoConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
     }
+
+    fn takes_plain_sgd(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| base.get().takes_plain_sgd())
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        let base = self.base.as_ref().and_then(|base| base.get().local_steps());
+        Some(base.map_or(self.steps(), |base| base.min(self.steps())))
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        let own = in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+            SlowMoConfig { period: Some(period), ..self.clone() }.into()
+        });
+        let Some((base, why)) = self.base.as_ref().and_then(|base| base.get().for_steps(steps)) else { return own };
+        let (period, why) = own.map_or((self.period, why), |(_, why)| (Some(period_of(USUAL, steps)), why));
+        Some((SlowMoConfig { period, base: Some(Box::new(base)), ..self.clone() }.into(), why))
+    }
 }
 
 /// Slow momentum over a base; see the [module](self).
@@ -153,7 +183,7 @@ impl OuterRule for SlowMoConfig {
     const READS_RATE: bool = true;
 
     fn period(&self) -> u64 {
-        self.period
+        self.steps()
     }
 
     fn averages(&self) -> bool {

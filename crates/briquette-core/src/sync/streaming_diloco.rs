@@ -52,7 +52,7 @@
 //! use briquette_core::sync::{Context, StreamingDiLoCo, StreamingDiLoCoConfig, SyncStrategy};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("a", vec![1]), ("b", vec![1])]);
-//! let settings = StreamingDiLoCoConfig { period: 2, fragments: 2, rate: 0.5, momentum: 0.0, ..StreamingDiLoCoConfig::default() };
+//! let settings = StreamingDiLoCoConfig { period: Some(2), fragments: 2, rate: 0.5, momentum: 0.0, ..StreamingDiLoCoConfig::default() };
 //! let mut streaming = StreamingDiLoCo::new(settings, &layout, |_| Ok(Dense))?;
 //! let mut x = vec![0.0; 2];
 //! streaming.begin(&x);
@@ -142,7 +142,7 @@ impl<R: Reducer + 'static> Stateful for StreamingDiLoCo<R> {
 
 impl<R: Reducer + 'static> SyncStrategy for StreamingDiLoCo<R> {
     fn plan(&self, step: u64) -> Plan {
-        let StreamingDiLoCoConfig { period, overlap, .. } = self.settings;
+        let (period, overlap) = (self.settings.steps(), self.settings.overlap);
         let arrives = self.settings.arrives(step).is_some();
         let header_steps = HEADER_STEPS.div_ceil(period).saturating_mul(period);
         let agrees = if overlap == 0 { arrives } else { (step + 1).is_multiple_of(header_steps) };

@@ -93,7 +93,7 @@ fn run_from<S: SyncStrategy>(
             if plan.gradients {
                 strategy.after_backward(&mut g, &cx, &mut comm).expect("no rank fails");
             }
-            for ((x, v), g) in x.iter_mut().zip(&mut velocity).zip(&g) {
+            for ((x, v), g) in x.iter_mut().zip(&mut velocity).zip(&g).filter(|_| plan.optimizes) {
                 *v = sgd.momentum * *v + g;
                 *x -= sgd.rate * *v;
             }

@@ -210,6 +210,10 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         Plan { agrees, gradients: true, same_rate: true, ..between }
     }
 
+    fn ends_at(&mut self, last: u64) {
+        self.between.ends_at(last);
+    }
+
     fn begin(&mut self, parameters: &[f32]) {
         self.share.set(Vec::new());
         self.firsts.set(Vec::new());

@@ -208,6 +208,12 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_sync(|sync| sync.with_rebroadcast(steps))
     }
 
+    /// See [`Synchronizer::with_run_steps`].
+    #[must_use]
+    pub fn with_run_steps(self, steps: u64) -> Self {
+        self.with_sync(|sync| sync.with_run_steps(steps))
+    }
+
     /// See [`Synchronizer::with_run_setting`]. Burn's learner keeps its optimizer and schedule to itself: give here what they
     /// were made from, such as their configurations' text, and a fingerprint of the data.
     #[must_use]

@@ -47,10 +47,12 @@ impl Synchronizer {
     pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
         let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
+        let cautions = self.config.for_run(self.run_steps);
         let probe = |module: &M| optimizer.map_or(Ok(None), |optimizer| Probe::of(optimizer, module));
         let built = Inventory::of(&module).and_then(|inventory| {
             self.feedback = self.config.suit(&find)?;
-            let strategy = self.config.build(&inventory.layout, self.world())?;
+            let mut strategy = self.config.build(&inventory.layout, self.world())?;
+            self.run_steps.and_then(|steps| steps.checked_sub(1)).into_iter().for_each(|last| strategy.ends_at(last));
             self.check_rebroadcast(&*strategy)?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
@@ -69,7 +71,7 @@ impl Synchronizer {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
-        self.say_what_was_decided();
+        self.say_what_was_decided(&cautions);
         self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
         self.last_end = self.comm.now();
         self.computing();
@@ -77,9 +79,12 @@ impl Synchronizer {
     }
 
     /// Once, by rank 0.
-    fn say_what_was_decided(&self) {
+    fn say_what_was_decided(&self, cautions: &[String]) {
         if self.rank() != 0 {
             return;
+        }
+        if self.joined.is_none() {
+            cautions.iter().for_each(|caution| tracing::warn!("{caution}"));
         }
         if let Some(feedback) = &self.feedback {
             tracing::info!("what is not sent is kept by {feedback}");
@@ -93,6 +98,7 @@ impl Synchronizer {
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));
+        part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
         Identity { run, part, rounding, optimizer }
     }
 

@@ -63,7 +63,7 @@ fn samples_weigh_under_a_mean_only() {
     let trained = |aggregator: &str, samples: [usize; 3]| {
         let reducer = r#"{ "kind": "gather", "compressor": "dense" }"#;
         let config =
-            config(&format!(r#"{{ "strategy": "every-step", "aggregator": "{aggregator}", "reducer": {reducer} }}"#));
+            config(&format!(r#"{{ "aggregator": "{aggregator}", "reducer": {reducer}, "feedback": "none" }}"#));
         ranks(3, move |comm| {
             let rank = comm.rank();
             let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
@@ -213,7 +213,7 @@ fn a_gradient_missing_on_one_rank_counts_as_zero_and_one_missing_on_all_stays_ab
 fn a_parameter_without_a_gradient_on_any_rank_does_not_move_whatever_the_compressor_makes_of_zeros() {
     for compressor in ["sign", "plain-sign", "one-bit", "qsgd:4", "terngrad"] {
         let config = config(&format!(
-            r#"{{"strategy": "every-step", "reducer": {{"kind": "gather", "compressor": "{compressor}"}}}}"#
+            r#"{{"feedback": "none", "reducer": {{"kind": "gather", "compressor": "{compressor}"}}}}"#
         ));
         let replicas = ranks(2, |comm| {
             let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);

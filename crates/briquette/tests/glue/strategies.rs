@@ -1,7 +1,7 @@
 //! Strategies whose replicas differ, or that act on parameters and momenta.
 
 use briquette::core::comm::Session;
-use briquette::core::config::Config;
+use briquette::core::config::{Config, StrategyConfig};
 use briquette::{DistributedOptimizer, Error};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use crate::common::*;
 
 fn strategy(text: &str) -> Config {
-    config(&format!(r#"{{"strategy": "{text}"}}"#))
+    Config::dense().with_strategy(text.parse::<StrategyConfig>().expect("a strategy"))
 }
 
 /// What every rank holds after some steps.
@@ -196,6 +196,102 @@ fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
     for (moved, expected) in moved[0].iter().zip([0.375, 0.0, -0.375]) {
         assert!((moved - expected).abs() < 1e-6, "{moved} for {expected}");
     }
+}
+
+/// With any optimizer a round is a step with a batch of all its gradients: momenta and counters of steps move once.
+#[test]
+fn an_optimizer_steps_once_in_a_round_of_minibatches() {
+    for inner in [sgd, sgd_with_momentum, adam] {
+        let rounds = run("minibatch:3", inner, 2, 9);
+        let large = ranks(2, |comm: Session| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(inner(), comm, strategy("every-step"), 1);
+            let mut model = optim.join(Mlp::new(5))?;
+            for round in 0..3 {
+                let loss = |k: u64| model.loss(data(3 * round + k, rank), 4);
+                let gradients = grads(&model, &((loss(0) + loss(1) + loss(2)) / 3.0));
+                model = optim.step(0.02, model, gradients)?;
+            }
+            Ok(model)
+        });
+        assert!(distance(&rounds[0], &large[0]) < 1e-6, "{}", distance(&rounds[0], &large[0]));
+        assert!(distance(&rounds[0], &Mlp::new(5)) > 1e-3, "it trains");
+    }
+}
+
+/// The accelerated step is not the optimizer's, whose momenta would be ignored.
+#[test]
+fn accelerated_minibatches_are_for_plain_sgd() {
+    let join = |inner: ModuleOptimizer| {
+        let joined = outcomes(1, |comm: Session| {
+            let config = strategy("minibatch:3,accelerate=true");
+            DistributedOptimizer::new(inner.clone(), comm, config, 1).join(Mlp::new(1)).map(drop)
+        });
+        joined.into_iter().next().expect("one rank").map_err(|error| error.to_string())
+    };
+    assert_eq!(join(sgd()), Ok(()));
+    for inner in [sgd_with_momentum(), adam()] {
+        let error = join(inner).unwrap_err();
+        assert!(error.contains("strategy minibatch:3,accelerate=true") && error.contains("use SGD without"), "{error}");
+    }
+}
+
+/// At the first step no average has come yet: the second step is the optimizer's first.
+#[test]
+fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
+    for inner in [sgd_with_momentum, adam] {
+        let (late, first) = (run("delayed", inner, 2, 2), run("every-step", inner, 2, 1));
+        assert!(distance(&late[0], &first[0]) < 1e-7, "{}", distance(&late[0], &first[0]));
+    }
+}
+
+/// What the last steps learn is in the model that is evaluated, where the length of the run is known.
+#[test]
+fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
+    let evaluated = |text: &str, known: Option<u64>, other: u64| {
+        ranks(2, |comm: Session| {
+            let rank = comm.rank();
+            let mut optim = DistributedOptimizer::new(sgd(), comm, strategy(text), 1);
+            if let Some(steps) = known {
+                optim = optim.with_run_steps(steps);
+            }
+            let mut model = optim.join(Mlp::new(5))?;
+            for step in [0, 1, 2, 3, other] {
+                (model, _) = train(&mut optim, model, step, rank)?;
+            }
+            optim.evaluation_copy(&model)
+        })
+    };
+    for text in ["easgd:4", "parle:4", "minibatch:4", "two-level:(easgd:4),group=1", "slowmo:4", "diloco:100"] {
+        let [a, b] = [4, 9].map(|other| evaluated(text, Some(5), other));
+        assert!(distance(&a[0], &b[0]) > 1e-6, "{text}");
+        assert_eq!(bits(&a[0]), bits(&a[1]), "{text}");
+    }
+    let [a, b] = [4, 9].map(|other| evaluated("easgd:4", None, other));
+    assert_eq!(bits(&a[0]), bits(&b[0]), "it is not where the length is unknown");
+}
+
+#[test]
+fn what_is_open_follows_from_the_number_of_steps_and_ranks_compare_both() {
+    let settings = |steps: Option<u64>| {
+        ranks(1, |comm: Session| {
+            let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("diloco"), 1);
+            if let Some(steps) = steps {
+                optim = optim.with_run_steps(steps);
+            }
+            optim.join(Mlp::new(1))?;
+            Ok(format!("{:?}", optim.synchronizer()))
+        })
+    };
+    for (steps, period) in [(None, "diloco:100"), (Some(158), "diloco:7"), (Some(3000), "diloco:100")] {
+        assert!(settings(steps)[0].contains(&format!("{period}\\\"")), "{}", settings(steps)[0]);
+    }
+    let differ = outcomes(2, |comm: Session| {
+        let steps = 1000 + comm.rank() as u64;
+        DistributedOptimizer::new(sgd(), comm, strategy("easgd:3"), 1).with_run_steps(steps).join(Mlp::new(1)).map(drop)
+    });
+    let error = differ[0].as_ref().unwrap_err().to_string();
+    assert!(["steps of the run", "1000", "1001"].iter().all(|word| error.contains(word)), "{error}");
 }
 
 /// A layer whose gradient comes at the first step of a round alone counts when the round ends.

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::CostAware;
 use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
+use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
 use crate::control::{Constant, Controller};
 use crate::error::ConfigError;
+use crate::reduce::LadderConfig;
 
 /// Settings of [`CostAware`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,6 +66,10 @@ impl ControllerSettings for CostAwareConfig {
 
     fn needs_clock(&self) -> bool {
         true
+    }
+
+    fn reducer(&self) -> ReducerConfig {
+        LadderConfig::default().into()
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LossGuard;
 use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback};
+use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
 use crate::control::{ConstantConfig, Controller};
 use crate::error::ConfigError;
 
@@ -78,6 +78,10 @@ impl ControllerSettings for LossGuardConfig {
 
     fn per_slot(&self) -> bool {
         self.inner.get().per_slot()
+    }
+
+    fn reducer(&self) -> ReducerConfig {
+        self.inner.get().reducer()
     }
 
     fn needs_clock(&self) -> bool {

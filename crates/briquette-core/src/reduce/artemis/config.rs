@@ -3,7 +3,7 @@
 use super::Artemis;
 use crate::Layout;
 use crate::Message;
-use crate::compress::{Dense, ErrorBound, Qsgd, Spec};
+use crate::compress::{Dense, ErrorBound, Norm, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
@@ -43,22 +43,16 @@ pub struct ArtemisConfig {
 
 impl Default for ArtemisConfig {
     fn default() -> Self {
-        let quantized = CompressorConfig::from(Qsgd::representative());
-        ArtemisConfig {
-            up: quantized,
-            down: quantized,
-            alpha: None,
-            participation: 1.0,
-            variant: Variant::default(),
-            server: None,
-        }
+        let (up, down) = ArtemisConfig::both_ways();
+        ArtemisConfig { up, down, alpha: None, participation: 1.0, variant: Variant::default(), server: None }
     }
 }
 
 impl Described for ArtemisConfig {
     const NAME: &'static str = "artemis";
     const SETTINGS: &'static str = "UP[,down=COMPRESSOR,participation=P,variant=pp1,server=RANK,alpha=A]";
-    const HELP: &'static str = "both directions compressed, with memories; ranks take part by chance";
+    const HELP: &'static str =
+        "both directions compressed (qsgd:4, down qsgd:4:64:l2), with memories; ranks take part by chance";
 
     fn check(&self) -> Result<(), ConfigError> {
         if !(0.001..=1.0).contains(&self.participation) {
@@ -77,13 +71,21 @@ impl Described for ArtemisConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let half = ArtemisConfig { participation: 0.5, ..ArtemisConfig::default() };
+        let up = Qsgd::representative().into();
+        let half = ArtemisConfig { up, participation: 0.5, ..ArtemisConfig::default() };
         let down = Dense::representative().into();
         vec![half, ArtemisConfig { variant: Variant::Pp1, server: Some(1), down, ..half }]
     }
 }
 
 impl ArtemisConfig {
+    /// What travels up and down where nothing is named: 4 bits a value. Servers scale smaller buckets, whose noise stays in the model.
+    pub(in crate::reduce) fn both_ways() -> (CompressorConfig, CompressorConfig) {
+        let both = Qsgd::new(4, Qsgd::DEFAULT_BUCKET, Norm::Max).and_then(|up| Ok((up, Qsgd::new(4, 64, Norm::L2)?)));
+        let (up, down) = both.expect("both are in their ranges");
+        (up.into(), down.into())
+    }
+
     /// With this memory on the way down; `name` is whose settings these are.
     pub(in crate::reduce) fn with(
         &self,

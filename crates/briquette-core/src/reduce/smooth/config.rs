@@ -3,7 +3,7 @@
 use super::importance::{Importance, omega};
 use super::norm::{Norm, Sends};
 use super::{SmoothnessAware, WarmUp};
-use crate::compress::{ErrorBound, Qsgd, Spec};
+use crate::compress::{self, ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
@@ -31,7 +31,8 @@ pub struct SmoothConfig {
 
 impl Default for SmoothConfig {
     fn default() -> Self {
-        let (compressor, condition) = (Qsgd::representative().into(), 1e4);
+        let qsgd = Qsgd::new(4, Qsgd::DEFAULT_BUCKET, compress::Norm::Max).expect("both are in their ranges");
+        let (compressor, condition) = (qsgd.into(), 1e4);
         SmoothConfig { compressor, importance: None, alpha: None, warm_up: 100, per_rank: false, condition }
     }
 }
@@ -119,7 +120,7 @@ impl Described for SmoothConfig {
     const NAME: &'static str = "smooth";
     const SETTINGS: &'static str = "COMPRESSOR[,importance=FACTORx,alpha=A,warm_up=100,per_rank=true,condition=10000]";
     const HELP: &'static str =
-        "less noise where the loss is steep, by an estimate of WARM_UP dense steps (DIANA+); for plain SGD";
+        "less noise where the loss is steep (qsgd:4), by an estimate of WARM_UP dense steps (DIANA+); for plain SGD";
 
     fn check(&self) -> Result<(), ConfigError> {
         ConfigError::unless(self.warm_up >= 2, "warm_up of smooth", "at least 2", self.warm_up)?;
@@ -130,7 +131,8 @@ impl Described for SmoothConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let short = SmoothConfig { warm_up: 2, condition: 100.0, ..SmoothConfig::default() };
+        let compressor = Qsgd::representative().into();
+        let short = SmoothConfig { compressor, warm_up: 2, condition: 100.0, ..SmoothConfig::default() };
         let sampled = SmoothConfig { importance: Some(CompressionFactor::constant(4.0)), per_rank: true, ..short };
         vec![short, sampled]
     }

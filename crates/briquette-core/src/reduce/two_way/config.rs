@@ -40,8 +40,7 @@ impl Default for TwoWayConfig {
 impl Described for TwoWayConfig {
     const NAME: &'static str = "two-way";
     const SETTINGS: &'static str = "UP[,down=COMPRESSOR,rounds=R,server_memory=true,per_slot=true,server=RANK]";
-    const HELP: &'static str =
-        "both directions compressed, ranks serve shares (sign): majority vote, DoubleSqueeze, NEOLITHIC";
+    const HELP: &'static str = "both directions compressed, ranks serve shares (sign): DoubleSqueeze, NEOLITHIC; majority vote (plain-sign), at a hundredth of SGD's rate";
 
     fn representatives() -> Vec<Self> {
         let top_k = "topk:4x".parse().expect("a compressor's text");
@@ -122,6 +121,7 @@ impl ReducerSettings for TwoWayConfig {
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
             needs_feedback: self.up.needs_feedback(),
+            loses_size: self.up.loses_size() || self.down.loses_size(),
             is_per_slot: self.per_slot,
             aggregates: true,
             ..ReducerTraits::default()

@@ -8,7 +8,7 @@ use crate::reduce::Dense;
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
 fn cocod(period: u64) -> impl Fn() -> CoCoD<Dense> + Sync {
-    move || CoCoD::new(CoCoDConfig { period }, Dense).unwrap()
+    move || CoCoD::new(CoCoDConfig { period: Some(period) }, Dense).unwrap()
 }
 
 /// The paper's algorithm, in one thread: snapshots are averaged, and what came after them is added.
@@ -73,6 +73,6 @@ fn exchanges_are_hidden_and_the_loss_is_near_local_sgds() {
 
 #[test]
 fn a_period_of_0_is_refused() {
-    let error = CoCoD::new(CoCoDConfig { period: 0 }, Dense).map(drop).unwrap_err().to_string();
+    let error = CoCoD::new(CoCoDConfig { period: Some(0) }, Dense).map(drop).unwrap_err().to_string();
     assert!(error.contains("period of cocod must be at least 1"), "{error}");
 }

@@ -3,16 +3,18 @@
 use super::Lsgd;
 use crate::Layout;
 use crate::comm::Places;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
+use crate::sync::rounds::{check_period, in_rounds, period_of};
 
 /// Settings of [`Lsgd`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LsgdConfig {
-    /// Steps from one leader of the world to the next.
-    pub period: u64,
+    /// Steps from one leader of the world to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// Steps from one leader of a group to the next; divides `period`.
     pub local: u64,
     /// How far a rank goes to its group's leader when it is chosen, and once more over the steps to the next; in [0, 1].
@@ -24,13 +26,21 @@ pub struct LsgdConfig {
     pub group: Option<usize>,
 }
 
+/// The usual period.
+const USUAL: u64 = 16;
+
 impl Default for LsgdConfig {
     fn default() -> Self {
-        LsgdConfig { period: 16, local: 4, pull: 0.1, global_pull: 0.1, group: None }
+        LsgdConfig { period: None, local: 4, pull: 0.1, global_pull: 0.1, group: None }
     }
 }
 
 impl LsgdConfig {
+    /// Steps from one leader of the world to the next.
+    pub(super) fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
+    }
+
     /// That the settings can be those of a world of this size.
     pub(super) fn check_in(&self, world: usize) -> Result<(), ConfigError> {
         self.check()?;
@@ -46,8 +56,8 @@ impl Described for LsgdConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         let Self { period, local, pull, global_pull, group } = *self;
-        ConfigError::unless(period > 0, "period of lsgd", "at least 1", period)?;
-        let divides = local > 0 && period.is_multiple_of(local);
+        check_period("period of lsgd", period)?;
+        let divides = local > 0 && self.steps().is_multiple_of(local);
         ConfigError::unless(divides, "local of lsgd", "a divisor of its period", local)?;
         ConfigError::unless((0.0..=1.0).contains(&pull), "pull of lsgd", "in [0, 1]", pull)?;
         ConfigError::unless((0.0..=1.0).contains(&global_pull), "global-pull of lsgd", "in [0, 1]", global_pull)?;
@@ -55,8 +65,8 @@ impl Described for LsgdConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let alone = LsgdConfig { period: 2, local: 1, group: Some(1), ..Self::default() };
-        vec![LsgdConfig { period: 4, local: 2, ..Self::default() }, alone]
+        let alone = LsgdConfig { period: Some(2), local: 1, group: Some(1), ..Self::default() };
+        vec![LsgdConfig { period: Some(4), local: 2, ..Self::default() }, alone]
     }
 }
 
@@ -72,5 +82,24 @@ impl StrategySettings for LsgdConfig {
 
     fn exchanges(&self) -> Vec<Exchange> {
         vec![Exchange::default()]
+    }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        Some("sends parameters as they are")
+    }
+
+    fn dense_because(&self) -> Option<&'static str> {
+        Some("sends parameters as they are")
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        // A multiple of `local`.
+        let local = self.local.max(1);
+        let period = (period_of(USUAL, steps) / local).max(1) * local;
+        in_rounds(self.period, (USUAL, period), steps, |period| LsgdConfig { period: Some(period), ..*self }.into())
     }
 }

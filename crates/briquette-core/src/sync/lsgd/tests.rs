@@ -22,7 +22,7 @@ fn rest(_: usize, _: u64, _: &[f32]) -> Vec<f32> {
 
 /// Pulls at choices alone.
 fn every_step(group: usize) -> LsgdConfig {
-    LsgdConfig { period: 1, local: 1, group: Some(group), ..LsgdConfig::default() }
+    LsgdConfig { period: Some(1), local: 1, group: Some(group), ..LsgdConfig::default() }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn groups_follow_leaders_of_their_own_and_the_world_one() {
 #[test]
 fn between_choices_the_pull_is_divided_among_the_steps() {
     // Chosen after two steps: half of the way, and then a quarter at each of the next two; the third of those is a choice.
-    let settings = LsgdConfig { period: 2, local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
+    let settings = LsgdConfig { period: Some(2), local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
     let start = |rank: usize| vec![64.0 * rank as f32];
     let loss = |rank: usize, _: u64| 1.0 - rank as f64;
     let after = |steps| {
@@ -66,7 +66,7 @@ fn between_choices_the_pull_is_divided_among_the_steps() {
 #[test]
 fn losses_are_means_since_the_last_choice() {
     // Rank 0 is better at one of two steps, rank 1 on average.
-    let settings = LsgdConfig { period: 2, local: 2, pull: 1.0, global_pull: 0.0, group: Some(2) };
+    let settings = LsgdConfig { period: Some(2), local: 2, pull: 1.0, global_pull: 0.0, group: Some(2) };
     let start = |rank: usize| vec![rank as f32];
     let loss = |rank: usize, step: u64| [[9.0, 0.0], [4.0, 4.0]][rank][step as usize];
     let task = (Sgd { steps: 2, ..STILL }, &rest as Gradient<'_>);
@@ -106,7 +106,7 @@ fn stationary_points_stay_ones_which_they_do_not_under_elastic_averaging() {
     assert_eq!(ends([1.0, 1.0], &led), [1.0; 2], "and another");
     let apart = ends([-1.0, 1.0], &led);
     assert!(apart[0] == -1.0 && (apart[1] + 1.0).abs() < 1e-6, "rank 0 leads, and stays: {apart:?}");
-    let settings = EasgdConfig { period: 1, beta: 0.2, alpha: Some(0.01) };
+    let settings = EasgdConfig { period: Some(1), beta: 0.2, alpha: Some(0.01) };
     let elastic = || -> Box<dyn SyncStrategy> { Box::new(Easgd::new(settings, Dense).unwrap()) };
     let held = ends([-1.0, 1.0], &elastic);
     assert!(held.iter().all(|x| slope(*x).abs() > 0.05 && x.abs() > 0.5), "springs hold both off: {held:?}");
@@ -130,7 +130,7 @@ fn a_leader_is_not_pulled_back_while_it_leads() {
     // A constant slope. Rank 0 leads after two steps, when it has moved by 2; rank 1 after four.
     let gradient = |_: usize, _: u64, _: &[f32]| vec![1.0];
     let sgd = Sgd { rate: 1.0, momentum: 0.0, steps: 3 };
-    let settings = LsgdConfig { period: 2, local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
+    let settings = LsgdConfig { period: Some(2), local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
     let loss = |rank: usize, _: u64| rank as f64;
     let x = train_with_losses(2, lsgd(settings, 2), &|_| vec![0.0], (sgd, &gradient), &loss);
     // Rank 1 is pulled by a quarter of the way from −3 back to −2.
@@ -175,7 +175,7 @@ fn a_loss_that_is_not_recorded_and_groups_that_do_not_tile_are_said() {
     assert!(error(LsgdConfig { group: Some(4), ..good }, 6).contains("do not tile a world of 6"));
     assert!(error(LsgdConfig { group: Some(0), ..good }, 6).contains("group of lsgd must be at least 1"));
     assert!(error(LsgdConfig { local: 3, ..good }, 6).contains("local of lsgd must be a divisor of its period"));
-    assert!(error(LsgdConfig { period: 0, ..good }, 6).contains("period of lsgd must be at least 1"));
+    assert!(error(LsgdConfig { period: Some(0), ..good }, 6).contains("period of lsgd must be at least 1"));
     assert!(error(LsgdConfig { global_pull: 1.5, ..good }, 6).contains("global-pull of lsgd"));
     assert_eq!(LsgdConfig::representatives().len(), 2);
 }

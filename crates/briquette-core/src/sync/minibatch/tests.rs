@@ -17,7 +17,7 @@ fn plain(period: u64) -> impl Fn() -> Minibatch<Dense> + Sync {
 
 #[test]
 fn it_is_minibatch_sgd_of_k_times_the_batch() {
-    for (period, momentum) in [(1, 0.9), (3, 0.0), (8, 0.0)] {
+    for (period, momentum) in [(1, 0.9), (3, 0.0), (8, 0.0), (3, 0.9), (8, 0.5)] {
         let sgd = Sgd { momentum, ..SGD };
         let ours = train(4, plain(period), &[3.0; 10], (sgd, &noisy));
         let batch = |rank: usize, round: u64, x: &[f32]| {
@@ -164,4 +164,18 @@ fn settings_that_cannot_work_are_said() {
     let accelerated = MinibatchConfig { accelerate: true, ..good };
     let error = accelerated.build(&momentum, &Layout::flat(2), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("accelerated twice"), "{error}");
+}
+
+/// The last round counts as one of its own length.
+#[test]
+fn a_round_that_the_run_cuts_short_is_the_mean_of_the_gradients_that_it_has() {
+    let strategy = || {
+        let mut minibatch = plain(4)();
+        minibatch.ends_at(5);
+        minibatch
+    };
+    let gradient = |_: usize, step: u64, _: &[f32]| vec![[1.0, 2.0, 3.0, 6.0, 1.0, 3.0][step as usize]];
+    let sgd = Sgd { rate: 1.0, momentum: 0.0, steps: 6 };
+    // The means of four and of two: 3 and 2.
+    assert_eq!(train(2, strategy, &[10.0], (sgd, &gradient)), [[5.0], [5.0]]);
 }

@@ -2,17 +2,19 @@
 
 use super::OverlapLocalSgd;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::in_background::CHANNEL;
+use crate::sync::rounds::{in_rounds, period_of};
 
 /// Settings of [`OverlapLocalSgd`].
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OverlapConfig {
-    /// Steps of a period.
-    pub period: u64,
+    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// How far a rank is pulled to the anchor, in [0, 1).
     pub alpha: f32,
     /// The anchor's momentum, in [0, 1).
@@ -21,9 +23,19 @@ pub struct OverlapConfig {
     pub offset: u64,
 }
 
+/// The usual period.
+const USUAL: u64 = 2;
+
 impl Default for OverlapConfig {
     fn default() -> Self {
-        OverlapConfig { period: 2, alpha: 0.6, beta: 0.7, offset: 0 }
+        OverlapConfig { period: None, alpha: 0.6, beta: 0.7, offset: 0 }
+    }
+}
+
+impl OverlapConfig {
+    /// Steps of a period.
+    pub(super) fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
     }
 }
 
@@ -35,12 +47,12 @@ impl Described for OverlapConfig {
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |what, valid, got: f32| Err(ConfigError::range(what, valid, got));
         match *self {
-            Self { period: 0, .. } => Err(ConfigError::range("period of overlap-local-sgd", "at least 1", 0)),
+            Self { period: Some(0), .. } => Err(ConfigError::range("period of overlap-local-sgd", "at least 1", 0)),
             Self { alpha, .. } if !(0.0..1.0).contains(&alpha) => {
                 wrong("alpha of overlap-local-sgd", "in [0, 1)", alpha)
             }
             Self { beta, .. } if !(0.0..1.0).contains(&beta) => wrong("beta of overlap-local-sgd", "in [0, 1)", beta),
-            Self { period, offset, .. } if offset >= period => {
+            Self { offset, .. } if offset >= self.steps() => {
                 Err(ConfigError::range("offset of overlap-local-sgd", "below its period", offset))
             }
             _ => Ok(()),
@@ -48,10 +60,10 @@ impl Described for OverlapConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let conserves = OverlapConfig { period: 3, beta: 0.0, ..Self::default() };
+        let conserves = OverlapConfig { period: Some(3), beta: 0.0, ..Self::default() };
         vec![
             OverlapConfig { offset: 1, ..Self::default() },
-            OverlapConfig { period: 1, ..conserves.clone() },
+            OverlapConfig { period: Some(1), ..conserves.clone() },
             conserves,
         ]
     }
@@ -79,5 +91,20 @@ impl StrategySettings for OverlapConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
         vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
+    }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        Some("exchanges differences that keep what was not sent")
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        let period = period_of(USUAL, steps).max(self.offset + 1);
+        in_rounds(self.period, (USUAL, period), steps, |period| {
+            OverlapConfig { period: Some(period), ..self.clone() }.into()
+        })
     }
 }

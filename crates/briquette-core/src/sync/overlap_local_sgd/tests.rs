@@ -16,7 +16,8 @@ fn overlap(settings: OverlapConfig) -> OverlapLocalSgd<Dense> {
 
 /// The recursion of the module's method, in one thread.
 fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>> {
-    let OverlapConfig { period, alpha, beta, offset } = settings.clone();
+    let OverlapConfig { alpha, beta, offset, .. } = settings.clone();
+    let period = settings.steps();
     let (mut x, mut v) = (vec![start.to_vec(); world], vec![vec![0.0_f32; start.len()]; world]);
     let (mut z, mut under_way) = (start.to_vec(), None::<Vec<f32>>);
     for step in 0..SGD.steps {
@@ -45,7 +46,7 @@ fn serial(settings: &OverlapConfig, world: usize, start: &[f32]) -> Vec<Vec<f32>
 fn it_is_the_serial_recursion_to_the_bit() {
     for (beta, offset) in [(0.0, 0), (0.7, 0), (0.7, 1)] {
         for world in [1, 3, 4] {
-            let settings = OverlapConfig { period: 3, beta, offset, ..OverlapConfig::default() };
+            let settings = OverlapConfig { period: Some(3), beta, offset, ..OverlapConfig::default() };
             let ours = train(world, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
             assert_eq!(ours, serial(&settings, world, &[3.0; 10]), "beta {beta}, offset {offset}, {world} ranks");
         }
@@ -54,7 +55,7 @@ fn it_is_the_serial_recursion_to_the_bit() {
 
 #[test]
 fn without_a_pull_ranks_never_meet() {
-    let settings = OverlapConfig { period: 3, alpha: 0.0, beta: 0.0, offset: 0 };
+    let settings = OverlapConfig { period: Some(3), alpha: 0.0, beta: 0.0, offset: 0 };
     let together = train(2, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
     let alone = train(1, || overlap(settings.clone()), &[3.0; 10], (SGD, &noisy));
     assert_eq!(together[0], alone[0]);
@@ -64,7 +65,7 @@ fn without_a_pull_ranks_never_meet() {
 #[test]
 fn one_rank_is_pulled_half_way_back_by_hand() {
     // Moves by 1 a step, three steps a period: x = 3 → 1.5; z = 1.5, x = 4.5 → 3; z = 3, x = 6 → 4.5.
-    let settings = OverlapConfig { period: 3, alpha: 0.5, beta: 0.0, offset: 0 };
+    let settings = OverlapConfig { period: Some(3), alpha: 0.5, beta: 0.0, offset: 0 };
     let sgd = Sgd { rate: 1.0, steps: 9, ..SGD };
     assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[4.5]]);
 }
@@ -72,7 +73,7 @@ fn one_rank_is_pulled_half_way_back_by_hand() {
 /// With a momentum `v` of 2 a period's work of 3, pulled to 1.5, is sent whole at a rate of 0, where `−γ·v` would be nothing.
 #[test]
 fn at_a_rate_of_0_a_period_is_not_lost() {
-    let mut overlap = overlap(OverlapConfig { period: 1, alpha: 0.5, beta: 0.5, offset: 0 });
+    let mut overlap = overlap(OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.5, offset: 0 });
     overlap.begin(&[0.0]);
     overlap.momentum.set(vec![2.0]);
     overlap.advance(&[3.0], 0.0).unwrap();
@@ -111,7 +112,7 @@ fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
         // 100 000 values: 6 rounds of 100 kB are 48 ms at 100 Mbit/s.
         let start = vec![0.0; 100_000];
         let flat = |_: usize, _: u64, x: &[f32]| vec![1.0; x.len()];
-        let settings = OverlapConfig { period: 4, ..OverlapConfig::default() };
+        let settings = OverlapConfig { period: Some(4), ..OverlapConfig::default() };
         let total = match overlapped {
             true => simulate(simulation, || overlap(settings.clone()), &start, (sgd, &flat)),
             false => simulate(simulation, || Periodic::new(4).unwrap(), &start, (sgd, &flat)),
@@ -132,7 +133,7 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
     // Law 5 has the bits; here what is saved while an exchange is under way, and once it has been waited for.
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
-    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.0, offset: 0 };
+    let settings = OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.0, offset: 0 };
     let (mut first, mut x) = (overlap(settings.clone()), vec![8.0]);
     first.begin(&[0.0]);
     let agreed_step = |step| AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
@@ -163,7 +164,7 @@ fn a_run_that_is_resumed_sends_again_what_was_under_way() {
 fn settings_out_of_range_are_refused() {
     let good = OverlapConfig::default();
     for (settings, words) in [
-        (OverlapConfig { period: 0, ..good.clone() }, "period of overlap-local-sgd must be at least 1"),
+        (OverlapConfig { period: Some(0), ..good.clone() }, "period of overlap-local-sgd must be at least 1"),
         (OverlapConfig { alpha: 1.0, ..good.clone() }, "alpha of overlap-local-sgd must be in [0, 1)"),
         (OverlapConfig { offset: 2, ..good.clone() }, "offset of overlap-local-sgd must be below its period"),
         (OverlapConfig { alpha: f32::NAN, ..good.clone() }, "alpha of overlap-local-sgd"),
@@ -176,7 +177,7 @@ fn settings_out_of_range_are_refused() {
 
 #[test]
 fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
-    let settings = OverlapConfig { period: 1, alpha: 0.5, beta: 0.5, offset: 0 };
+    let settings = OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.5, offset: 0 };
     let results = run_ranks(Local::world(2), |mut comm| {
         let (mut overlap, layout) = (overlap(settings.clone()), Layout::flat(1));
         overlap.begin(&[0.0]);

@@ -2,38 +2,60 @@
 
 use super::Parle;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
+use crate::sync::rounds::{check_period, period_of};
 
 /// Settings of [`Parle`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParleConfig {
-    /// Steps from one outer step to the next.
-    pub period: u64,
+    /// Steps from one outer step to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// How strongly gradients are pulled back to where the period began, at first: 0 or more.
     pub pull: f32,
     /// How strongly ranks are pulled to their mean, at first: 0 or more, and with `rate` at most 1.
     pub coupling: f32,
-    /// What both are divided by at each outer step, in (0, 1].
-    pub scope: f32,
+    /// What both are divided by at each outer step, in (0, 1]; absent, the coupling is at its full strength for the last fifth of the run
+    /// where the number of steps is known, and 0.999 elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<f32>,
     /// How much the running average keeps at each step, in [0, 1).
     pub alpha: f32,
     /// How far an outer step goes, in (0, 1].
     pub rate: f32,
 }
 
+/// The usual period and scope.
+const USUAL: u64 = 25;
+const SCOPE: f32 = 0.999;
+
 impl Default for ParleConfig {
     fn default() -> Self {
-        ParleConfig { period: 25, pull: 0.01, coupling: 0.1, scope: 0.999, alpha: 0.75, rate: 1.0 }
+        ParleConfig { period: None, pull: 0.01, coupling: 0.1, scope: None, alpha: 0.75, rate: 1.0 }
     }
 }
 
 impl ParleConfig {
+    /// Steps from one outer step to the next.
+    pub(super) fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
+    }
+
+    /// The scope by which the coupling of a run of `steps` steps grows to its most in four fifths of them; slower in no longer run than the
+    /// usual one is for.
+    fn scope_of(&self, steps: u64) -> f32 {
+        let outer_steps = (0.8 * (steps / self.steps()) as f64).floor().max(1.0);
+        let growth = 1.0 / f64::from(self.rate * self.coupling);
+        if growth.is_finite() { (growth.powf(-1.0 / outer_steps) as f32).min(SCOPE) } else { SCOPE }
+    }
+
     /// `p` and `c` at a step.
     pub(super) fn strengths(&self, step: u64) -> [f32; 2] {
-        let Self { period, pull, coupling, scope, rate, .. } = *self;
+        let Self { pull, coupling, rate, .. } = *self;
+        let (period, scope) = (self.steps(), self.scope.unwrap_or(SCOPE));
         // Not infinite, so that 0 stays 0.
         let growth = f64::from(scope).powf(-((step / period) as f64)).min(f64::MAX);
         [(pull, pull.max(1.0)), (coupling, 1.0 / rate)].map(|(first, most)| {
@@ -45,12 +67,13 @@ impl ParleConfig {
 
 impl Described for ParleConfig {
     const NAME: &'static str = "parle";
-    const SETTINGS: &'static str = "PERIOD[,pull=0.01,coupling=0.1,scope=0.999,alpha=0.75,rate=1]";
+    const SETTINGS: &'static str = "PERIOD[,pull=0.01,coupling=0.1,scope=S,alpha=0.75,rate=1]";
     const HELP: &'static str = "Entropy-SGD on every rank, pulled to the mean of all after every PERIOD steps (25)";
 
     fn check(&self) -> Result<(), ConfigError> {
         let Self { period, pull, coupling, scope, alpha, rate } = *self;
-        ConfigError::unless(period > 0, "period of parle", "at least 1", period)?;
+        check_period("period of parle", period)?;
+        let scope = scope.unwrap_or(SCOPE);
         ConfigError::unless(pull.is_finite() && pull >= 0.0, "pull of parle", "0 or more", pull)?;
         ConfigError::unless(scope > 0.0 && scope <= 1.0, "scope of parle", "in (0, 1]", scope)?;
         ConfigError::unless((0.0..1.0).contains(&alpha), "alpha of parle", "in [0, 1)", alpha)?;
@@ -60,8 +83,8 @@ impl Described for ParleConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let one = ParleConfig { period: 1, alpha: 0.0, ..Self::default() };
-        vec![ParleConfig { period: 3, pull: 0.25, coupling: 0.5, scope: 0.5, rate: 0.75, ..one }, one]
+        let one = ParleConfig { period: Some(1), alpha: 0.0, ..Self::default() };
+        vec![ParleConfig { period: Some(3), pull: 0.25, coupling: 0.5, scope: Some(0.5), rate: 0.75, ..one }, one]
     }
 }
 
@@ -80,5 +103,32 @@ impl StrategySettings for ParleConfig {
     fn exchanges(&self) -> Vec<Exchange> {
         let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
         vec![Exchange::default(), Exchange { reducer, ..Exchange::default() }]
+    }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        Some("exchanges differences that keep what was not sent")
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        if self.period.is_some() && self.scope.is_some() {
+            return None;
+        }
+        let settings = ParleConfig { period: Some(self.period.unwrap_or(period_of(USUAL, steps))), ..*self };
+        let (usual, why) = match steps {
+            None => (SCOPE, format!("its usual period is {USUAL} steps, and its usual scope {SCOPE}")),
+            Some(steps) => (
+                settings.scope_of(steps),
+                format!(
+                    "ranks are drawn together within four fifths of {} periods in {steps} steps",
+                    steps / settings.steps()
+                ),
+            ),
+        };
+        let scope = Some(settings.scope.unwrap_or(usual));
+        Some((ParleConfig { scope, ..settings }.into(), why))
     }
 }

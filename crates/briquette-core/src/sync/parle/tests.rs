@@ -12,7 +12,8 @@ use crate::reduce::Dense;
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
 /// Elastic SGD.
-const ELASTIC: ParleConfig = ParleConfig { period: 1, pull: 0.01, coupling: 0.25, scope: 1.0, alpha: 0.0, rate: 1.0 };
+const ELASTIC: ParleConfig =
+    ParleConfig { period: Some(1), pull: 0.01, coupling: 0.25, scope: Some(1.0), alpha: 0.0, rate: 1.0 };
 
 fn parle(settings: ParleConfig) -> impl Fn() -> Parle<Dense> + Sync {
     move || Parle::new(settings, Dense).unwrap()
@@ -30,11 +31,11 @@ fn gradient_at(rank: usize, step: u64, x: &[f64]) -> Vec<f64> {
 /// The method's equations in one thread and f64, momentum SGD inside.
 fn serial(settings: ParleConfig, sgd: Sgd, world: usize) -> Vec<Vec<f64>> {
     let [pull, coupling, scope, alpha, rate] =
-        [settings.pull, settings.coupling, settings.scope, settings.alpha, settings.rate].map(f64::from);
+        [settings.pull, settings.coupling, settings.scope.unwrap(), settings.alpha, settings.rate].map(f64::from);
     let mut x = vec![vec![3.0_f64; 10]; world];
     let (mut y, mut z, mut v) = (x.clone(), x.clone(), vec![vec![0.0; 10]; world]);
     for step in 0..sgd.steps {
-        let growth = (1.0 / scope).powi((step / settings.period) as i32);
+        let growth = (1.0 / scope).powi((step / settings.steps()) as i32);
         let (p, c) = ((pull * growth).min(1.0), (coupling * growth).min(1.0 / rate));
         let means: Vec<f64> = (0..10).map(|i| x.iter().map(|x| x[i]).sum::<f64>() / world as f64).collect();
         for a in 0..world {
@@ -43,7 +44,7 @@ fn serial(settings: ParleConfig, sgd: Sgd, world: usize) -> Vec<Vec<f64>> {
                 v[a][i] = f64::from(sgd.momentum) * v[a][i] + g[i] + p * (y[a][i] - x[a][i]);
                 y[a][i] -= f64::from(sgd.rate) * v[a][i];
                 z[a][i] = alpha * z[a][i] + (1.0 - alpha) * y[a][i];
-                if (step + 1) % settings.period == 0 {
+                if (step + 1) % settings.steps() == 0 {
                     x[a][i] -= rate * ((x[a][i] - z[a][i]) + c * (x[a][i] - means[i]));
                     (y[a][i], z[a][i]) = (x[a][i], x[a][i]);
                 }
@@ -56,20 +57,20 @@ fn serial(settings: ParleConfig, sgd: Sgd, world: usize) -> Vec<Vec<f64>> {
 #[test]
 fn it_is_the_papers_recursion_and_its_scoping() {
     let sgd = Sgd { momentum: 0.9, ..SGD };
-    let grows = ParleConfig { period: 4, pull: 0.2, coupling: 0.3, scope: 0.6, alpha: 0.75, rate: 0.8 };
-    for settings in [grows, ELASTIC, ParleConfig { period: 5, scope: 1.0, ..grows }] {
+    let grows = ParleConfig { period: Some(4), pull: 0.2, coupling: 0.3, scope: Some(0.6), alpha: 0.75, rate: 0.8 };
+    for settings in [grows, ELASTIC, ParleConfig { period: Some(5), scope: Some(1.0), ..grows }] {
         let ours = train(3, parle(settings), &[3.0; 10], (sgd, &noisy));
         assert!(off(&ours, &serial(settings, sgd, 3)) < 2e-5, "{settings:?}");
     }
     // Outer steps 0, 1, 2, …, and never more than the limits; what is 0 stays 0.
-    let halves = ParleConfig { scope: 0.5, ..grows };
+    let halves = ParleConfig { scope: Some(0.5), ..grows };
     assert_eq!([3, 4, 400_000].map(|step| halves.strengths(step)), [[0.2, 0.3], [0.4, 0.6], [1.0, 1.25]]);
     assert_eq!(ParleConfig { pull: 0.0, coupling: 0.0, ..grows }.strengths(u64::MAX), [0.0; 2]);
 }
 
 #[test]
 fn without_springs_every_rank_runs_entropy_sgd_by_itself() {
-    let settings = ParleConfig { period: 4, coupling: 0.0, ..ParleConfig::default() };
+    let settings = ParleConfig { period: Some(4), coupling: 0.0, ..ParleConfig::default() };
     let together = train(3, parle(settings), &[3.0; 10], (SGD, &noisy));
     for (rank, of_world) in together.iter().enumerate() {
         let gradient = |_: usize, step: u64, x: &[f32]| noisy(rank, step, x);
@@ -111,7 +112,7 @@ fn springs_draw_ranks_together_and_do_not_move_their_mean() {
     // Constant gradients: what they do to the mean does not depend on where ranks are.
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32, -3.0 * rank as f32];
     let run = |coupling| {
-        let settings = ParleConfig { period: 5, coupling, scope: 1.0, ..ParleConfig::default() };
+        let settings = ParleConfig { period: Some(5), coupling, scope: Some(1.0), ..ParleConfig::default() };
         train(4, parle(settings), &[1.0, 2.0], (Sgd { steps: 50, ..SGD }, &gradient))
     };
     let (free, tied) = (run(0.0), run(0.5));
@@ -135,7 +136,7 @@ fn it_ends_in_the_wide_well_more_often_than_sgd() {
     let start: Vec<f32> = (0..400).map(|i| i as f32 / 100.0 - 2.0).collect();
     let task = (Sgd { rate: 0.1, momentum: 0.0, steps: 1500 }, &wells as Gradient<'_>);
     let wide = |x: Vec<Vec<f32>>| mean(&x).iter().filter(|x| (0.6..3.5).contains(*x)).count();
-    let settings = ParleConfig { pull: 1.0, scope: 1.0, alpha: 0.95, ..ParleConfig::default() };
+    let settings = ParleConfig { pull: 1.0, scope: Some(1.0), alpha: 0.95, ..ParleConfig::default() };
     let [parle_4, entropy] = [4, 1].map(|world| wide(train(world, parle(settings), &start, task)));
     let [sgd_4, sgd] = [4, 1].map(|world| wide(train(world, || EveryStep::new(Dense), &start, task)));
     let local = wide(train(4, || Periodic::new(25).unwrap(), &start, task));
@@ -157,9 +158,9 @@ fn ranks_exchange_once_in_25_steps() {
 fn settings_out_of_range_are_refused() {
     let good = ParleConfig::default();
     for (settings, words) in [
-        (ParleConfig { period: 0, ..good }, "period of parle must be at least 1"),
+        (ParleConfig { period: Some(0), ..good }, "period of parle must be at least 1"),
         (ParleConfig { pull: -1.0, ..good }, "pull of parle must be 0 or more"),
-        (ParleConfig { scope: 0.0, ..good }, "scope of parle must be in (0, 1]"),
+        (ParleConfig { scope: Some(0.0), ..good }, "scope of parle must be in (0, 1]"),
         (ParleConfig { alpha: 1.0, ..good }, "alpha of parle must be in [0, 1)"),
         (ParleConfig { rate: f32::NAN, ..good }, "rate of parle must be in (0, 1]"),
         (ParleConfig { rate: 0.5, coupling: 2.5, ..good }, "coupling of parle must be in [0, 1/rate]"),

@@ -12,7 +12,7 @@ fn slow_mo(settings: SlowMoConfig) -> SlowMo<Dense> {
 }
 
 fn plain(period: u64) -> SlowMoConfig {
-    SlowMoConfig { period, beta: 0.0, ..SlowMoConfig::default() }
+    SlowMoConfig { period: Some(period), beta: 0.0, ..SlowMoConfig::default() }
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn without_momentum_it_is_local_sgd() {
 
 #[test]
 fn of_one_step_it_is_momentum_sgd() {
-    let settings = SlowMoConfig { period: 1, beta: 0.9, ..SlowMoConfig::default() };
+    let settings = SlowMoConfig { period: Some(1), beta: 0.9, ..SlowMoConfig::default() };
     let ours = train(4, || slow_mo(settings.clone()), &[3.0; 10], (SGD, &noisy));
     let mut expected = (vec![3.0_f64; 10], vec![0.0_f64; 10]);
     for step in 0..SGD.steps {
@@ -62,7 +62,8 @@ fn alone_and_without_momentum_it_is_lookahead() {
 fn the_division_is_by_the_rate_of_the_step_that_ends_the_period() {
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
-    let (mut ours, mut x) = (slow_mo(SlowMoConfig { period: 1, beta: 0.5, ..SlowMoConfig::default() }), vec![1.0]);
+    let (mut ours, mut x) =
+        (slow_mo(SlowMoConfig { period: Some(1), beta: 0.5, ..SlowMoConfig::default() }), vec![1.0]);
     ours.begin(&x);
     for (step, rate) in [(0, 0.5), (1, 0.125)] {
         let agreed_step = crate::reduce::AgreedStep { step, learning_rate: Some(rate), ..Default::default() };
@@ -95,7 +96,7 @@ fn slow_momentum_reaches_a_lower_loss_than_local_sgd_in_the_same_steps() {
 fn over_gossip_ranks_begin_each_period_at_the_same_place() {
     let base = || -> Box<dyn SyncStrategy> { Box::new(Sgp::new("0>1;1>2;2>0;0>2".parse().unwrap(), 3).unwrap()) };
     let both = |settings: SlowMoConfig| move || SlowMo::new(settings.clone(), Dense, Some(base())).unwrap();
-    let x = train(3, both(SlowMoConfig { period: 4, ..SlowMoConfig::default() }), &[3.0; 10], (SGD, &noisy));
+    let x = train(3, both(SlowMoConfig { period: Some(4), ..SlowMoConfig::default() }), &[3.0; 10], (SGD, &noisy));
     assert!(x[0] == x[1] && x[1] == x[2]);
     // Without a momentum it is gossip with an exact mean now and then: what is mixed in between leaves the mean alone.
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
@@ -108,7 +109,8 @@ fn over_gossip_ranks_begin_each_period_at_the_same_place() {
 fn without_an_average_each_rank_has_a_slow_momentum_of_its_own() {
     let base = || -> Box<dyn SyncStrategy> { Box::new(Sgp::new(Graph::Complete, 2).unwrap()) };
     let complete = Some(Box::new(SgpConfig { graph: Graph::Complete, ..SgpConfig::default() }.into()));
-    let settings = SlowMoConfig { period: 2, beta: 0.5, average: false, base: complete, ..SlowMoConfig::default() };
+    let settings =
+        SlowMoConfig { period: Some(2), beta: 0.5, average: false, base: complete, ..SlowMoConfig::default() };
     let ours = || SlowMo::new(settings.clone(), Dense, Some(base())).unwrap();
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
     let x = train(2, ours, &[10.0], (Sgd { rate: 1.0, steps: 4, ..SGD }, &gradient));
@@ -130,7 +132,7 @@ fn without_an_average_each_rank_has_a_slow_momentum_of_its_own() {
 fn settings_out_of_range_are_refused() {
     let good = SlowMoConfig::default();
     for (settings, words) in [
-        (SlowMoConfig { period: 0, ..good.clone() }, "period of slowmo must be at least 1"),
+        (SlowMoConfig { period: Some(0), ..good.clone() }, "period of slowmo must be at least 1"),
         (SlowMoConfig { beta: 1.0, ..good.clone() }, "beta of slowmo must be in [0, 1)"),
         (SlowMoConfig { beta: f32::NAN, ..good.clone() }, "beta of slowmo"),
         (SlowMoConfig { alpha: 0.0, ..good.clone() }, "alpha of slowmo must be above 0"),

@@ -2,17 +2,20 @@
 
 use super::StreamingDiLoCo;
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
 use crate::error::ConfigError;
+use crate::sync::diloco::USUAL;
 use crate::sync::in_background::CHANNEL;
+use crate::sync::rounds::{check_period, in_rounds, period_of};
 use crate::sync::{DiLoCoConfig, SyncStrategy, outer};
 
 /// Settings of [`StreamingDiLoCo`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamingDiLoCoConfig {
-    /// Steps from one exchange of a fragment to its next.
-    pub period: u64,
+    /// Steps from one exchange of a fragment to its next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
     /// How many fragments the model is in, at most the period and the number of slots.
     pub fragments: u64,
     /// Steps that an exchange takes, at most a fragment's share of the period.
@@ -34,9 +37,14 @@ impl Default for StreamingDiLoCoConfig {
 }
 
 impl StreamingDiLoCoConfig {
+    /// Steps of a period.
+    pub(super) fn steps(&self) -> u64 {
+        self.period.unwrap_or(USUAL)
+    }
+
     /// The fragment that is due at `step`.
     pub(super) fn due(&self, step: u64) -> Option<usize> {
-        let Self { period, fragments, .. } = *self;
+        let (period, fragments) = (self.steps(), self.fragments);
         let (since, share, rest) = ((step + 1) % period, period / fragments, period % fragments);
         // ⌊p·H/P⌋, of no product as large.
         (0..fragments).find(|p| p * share + p * rest / fragments == since).map(|p| p as usize)
@@ -68,8 +76,9 @@ impl Described for StreamingDiLoCoConfig {
                                 overlap is above 0";
 
     fn check(&self) -> Result<(), ConfigError> {
-        let Self { period, fragments, overlap, rate, momentum, .. } = *self;
-        ConfigError::unless(period > 0, "period of streaming-diloco", "at least 1", period)?;
+        let Self { fragments, overlap, rate, momentum, .. } = *self;
+        check_period("period of streaming-diloco", self.period)?;
+        let period = self.steps();
         let (what, valid) = ("fragments of streaming-diloco", "at least 1 and at most the period");
         ConfigError::unless((1..=period).contains(&fragments), what, valid, fragments)?;
         let (what, valid) = ("overlap of streaming-diloco", "at most period/fragments, and below the period");
@@ -82,8 +91,8 @@ impl Described for StreamingDiLoCoConfig {
 
     /// With two fragments, and as DiLoCo.
     fn representatives() -> Vec<Self> {
-        let waits = StreamingDiLoCoConfig { period: 4, fragments: 2, ..Self::default() };
-        let whole = StreamingDiLoCoConfig { period: 1, fragments: 1, ..Self::default() };
+        let waits = StreamingDiLoCoConfig { period: Some(4), fragments: 2, ..Self::default() };
+        let whole = StreamingDiLoCoConfig { period: Some(1), fragments: 1, ..Self::default() };
         vec![waits, StreamingDiLoCoConfig { overlap: 1, ..waits }, whole]
     }
 }
@@ -112,5 +121,18 @@ impl StrategySettings for StreamingDiLoCoConfig {
 
     fn exchanges(&self) -> Vec<Exchange> {
         outer::exchanges()
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.steps())
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        // Each fragment has a step, and time to travel.
+        let least = self.fragments.saturating_mul(self.overlap.max(1)).max(self.overlap + 1);
+        let period = period_of(USUAL, steps).max(least);
+        in_rounds(self.period, (USUAL, period), steps, |period| {
+            StreamingDiLoCoConfig { period: Some(period), ..*self }.into()
+        })
     }
 }

@@ -16,7 +16,7 @@ fn layout(slots: usize, len: usize) -> Layout {
 }
 
 fn settings(period: u64, fragments: u64, overlap: u64) -> StreamingDiLoCoConfig {
-    StreamingDiLoCoConfig { period, fragments, overlap, ..StreamingDiLoCoConfig::default() }
+    StreamingDiLoCoConfig { period: Some(period), fragments, overlap, ..StreamingDiLoCoConfig::default() }
 }
 
 fn streaming(settings: StreamingDiLoCoConfig, layout: Layout) -> impl Fn() -> StreamingDiLoCo<Dense> + Sync {
@@ -24,7 +24,7 @@ fn streaming(settings: StreamingDiLoCoConfig, layout: Layout) -> impl Fn() -> St
 }
 
 fn diloco(period: u64) -> impl Fn() -> Outer<DiLoCoConfig, Dense> + Sync {
-    move || Outer::new(DiLoCoConfig { period, ..DiLoCoConfig::default() }, Dense, None).unwrap()
+    move || Outer::new(DiLoCoConfig { period: Some(period), ..DiLoCoConfig::default() }, Dense, None).unwrap()
 }
 
 fn close(a: &[Vec<f32>], b: &[Vec<f64>]) -> bool {
@@ -43,14 +43,15 @@ fn of_one_fragment_at_once_it_is_diloco_to_the_bit() {
             let build = || strategy.get().build(&exchange, &Layout::flat(10), 4).unwrap();
             train(4, build, &[3.0; 10], (SGD, &noisy))
         };
-        let diloco = DiLoCoConfig { period: 4, ..DiLoCoConfig::default() };
+        let diloco = DiLoCoConfig { period: Some(4), ..DiLoCoConfig::default() };
         assert_eq!(run(settings(4, 1, 0).into()), run(diloco.into()), "{compressor}");
     }
 }
 
 /// The method's equations in one thread and f64.
 fn serial(settings: StreamingDiLoCoConfig, world: usize) -> Vec<Vec<f64>> {
-    let StreamingDiLoCoConfig { period, fragments, overlap, .. } = settings;
+    let StreamingDiLoCoConfig { fragments, overlap, .. } = settings;
+    let period = settings.steps();
     let [mixing, rate, momentum] = [settings.mixing(), settings.rate, settings.momentum].map(f64::from);
     let mut x = vec![vec![3.0_f64; 10]; world];
     let (mut anchor, mut b) = (vec![3.0_f64; 10], vec![0.0; 10]);
@@ -150,7 +151,7 @@ fn the_peak_of_bytes_is_lower_by_the_number_of_fragments_and_their_sum_the_same(
         let run = setup(strategy, layout(4, 8192), 4).run(17).swap_remove(1);
         run.iter().map(|step| step.counted.sent).collect::<Vec<_>>()
     };
-    let whole = sent(DiLoCoConfig { period: 8, ..DiLoCoConfig::default() }.into());
+    let whole = sent(DiLoCoConfig { period: Some(8), ..DiLoCoConfig::default() }.into());
     let exchange = all_reduce_traffic(4 * 8192, 4, 1).sent;
     assert_eq!((whole.iter().sum::<u64>(), whole.iter().max()), (2 * exchange, Some(&exchange)));
     for overlap in [0, 1] {
@@ -210,7 +211,7 @@ fn a_rule_is_of_the_fragments_that_have_its_slots() {
 fn settings_out_of_range_are_refused() {
     let good = settings(9, 4, 2);
     for (settings, words) in [
-        (StreamingDiLoCoConfig { period: 0, ..good }, "period of streaming-diloco must be at least 1"),
+        (StreamingDiLoCoConfig { period: Some(0), ..good }, "period of streaming-diloco must be at least 1"),
         (StreamingDiLoCoConfig { fragments: 0, ..good }, "fragments of streaming-diloco must be at least 1"),
         (StreamingDiLoCoConfig { fragments: 10, ..good }, "and at most the period, got 10"),
         (StreamingDiLoCoConfig { overlap: 3, ..good }, "overlap of streaming-diloco must be at most period/fragments"),

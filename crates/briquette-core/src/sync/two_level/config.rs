@@ -35,8 +35,8 @@ impl Described for TwoLevelConfig {
     }
 
     fn representatives() -> Vec<Self> {
-        let local = LocalSgdConfig { period: 2, ..LocalSgdConfig::default() };
-        let slow = SlowMoConfig { period: 2, ..SlowMoConfig::default() };
+        let local = LocalSgdConfig { period: Some(2), ..LocalSgdConfig::default() };
+        let slow = SlowMoConfig { period: Some(2), ..SlowMoConfig::default() };
         let of = |between: StrategyConfig, group| TwoLevelConfig { between: Box::new(between), group };
         vec![
             of(local.into(), None),
@@ -97,5 +97,22 @@ impl StrategySettings for TwoLevelConfig {
 
     fn exchanges(&self) -> Vec<Exchange> {
         self.between.get().exchanges()
+    }
+
+    fn takes_plain_sgd(&self) -> bool {
+        self.between.get().takes_plain_sgd()
+    }
+
+    fn no_feedback_because(&self) -> Option<&'static str> {
+        self.between.get().no_feedback_because()
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        self.between.get().local_steps()
+    }
+
+    fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
+        let (between, why) = self.between.get().for_steps(steps)?;
+        Some((TwoLevelConfig { between: Box::new(between), ..self.clone() }.into(), why))
     }
 }

@@ -69,7 +69,7 @@ fn with_one_machine_it_is_synchronous_sgd_and_with_a_rank_on_each_the_strategy_b
 
 #[test]
 fn ranks_of_a_machine_are_one_and_momenta_follow_the_strategy_between() {
-    let settings = SlowMoConfig { period: 4, beta: 0.5, ..SlowMoConfig::default() };
+    let settings = SlowMoConfig { period: Some(4), beta: 0.5, ..SlowMoConfig::default() };
     let slow = || TwoLevel::new(Outer::new(settings.clone(), Dense, None).unwrap(), Some(2));
     // A noise that ranks of a machine share: two machines of two are two ranks.
     let of_machine = |rank: usize, step: u64, x: &[f32]| noisy(rank / 2, step, x);
@@ -148,7 +148,7 @@ fn samples_weigh_inside_a_machine() {
 fn only_the_first_rank_of_a_machine_keeps_what_the_strategy_between_keeps() {
     let kept = run_ranks(Local::world(4), |mut comm| {
         let layout = Layout::flat(7);
-        let settings = SlowMoConfig { period: 1, ..SlowMoConfig::default() };
+        let settings = SlowMoConfig { period: Some(1), ..SlowMoConfig::default() };
         let mut ours = TwoLevel::new(Outer::new(settings, Dense, None).unwrap(), Some(2));
         let mut x = vec![1.0; 7];
         ours.begin(&x);

@@ -1,0 +1,335 @@
+//! Parts of a configuration: what is named, and the rules by which the rest is chosen.
+//!
+//! The rules are the same whichever part is named, and are those of [`Config::auto`] where none is: naming a part never changes another,
+//! unless the two cannot go together. Then the [`Choice`] gives the reason.
+//!
+//! | part left open | is |
+//! |---|---|
+//! | strategy | `every-step` |
+//! | reducer | the one that the controller [sets the ratio of](super::ControllerSettings::reducer); without a controller named the ladder that `auto` works with; dense where the strategy [says so](super::StrategySettings::dense_because) |
+//! | controller | `auto` where the reducer is open, or one that [takes any ratio](super::ReducerSettings::takes_any_ratio); none where a reducer is named, which has the ratio that is named with it |
+//! | feedback | what [suits the optimizer](super::Feedback::ByOptimizer) where the reducer needs one and the strategy takes one, else none |
+//!
+//! ```
+//! use briquette_core::config::{Config, Parts};
+//! use briquette_core::control::AutoConfig;
+//! let (config, choices) = Parts::default().with_controller(AutoConfig::default()).choose();
+//! assert_eq!(config, Config::auto());
+//! assert_eq!(choices[1].to_string(), "reducer ladder:topk:20x:q8, because controller auto chooses among its levels");
+//! ```
+
+use std::fmt;
+
+use super::{AggregatorConfig, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
+use crate::control::AutoConfig;
+use crate::reduce::GatherConfig;
+
+/// What a configuration names; see the [module](self). In TOML these are the keys of a [`Config`] that are given.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Parts {
+    /// When ranks exchange.
+    pub strategy: Option<StrategyConfig>,
+    /// How vectors are combined.
+    pub reducer: Option<ReducerConfig>,
+    /// What becomes of what was not sent.
+    pub feedback: Option<Feedback>,
+    /// What decides the compression ratio.
+    pub controller: Option<ControllerConfig>,
+    /// The other keys, which have defaults of their own. The parts above count in place of its.
+    pub rest: Exchange,
+}
+
+/// What a part of a configuration is, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// `strategy`, `reducer`, `feedback` or `controller`.
+    pub part: &'static str,
+    /// Its value, as text.
+    pub value: String,
+    /// The reason, behind "because"; none where it was named.
+    pub reason: Option<String>,
+}
+
+impl Choice {
+    /// Of a part that was left open.
+    pub fn because(part: &'static str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
+        Choice { part, value: value.to_string(), reason: Some(reason.into()) }
+    }
+
+    /// Of a part that was named.
+    pub fn named(part: &'static str, value: impl fmt::Display) -> Self {
+        Choice { part, value: value.to_string(), reason: None }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice { part, value, reason } = self;
+        match reason {
+            Some(reason) => write!(f, "{part} {value}, because {reason}"),
+            None => write!(f, "{part} {value}, as given"),
+        }
+    }
+}
+
+impl Parts {
+    /// With this strategy.
+    #[must_use]
+    pub fn with_strategy(self, strategy: impl Into<StrategyConfig>) -> Self {
+        Parts { strategy: Some(strategy.into()), ..self }
+    }
+
+    /// With this reducer.
+    #[must_use]
+    pub fn with_reducer(self, reducer: impl Into<ReducerConfig>) -> Self {
+        Parts { reducer: Some(reducer.into()), ..self }
+    }
+
+    /// With this feedback.
+    #[must_use]
+    pub fn with_feedback(self, feedback: impl Into<Feedback>) -> Self {
+        Parts { feedback: Some(feedback.into()), ..self }
+    }
+
+    /// With this controller.
+    #[must_use]
+    pub fn with_controller(self, controller: impl Into<ControllerConfig>) -> Self {
+        Parts { controller: Some(controller.into()), ..self }
+    }
+
+    /// The configuration that these parts are of, and what each of its four parts is because of what. A feedback that is to suit the
+    /// optimizer stays open until that is [known](Config::choose_feedback).
+    pub fn choose(self) -> (Config, Vec<Choice>) {
+        let Parts { strategy, reducer, feedback, controller, rest } = self;
+        let strategy = decide("strategy", strategy, || (StrategyConfig::EveryStep, "no other was named".into()));
+        let is_named = reducer.is_some();
+        let reducer = decide("reducer", reducer, || open_reducer(&strategy.0, controller.as_ref(), &rest.aggregator));
+        let controller = decide("controller", controller, || open_controller(&strategy.0, &reducer.0, is_named));
+        let exchange = Exchange { reducer: reducer.0, controller: controller.0, ..rest };
+        let feedback = decide("feedback", feedback, || open_feedback(&strategy.0, &exchange));
+        let choices = vec![strategy.1, reducer.1, controller.1, feedback.1];
+        (Config { strategy: strategy.0, exchange: Exchange { feedback: feedback.0, ..exchange } }, choices)
+    }
+}
+
+impl From<Parts> for Config {
+    fn from(parts: Parts) -> Config {
+        parts.choose().0
+    }
+}
+
+/// What is named, or else what the rule makes it, and why.
+fn decide<T: fmt::Display>(part: &'static str, named: Option<T>, open: impl FnOnce() -> (T, String)) -> (T, Choice) {
+    match named {
+        Some(value) => {
+            let choice = Choice::named(part, &value);
+            (value, choice)
+        }
+        None => {
+            let (value, reason) = open();
+            let choice = Choice::because(part, &value, reason);
+            (value, choice)
+        }
+    }
+}
+
+fn open_reducer(
+    strategy: &StrategyConfig,
+    controller: Option<&ControllerConfig>,
+    aggregator: &AggregatorConfig,
+) -> (ReducerConfig, String) {
+    if !aggregator.get().is_mean() {
+        return (GatherConfig::default().into(), format!("aggregator {aggregator} combines whole messages"));
+    }
+    match (controller, strategy.get().dense_because()) {
+        (None | Some(ControllerConfig::None), Some(why)) => {
+            (ReducerConfig::Dense, format!("strategy {} {why}", strategy.name()))
+        }
+        (None, None) => (
+            ControllerConfig::from(AutoConfig::default()).get().reducer(),
+            "controller auto chooses among its levels".into(),
+        ),
+        (Some(ControllerConfig::None), None) => {
+            (GatherConfig::default().into(), "without a controller it is the ratio that the ladder of auto has".into())
+        }
+        (Some(controller), _) => {
+            let reducer = controller.get().reducer();
+            let what = if reducer.get().takes_any_ratio() { "chooses among its levels" } else { "sets its ratio" };
+            (reducer, format!("controller {} {what}", controller.name()))
+        }
+    }
+}
+
+fn open_controller(strategy: &StrategyConfig, reducer: &ReducerConfig, is_named: bool) -> (ControllerConfig, String) {
+    if reducer.get().takes_any_ratio() && strategy.get().dense_because().is_none() {
+        return (AutoConfig::default().into(), "it decides where no ratio was named".into());
+    }
+    let why = match (reducer.get().traits().is_dense, is_named) {
+        (true, _) => "dense has no ratio to decide".to_owned(),
+        (false, true) => format!("reducer {} has the ratio that was named", reducer.name()),
+        (false, false) => "dense steps would not be aggregated alike".to_owned(),
+    };
+    (ControllerConfig::None, why)
+}
+
+fn open_feedback(strategy: &StrategyConfig, exchange: &Exchange) -> (Feedback, String) {
+    if let Some(why) = strategy.get().no_feedback_because() {
+        return (Feedback::None, format!("strategy {} {why}", strategy.name()));
+    }
+    match exchange.reducers().find(|reducer| reducer.get().traits().needs_feedback) {
+        Some(reducer) => {
+            (Feedback::ByOptimizer, format!("reducer {} needs one, and the optimizer decides which", reducer.name()))
+        }
+        None => (Feedback::None, format!("reducer {} needs none", exchange.reducer.name())),
+    }
+}
+
+impl Config {
+    /// Decides a feedback that was left [open](Feedback::ByOptimizer), for an optimizer that is SGD with heavy-ball momentum `momentum` in
+    /// (0, 1), or any other one (`None`). Nothing where none was open.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// let choice = Config::auto().choose_feedback(Some(0.9), "SGD with momentum 0.9").expect("it is open");
+    /// assert_eq!(choice.to_string(), "feedback inner-momentum:0.9, because the optimizer is SGD with momentum 0.9");
+    /// ```
+    pub fn choose_feedback(&mut self, momentum: Option<f32>, optimizer: &str) -> Option<Choice> {
+        if self.exchange.feedback != Feedback::ByOptimizer {
+            return None;
+        }
+        let steps_with_it = self.steps_with_averages();
+        *self = self.clone().for_optimizer(momentum);
+        let why = match steps_with_it {
+            true => format!("the optimizer is {optimizer}"),
+            false => format!("strategy {} exchanges parameters", self.strategy.name()),
+        };
+        Some(Choice::because("feedback", self.exchange.feedback, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Config {
+        toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// Written in full, what is chosen is the default, whichever part of it is typed out.
+    #[test]
+    fn each_part_of_the_default_typed_out_is_the_default() {
+        let auto = Config::auto();
+        let Exchange { reducer, aggregator, feedback, controller, .. } = &auto.exchange;
+        for named in [
+            format!("strategy = '{}'", auto.strategy),
+            format!("reducer = '{reducer}'"),
+            "reducer = 'ladder'".to_owned(),
+            format!("aggregator = '{aggregator}'"),
+            format!("feedback = '{feedback}'"),
+            format!("controller = '{controller}'"),
+            "controller = 'auto'".to_owned(),
+            "probing = 'late'".to_owned(),
+            "rules = []".to_owned(),
+            format!("strategy = 'every-step'\ncontroller = '{controller}'"),
+            format!("reducer = '{reducer}'\nfeedback = '{feedback}'"),
+        ] {
+            assert_eq!(read(&named), auto, "{named}");
+        }
+        let Config { strategy, exchange } = auto.clone();
+        let in_code = Parts { strategy: Some(strategy), controller: Some(exchange.controller), ..Parts::default() };
+        assert_eq!(in_code.choose().0, auto);
+    }
+
+    #[test]
+    fn a_part_that_is_named_changes_no_other() {
+        let auto = Config::auto();
+        for (named, change) in [
+            (
+                "controller = 'cost-aware:50x'",
+                Config::auto().with_controller("cost-aware:50x".parse::<ControllerConfig>().unwrap()),
+            ),
+            ("feedback = 'error'", Config::auto().with_feedback(Feedback::Error)),
+            ("feedback = 'none'", Config::auto().with_feedback(Feedback::None)),
+            (
+                "dense_below = 7",
+                Config { exchange: Exchange { dense_below: Some(7), ..auto.exchange.clone() }, ..auto.clone() },
+            ),
+            (
+                "threads = 2",
+                Config { exchange: Exchange { threads: Some(2), ..auto.exchange.clone() }, ..auto.clone() },
+            ),
+        ] {
+            assert_eq!(read(named), change, "{named}");
+        }
+        // The feedback suits the optimizer, whatever else is named.
+        for named in [
+            "reducer = 'gather:topk:20x:q8'",
+            "reducer = 'power-sgd:2'",
+            "controller = 'gravac'",
+            "aggregator = 'krum:1'",
+        ] {
+            assert_eq!(read(named).exchange.feedback, Feedback::ByOptimizer, "{named}");
+            assert_eq!(
+                read(named).for_optimizer(Some(0.9)).exchange.feedback.to_string(),
+                "inner-momentum:0.9",
+                "{named}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_go_together_is_said() {
+        let reasons = |text: &str| {
+            let parts: Parts = toml::from_str(text).unwrap();
+            parts.choose().1.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        for (text, says) in [
+            ("", "controller auto:100x, because it decides where no ratio was named"),
+            (
+                "strategy = 'local-sgd:8'",
+                "reducer dense, because strategy local-sgd exchanges parameters, once in a period",
+            ),
+            ("strategy = 'sgp'", "feedback none, because strategy sgp sends parameters as they are"),
+            (
+                "strategy = 'easgd'\nreducer = 'gather:topk:8x'",
+                "feedback none, because strategy easgd exchanges differences",
+            ),
+            ("reducer = 'gather:topk:20x'", "controller none, because reducer gather has the ratio that was named"),
+            ("reducer = 'gather:qsgd:4'", "feedback none, because reducer gather needs none"),
+            ("reducer = 'dense'", "controller none, because dense has no ratio to decide"),
+            ("controller = 'gravac'", "reducer gather:topk:20x:q8, because controller gravac sets its ratio"),
+            (
+                "controller = 'l-greco'",
+                "reducer gather:topk:20x:q8,per-slot=true, because controller l-greco sets its ratio",
+            ),
+            ("aggregator = 'krum:1'", "reducer gather:topk:20x:q8, because aggregator krum:1 combines whole messages"),
+            ("feedback = 'error'", "feedback error, as given"),
+        ] {
+            assert!(reasons(text).contains(says), "{text}: {}", reasons(text));
+        }
+        let mut local = read("strategy = 'local-sgd:8'\nreducer = 'gather:topk:8x'");
+        let choice = local.choose_feedback(Some(0.9), "SGD with momentum 0.9").unwrap();
+        assert_eq!(choice.to_string(), "feedback error, because strategy local-sgd exchanges parameters");
+        assert_eq!((local.exchange.feedback, local.choose_feedback(None, "")), (Feedback::Error, None));
+    }
+
+    /// What is chosen can be built: no part that is named is one that the rules then make impossible.
+    #[test]
+    fn whatever_is_named_alone_builds() {
+        let layout = crate::Layout::new((0..10).map(|i| (i.to_string(), vec![3000])));
+        let builds = |parts: Parts| {
+            let (config, choices) = parts.choose();
+            for momentum in [Some(0.9), None] {
+                let built = config.clone().for_optimizer(momentum).build(&layout, 6).map(drop);
+                built.unwrap_or_else(|error| panic!("{choices:?}: {error}"));
+            }
+        };
+        ControllerConfig::all().into_iter().for_each(|controller| builds(Parts::default().with_controller(controller)));
+        ReducerConfig::all().into_iter().for_each(|reducer| builds(Parts::default().with_reducer(reducer)));
+        StrategyConfig::all().into_iter().for_each(|strategy| builds(Parts::default().with_strategy(strategy)));
+        for aggregator in ["mean", "krum:1", "median", "trimmed-mean:1"] {
+            let rest = Exchange { aggregator: aggregator.parse().unwrap(), ..Exchange::default() };
+            builds(Parts { rest, ..Parts::default() });
+        }
+    }
+}

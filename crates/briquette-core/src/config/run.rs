@@ -1,0 +1,152 @@
+//! A configuration and the run that it is for: what follows from the number of steps, and what should be known before it begins.
+
+use super::{Choice, Config};
+use crate::sync::FEWEST_EXCHANGES;
+
+impl Config {
+    /// Chooses what the strategy leaves open until the number of steps is known: periods, and the scope of Parle. Of an unknown number they
+    /// are the usual ones. Nothing where nothing was open.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// let period = |steps| -> Result<String, briquette_core::error::ConfigError> {
+    ///     let mut config: Config = "strategy=diloco".parse()?;
+    ///     config.choose_for(steps);
+    ///     Ok(config.strategy.to_string())
+    /// };
+    /// assert_eq!((period(None)?, period(Some(5000))?, period(Some(158))?), ("diloco:100".into(), "diloco:100".into(), "diloco:7".into()));
+    /// # Ok::<(), briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn choose_for(&mut self, steps: Option<u64>) -> Option<Choice> {
+        let (strategy, why) = self.strategy.get().for_steps(steps)?;
+        self.strategy = strategy;
+        Some(Choice::because("strategy", &self.strategy, why))
+    }
+
+    /// What to know before a run begins, of as many steps, where they are known: that its ranks will exchange too rarely for what
+    /// they learn apart to come together, and that the learning rate is to be another one than SGD's. A sentence each.
+    pub fn cautions(&self, steps: Option<u64>) -> Vec<String> {
+        [self.few_exchanges(steps), self.other_rate()].into_iter().flatten().collect()
+    }
+
+    fn few_exchanges(&self, steps: Option<u64>) -> Option<String> {
+        let (steps, period) = (steps?, self.strategy.get().local_steps()?);
+        let exchanges = steps / period;
+        let longest = (steps / FEWEST_EXCHANGES).max(1);
+        (exchanges < FEWEST_EXCHANGES && period > longest).then(|| {
+            format!(
+                "strategy {} has {exchanges} exchanges in {steps} steps, and with fewer than some {FEWEST_EXCHANGES} what ranks learn \
+                 apart hardly comes together: use a period of at most {longest}, or name none, which then follows from the number of steps",
+                self.strategy
+            )
+        })
+    }
+
+    /// Where what comes back has lost the gradient's size.
+    fn other_rate(&self) -> Option<String> {
+        let signs = self.exchange.reducers().find(|reducer| reducer.get().traits().loses_size)?;
+        Some(format!(
+            "reducer {signs} sends signs without a size, so every value moves by the learning rate at every step: use about a hundredth of \
+             SGD's (0.002 where SGD takes 0.2)"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::StrategyConfig;
+
+    fn chosen(strategy: &str, steps: Option<u64>) -> String {
+        let mut config: Config = format!("strategy={strategy}").parse().unwrap();
+        config.choose_for(steps);
+        config.strategy.to_string()
+    }
+
+    #[test]
+    fn periods_that_are_not_named_follow_from_the_steps() {
+        for (strategy, usual, short) in [
+            ("local-sgd", "local-sgd:8", "local-sgd:7"),
+            ("slowmo", "slowmo:12", "slowmo:7"),
+            ("slowmo:base=(local-sgd)", "slowmo:12,base=local-sgd:8", "slowmo:7,base=local-sgd:7"),
+            ("bmuf", "bmuf:12", "bmuf:7"),
+            ("diloco:rate=0.5", "diloco:100,rate=0.5", "diloco:7,rate=0.5"),
+            ("streaming-diloco", "streaming-diloco:100", "streaming-diloco:7"),
+            ("streaming-diloco:overlap=3", "streaming-diloco:100,overlap=3", "streaming-diloco:12,overlap=3"),
+            ("easgd", "easgd:10", "easgd:7"),
+            ("lsgd", "lsgd:16", "lsgd:4"),
+            ("overlap-local-sgd", "overlap-local-sgd:2", "overlap-local-sgd:2"),
+            ("cocod", "cocod:8", "cocod:7"),
+            ("two-level:(diloco)", "two-level:(diloco:100)", "two-level:(diloco:7)"),
+            ("parle:scope=0.5", "parle:25,scope=0.5", "parle:7,scope=0.5"),
+        ] {
+            assert_eq!(chosen(strategy, None), usual);
+            assert_eq!(chosen(strategy, Some(1_000_000)), usual);
+            assert_eq!(chosen(strategy, Some(158)), short, "{strategy}");
+        }
+        assert_eq!(chosen("parle", None), "parle:25,scope=0.999");
+        assert_eq!(chosen("parle", Some(1_000_000)), "parle:25,scope=0.999");
+        assert_eq!(chosen("diloco", Some(1)), "diloco:1");
+        // What is named stays, and what has none is as it was.
+        for strategy in ["diloco:100", "parle:25,scope=0.7", "every-step", "minibatch:8", "sgp:exponential", "lsgd:16"]
+        {
+            let config: Config = format!("strategy={strategy}").parse().unwrap();
+            assert_eq!(
+                (config.clone().choose_for(Some(158)), chosen(strategy, Some(158))),
+                (None, config.strategy.to_string())
+            );
+        }
+    }
+
+    /// Before, a run of 158 steps drew the replicas a hundredth closer.
+    #[test]
+    fn parles_ranks_come_together_within_the_run() {
+        for (strategy, steps) in
+            [("parle", 158), ("parle:25", 158), ("parle", 5000), ("parle:5,coupling=0.2,rate=0.5", 390)]
+        {
+            let text = chosen(strategy, Some(steps));
+            let StrategyConfig::Parle(parle) = text.parse().unwrap() else { panic!("{text}") };
+            let scope = parle.scope.expect("it is chosen");
+            let outer_steps = steps / parle.period.expect("it is chosen");
+            let coupling = |outer_steps: u64| parle.rate * parle.coupling * scope.powi(-(outer_steps as i32));
+            assert!(coupling(outer_steps) >= 0.99, "{text}: {}", coupling(outer_steps));
+            assert!(outer_steps < 8 || coupling(outer_steps / 2) < 0.8, "{text}: gently");
+        }
+    }
+
+    #[test]
+    fn every_periodic_strategy_that_is_named_with_few_exchanges_says_so() {
+        for strategy in StrategyConfig::all() {
+            let config = Config::dense().with_strategy(strategy.clone());
+            let Some(period) = strategy.get().local_steps() else { continue };
+            let [few, enough] = [19, 20].map(|exchanges| config.cautions(Some(exchanges * period)));
+            assert!(enough.is_empty(), "{strategy}: {enough:?}");
+            assert_eq!(few.len(), usize::from(period > 1), "{strategy}: {few:?}");
+            assert!(
+                few.iter().all(|few| few.contains("19 exchanges") && few.contains("a period of at most")),
+                "{few:?}"
+            );
+        }
+        let config: Config = "strategy=diloco:100".parse().unwrap();
+        assert!(config.cautions(Some(158))[0].contains("1 exchanges in 158 steps"));
+        assert!(config.cautions(None).is_empty() && Config::auto().cautions(Some(5)).is_empty());
+    }
+
+    #[test]
+    fn signs_without_a_size_say_which_rate_they_need() {
+        for (reducer, says) in [
+            ("two-way:plain-sign,down=plain-sign", true),
+            ("two-way:plain-sign,down=sign", true),
+            ("gather:plain-sign:random", true),
+            ("hierarchical:(gather:plain-sign)", true),
+            ("multi-step:2,inner=(gather:plain-sign)", true),
+            ("two-way:sign", false),
+            ("gather:sign", false),
+            ("gather:topk:10x", false),
+        ] {
+            let config: Config = format!("reducer={reducer}").parse().unwrap();
+            let cautions = config.cautions(None);
+            assert_eq!(cautions.iter().any(|caution| caution.contains("a hundredth of SGD's")), says, "{reducer}");
+        }
+    }
+}
