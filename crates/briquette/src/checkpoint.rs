@@ -20,6 +20,7 @@ mod directory;
 mod file;
 pub(crate) mod ids;
 mod manifest;
+mod replicas;
 mod resume;
 mod save;
 mod state;
