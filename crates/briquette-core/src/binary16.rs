@@ -1,4 +1,15 @@
-//! IEEE binary16 in whole numbers and one addition, so that loops over it take many values at once on any machine.
+//! IEEE binary16 in whole numbers and one addition, so that loops over it take many values at once on any machine; and the powers of two
+//! by which blocks are scaled that do not lie in its range.
+
+/// Values that share a scale.
+pub(crate) const SCALED: usize = 256;
+/// Exponents of scales: `2^e` is a normal `f32`, and the largest number of 16 bits times it finite.
+pub(crate) const EXPONENTS: std::ops::RangeInclusive<i8> = -126..=112;
+/// Exponents of a block's largest magnitude at which its values travel as they are: from 2⁻¹⁷ on, where the largest errs by no more than in
+/// bfloat16, to 65504.
+const AS_IT_IS: std::ops::RangeInclusive<i32> = -17..=15;
+/// To which exponent the largest magnitude of any other block is brought.
+const TARGET: i32 = 14;
 
 /// The largest finite number, 65504.
 pub(crate) const LARGEST: u32 = 0x7bff;
@@ -15,6 +26,26 @@ pub(crate) fn from_f32(value: f32, most: u32) -> [u8; 2] {
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let rounded = if magnitude < 113 << 23 { small } else { normal };
     ((rounded.min(most) | (value.to_bits() >> 16 & 0x8000)) as u16).to_le_bytes()
+}
+
+/// The exponent `e` of the scale `2^e` of these values, 0 where they travel as they are. It follows from the largest magnitude as 16 bits round
+/// it, so values that were decoded have the scale that they were encoded with.
+pub(crate) fn scale_of(values: &[f32]) -> i8 {
+    let largest = values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
+    // To 11 significant bits, as far as it is normal.
+    let rounded = (largest + 0xfff + (largest >> 13 & 1)) >> 13 << 13;
+    let exponent = (rounded >> 23) as i32 - 127;
+    let is_number = largest < 0x7f80_0000;
+    if largest == 0 || !is_number || AS_IT_IS.contains(&exponent) {
+        return 0;
+    }
+    (exponent - TARGET).clamp(i32::from(*EXPONENTS.start()), i32::from(*EXPONENTS.end())) as i8
+}
+
+/// `2^e`, for the [exponents](EXPONENTS) and their opposites.
+#[inline(always)]
+pub(crate) fn power(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
 /// Exactly; infinity and what is no number stay so.
@@ -44,6 +75,45 @@ mod tests {
                 assert_eq!(ours.to_bits(), theirs.to_f32().to_bits(), "{bits:#x}");
                 assert_eq!(from_f32(ours, INFINITY), bits.to_le_bytes());
             }
+        }
+    }
+
+    #[test]
+    fn scales_by_hand() {
+        // From 2⁻¹⁷ to 65504 nothing changes; 65520 rounds to 65536 = 2¹⁶, which 2² brings to 2¹⁴.
+        for (largest, exponent) in [
+            (0.0, 0),
+            (1.0, 0),
+            (65_519.9, 0),
+            (65_520.0, 2),
+            (2_f32.powi(-17), 0),
+            (2_f32.powi(-17).next_down(), 0), // It rounds to 2⁻¹⁷.
+            (7.6e-6, -32),
+            (1e-8, -41), // 1.34 · 2⁻²⁷
+            (f32::MAX, 112),
+            (1e-45, -126),
+            (f32::INFINITY, 0),
+            (f32::NAN, 0),
+        ] {
+            assert_eq!(scale_of(&[0.0, -largest, largest / 2.0]), exponent, "{largest:e}");
+        }
+        assert_eq!((power(-126), power(0), power(127)), (f32::MIN_POSITIVE, 1.0, 2_f32.powi(127)));
+    }
+
+    #[test]
+    fn scaled_values_of_any_magnitude_keep_eleven_bits_and_their_scale() {
+        for i in 0..100_001_u32 {
+            let value = f32::from_bits(i.wrapping_mul(0x9e37_79b9) & 0x7fff_ffff);
+            if !value.is_finite() || value >= 65_504.0 * power(112) {
+                continue;
+            }
+            let exponent = scale_of(&[value]);
+            let unit = power(exponent.into());
+            let decoded = to_f32(from_f32(value * power(-i32::from(exponent)), INFINITY)) * unit;
+            let error = f64::from((decoded - value).abs()) / f64::from(value.max(f32::MIN_POSITIVE));
+            let bound = if exponent == 0 && value < 2_f32.powi(-14) { 2_f64.powi(-8) } else { 2_f64.powi(-11) };
+            assert!(error <= bound, "{value:e}: {decoded:e}");
+            assert_eq!(scale_of(&[decoded]), exponent, "{value:e}");
         }
     }
 

@@ -153,19 +153,6 @@ pub enum ReduceError {
         /// The slot's path.
         slot: String,
     },
-    /// Sums travel in a format whose range they exceed; every rank finds the same.
-    #[error(
-        "the sum over ranks in `{slot}` is beyond the range of {format}, whose largest number is {largest}: exchange in bf16 or \
-         int8, or clip gradients"
-    )]
-    BeyondFormat {
-        /// The slot's path.
-        slot: String,
-        /// The number format.
-        format: &'static str,
-        /// Its largest number.
-        largest: f32,
-    },
     /// The vector is not the one this reducer was built for.
     #[error("vector has {got} values, expected {expected}")]
     Length {

@@ -3,7 +3,7 @@
 //! | payload | bytes of the whole message, `n` values |
 //! |---|---|
 //! | dense | `12 + 4n` |
-//! | half | `12 + 2n` |
+//! | half | `12 + 2n`, with scales `12 + ⌈n/256⌉ + 2n` |
 //! | sparse, `k` kept | `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + v`; `gⱼ` the gaps, `v` = `4k`, `1 + 2k`, or `8⌈k/256⌉ + k` |
 //! | sparse, values coded | `21 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 1` and the values' own payload |
 //! | quantized, linear or exponential (`e` = 0 or 4) | `17 + e + 4⌈n/bucket⌉ + ⌈n·bits/8⌉` |
@@ -51,7 +51,7 @@ impl Message {
         let n = self.len();
         match &self.payload {
             Payload::Dense(_) => 4 * n,
-            Payload::Half { .. } => 2 * n,
+            Payload::Half { exponents, .. } => exponents.len() + 2 * n,
             Payload::Sparse { indices, values } => {
                 let values = match values {
                     Values::Coded(message) => 5 + message.body_len(),
@@ -133,7 +133,11 @@ impl Message {
         let (kind, len) = (kind_byte(&self.payload), (self.len() as u32).to_le_bytes());
         let header = [MAGIC[0], MAGIC[1], VERSION, kind, len[0], len[1], len[2], len[3]];
         match &mut self.payload {
-            Payload::Half { bits, .. } => bits.frame(|fields| fields.copy_from_slice(&header)),
+            Payload::Half { exponents, bits, .. } => bits.frame(|fields| {
+                let (first, scales) = fields.split_at_mut(HEADER);
+                first.copy_from_slice(&header);
+                scales.iter_mut().zip(exponents).for_each(|(byte, exponent)| *byte = *exponent as u8);
+            }),
             Payload::Affine { block, ranges, codes } => codes.frame(|fields| {
                 let (first, ends) = fields.split_at_mut(HEADER + 4);
                 first[..HEADER].copy_from_slice(&header);
@@ -148,7 +152,10 @@ impl Message {
     fn put_body(&self, out: &mut Sink<'_>) {
         match &self.payload {
             Payload::Dense(values) => out.numbers(values, |v| v.to_le_bytes()),
-            Payload::Half { bits, .. } => out.bytes(bits),
+            Payload::Half { exponents, bits, .. } => {
+                out.numbers(exponents, i8::to_le_bytes);
+                out.bytes(bits);
+            }
             Payload::Sparse { indices, values } => put_sparse(indices, values, out),
             Payload::Quantized { grid, coding, bucket, scales, codes } => {
                 out.bytes(&[grid.levels()]);
@@ -250,7 +257,7 @@ fn put_sparse(indices: &[u32], values: &Values, out: &mut Sink<'_>) {
 fn kind_byte(payload: &Payload) -> u8 {
     match payload {
         Payload::Dense(_) => 0,
-        Payload::Half { kind: HalfKind::F16, .. } => 1,
+        Payload::Half { kind: HalfKind::F16, exponents, .. } if exponents.is_empty() => 1,
         Payload::Half { kind: HalfKind::Bf16, .. } => 2,
         Payload::Sparse { values: Values::F32(_), .. } => 3,
         Payload::Sparse { values: Values::F16 { .. }, .. } => 4,
@@ -264,6 +271,7 @@ fn kind_byte(payload: &Payload) -> u8 {
         Payload::Quantized { grid: Grid::Linear { .. }, coding: Coding::Elias, .. } => 12,
         Payload::Quantized { grid: Grid::Exponential { .. }, coding: Coding::Elias, .. } => 13,
         Payload::Sparse { values: Values::Coded(_), .. } => 14,
+        Payload::Half { kind: HalfKind::F16, .. } => 15,
     }
 }
 

@@ -21,6 +21,7 @@ mod file;
 pub(crate) mod ids;
 mod manifest;
 mod model;
+mod replicas;
 mod resume;
 mod save;
 mod state;

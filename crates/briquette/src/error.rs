@@ -58,13 +58,23 @@ pub enum Error {
         /// What comes before it.
         first: &'static str,
     },
-    /// The module is not the one that joined.
-    #[error("the module has {got} trainable tensors, the one that joined had {expected}")]
+    /// The module is not the one that joined: a layer was frozen, another one is trained, or a tensor has another shape.
+    #[error(
+        "rank {rank}, step {step}: the module's trainable tensors are not those that joined: tensor {place}, the first that differs, was \
+         {joined} and is {now}. Freeze and unfreeze layers before `join`, or call `join` again on every rank; give a step the module itself, \
+         not what `forward_model` returned"
+    )]
     Layout {
-        /// Trainable tensors at join.
-        expected: usize,
-        /// Trainable tensors now.
-        got: usize,
+        /// This rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// The first such tensor, counted from 0 in the module's order.
+        place: usize,
+        /// Its path and shape at join.
+        joined: String,
+        /// Its path and shape now.
+        now: String,
     },
     /// A step with other gradients than those that were exchanged while the backward pass computed them.
     #[error(
@@ -137,6 +147,26 @@ pub enum Error {
         rank: usize,
         /// What is wrong with its record.
         problem: String,
+    },
+    /// The state of a rank's optimizer cannot be compared with the others', or replaced by rank 0's.
+    #[error("rank {rank}: the state of the inner optimizer cannot be made that of rank 0: {problem}")]
+    OptimizerState {
+        /// The rank whose it is.
+        rank: usize,
+        /// What is wrong with its record.
+        problem: String,
+    },
+    /// A mean over ranks to evaluate or to save would not be finite; every rank finds the same, and training may go on.
+    #[error("{operation} at step {step}: {why}, so there is no mean over ranks. {advice}")]
+    NoMean {
+        /// What was to be averaged, or what for.
+        operation: &'static str,
+        /// The step.
+        step: u64,
+        /// The rank and the tensor's path.
+        why: String,
+        /// What to do.
+        advice: &'static str,
     },
     /// Burn's training was stopped by an error of its own: a loader's, a metric's, a checkpointer's.
     #[cfg(feature = "train")]

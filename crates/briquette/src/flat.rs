@@ -4,6 +4,10 @@
 //! frozen, any other float tensor (BatchNorm's running statistics) a buffer. All are known by their path, never by
 //! [`ParamId`], which is random in every process.
 
+mod digest;
+pub(crate) mod discrete;
+mod kept;
+mod known;
 mod parts;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
@@ -17,6 +21,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+pub(crate) use self::digest::{digest, digest_of_bytes, digests};
+pub(crate) use self::kept::{Kept, buffer_ids};
+pub(crate) use self::known::{Changed, Known};
 pub(crate) use self::parts::Part;
 use self::parts::Parts;
 use self::transfer::{Pieces, as_f32};
@@ -34,7 +41,7 @@ pub(crate) struct Inventory {
     /// Parameters that are not trained.
     frozen: Layout,
     /// What is no parameter.
-    buffers: Layout,
+    pub(crate) buffers: Layout,
     /// The two before, in the module's order.
     pub(crate) rest: Layout,
 }
@@ -54,7 +61,12 @@ impl Inventory {
         refused.map_or(Ok(Inventory { layout, frozen, buffers, rest }), Err)
     }
 
-    fn part(&self, part: Part) -> &Layout {
+    /// Trained and frozen.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Slot> {
+        self.layout.slots().iter().chain(self.frozen.slots())
+    }
+
+    pub(crate) fn part(&self, part: Part) -> &Layout {
         match part {
             Part::Trainable => &self.layout,
             Part::Frozen => &self.frozen,
@@ -185,9 +197,6 @@ impl Gradients {
         let mut walk = Collect { grads, out: self, pieces, weight_decay };
         module.visit(&mut walk);
         let pieces = walk.pieces;
-        if self.present.len() != layout.slots().len() {
-            return Err(Error::Layout { expected: layout.slots().len(), got: self.present.len() });
-        }
         self.flat.resize(layout.len(), 0.0);
         self.blocks.clear();
         self.bad_slot = None;
@@ -351,7 +360,7 @@ pub(crate) fn drain<M: Module>(module: &M) {
 }
 
 /// Whether all values are finite. Without a branch or an early end, so that it runs at the speed of memory.
-fn finite(x: &[f32]) -> bool {
+pub(crate) fn finite(x: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
 }

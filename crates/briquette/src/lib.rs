@@ -117,4 +117,4 @@ pub use run::{RunError, run, was_stopped};
 pub use server::ServerTraining;
 pub use step_report::{Arrival, StepReport};
 pub use summary::RunSummary;
-pub use synchronizer::{REBROADCAST_STEPS, Synchronizer};
+pub use synchronizer::{REBROADCAST_STEPS, REPLICA_CHECK_STEPS, Synchronizer};

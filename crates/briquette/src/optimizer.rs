@@ -94,6 +94,13 @@ impl DistributedOptimizer {
         self
     }
 
+    /// See [`Synchronizer::with_replica_check`].
+    #[must_use]
+    pub fn with_replica_check(mut self, steps: u64) -> Self {
+        self.sync = self.sync.with_replica_check(steps);
+        self
+    }
+
     /// Keeps the running mean of the parameters after each step, to evaluate in their place: [Gadam](crate::optim::IterateAverage) around AdamW.
     /// It is saved with every checkpoint, and nothing is sent for it. For strategies that exchange gradients and leave replicas equal, as the
     /// default does; [`join`](Self::join) refuses others. A second `join` begins the mean anew, and goes on counting steps.
@@ -143,6 +150,9 @@ impl DistributedOptimizer {
     /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers, by path:
     /// ranks may initialize theirs as they like. Local parameter ids stay, so parameter groups keep matching.
     ///
+    /// Integer and boolean tensors are rank 0's, too, and so is the state of the optimizer, where ranks come with different ones. (A plain
+    /// `Tensor` field is shown by no module: make it the same on every rank, or a `Param` without a gradient.)
+    ///
     /// **Frozen layers** (`no_grad`) are rank 0's from then on, on every rank, and are not sent again. To unfreeze some, call `join` again,
     /// on every rank, with the module as it is then: the exchange begins anew, without what was not sent before, and the step goes on.
     ///
@@ -155,6 +165,10 @@ impl DistributedOptimizer {
     /// loop, with both values; [`Error::Config`] when the configuration cannot work here.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         let module = self.sync.join_with(module, Some(&self.inner))?;
+        let inner = &self.inner;
+        if let Some(record) = self.sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))? {
+            self.inner = by_the_default_device(|| self.inner.clone().load_record(record))?;
+        }
         if let Some(average) = &mut self.average {
             self.sync.check_replicas_equal("an iterate average")?;
             average.forget();

@@ -2,14 +2,18 @@
 
 mod agreement;
 mod average;
+mod forward;
 mod hidden;
 mod join;
 mod mixed;
+mod optimizer_state;
 mod parameters;
 mod recorded;
+mod replicas;
 mod timing;
 mod trace;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use briquette_core::comm::Session;
@@ -17,23 +21,26 @@ use briquette_core::reduce::{AgreedStep, LastExchange};
 use briquette_core::sync::{Agreement, Context, Momenta, Plan, StopFlags, SyncStrategy};
 use briquette_core::trace::TARGET;
 use briquette_core::{Key, Layout};
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use tracing::trace_span;
 
 use crate::checkpoint::Leaders;
 use crate::clock::WallClock;
 use crate::error::Error;
-use crate::flat::{self, Gradients, Inventory};
+use crate::flat::{self, Gradients, Inventory, Known};
 use crate::handshake::{Identity, Settings};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
 
 pub(crate) use self::average::Own;
+use self::forward::Written;
 use self::hidden::Hidden;
+use self::join::averages_gradients;
 pub use self::mixed::REBROADCAST_STEPS;
 use self::recorded::WeightedMean;
+pub use self::replicas::REPLICA_CHECK_STEPS;
 use self::timing::Start;
 use self::trace::SentAs;
 
@@ -56,6 +63,14 @@ pub struct Synchronizer {
     rebroadcast: Option<u64>,
     /// Steps of the run, where they are known.
     run_steps: Option<u64>,
+    /// Steps between comparisons of replicas, where they are set.
+    replica_check: Option<u64>,
+    /// Of the parameters before this step, where ranks compare them.
+    digest: Option<u64>,
+    /// What forward passes write.
+    written: Written,
+    /// The call that an average is made for.
+    on_behalf: Option<&'static str>,
     gradients: Gradients,
     loss: WeightedMean,
     validation_loss: Option<f64>,
@@ -89,6 +104,12 @@ pub(crate) struct Joined {
     pub(crate) identity: Identity,
     /// Steps between re-broadcasts; 0 for none.
     rebroadcast: u64,
+    /// Whether devices round differently.
+    is_mixed: bool,
+    /// Trainable slots, then buffers: what a step can find not finite.
+    names: Layout,
+    known: Known,
+    buffer_ids: HashSet<ParamId>,
 }
 
 impl std::fmt::Debug for Synchronizer {
@@ -122,6 +143,10 @@ impl Synchronizer {
             settings: Default::default(),
             rebroadcast: None,
             run_steps: None,
+            replica_check: None,
+            digest: None,
+            written: Written::default(),
+            on_behalf: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
             validation_loss: None,
@@ -233,8 +258,11 @@ impl Synchronizer {
     /// gradients and records 0 samples.
     ///
     /// # Errors
-    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), on every rank, nothing has changed
-    /// and the world may go on with the next batch. [`Error::Order`] when the step before was not ended. After any other
+    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), and any other that
+    /// [every rank finds](briquette_core::error::SyncError::is_everyones), nothing has changed and the world may go on with the next batch:
+    /// buffers that the forward pass has written (BatchNorm's running statistics) are what they were after the step before. A buffer that
+    /// the pass left with a value that is not finite is refused as a gradient is. [`Error::Layout`] where other layers are trained than at
+    /// join. [`Error::Order`] when the step before was not ended. After any other
     /// error the session is of no further use.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let plan = self.plan()?;
@@ -242,26 +270,26 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let _step = self.begin_span();
-        let mut grads = if plan.gradients {
-            let settled = flat::settle(module);
+        let grads = if plan.gradients {
+            let ready = flat::settle(module).and_then(|()| self.check_layout(module));
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            let result = settled.and_then(|()| match self.hides(plan) {
+            let result = ready.and_then(|()| match self.hides(plan) {
                 true => self.finish_hidden(module, grads, &mut gradients),
                 false => self.exchange_gradients(module, grads, &mut gradients),
             });
             self.gradients = gradients;
-            self.end(result)?
+            self.end(result).map_err(|error| self.with_tensor(module, error))
         } else {
-            self.check_recorded()?;
-            flat::decay(module, grads, self.weight_decay)
+            let checked = self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()));
+            let checked = checked.and_then(|()| self.check_recorded());
+            checked.map(|()| flat::decay(module, grads, self.weight_decay))
         };
-        if !plan.optimizes {
-            // Without gradients an optimizer leaves parameters, momenta and counters of steps alone.
-            grads = GradientsParams::new();
-        }
-        self.open = true;
-        Ok(grads)
+        self.open = grads.is_ok();
+        // What was computed for this step is undone with it.
+        let grads = grads.inspect_err(|_| self.undo_forward(module))?;
+        // Without gradients an optimizer leaves parameters, momenta and counters of steps alone.
+        Ok(if plan.optimizes { grads } else { GradientsParams::new() })
     }
 
     fn order(&self, called: &'static str, first: &'static str) -> Error {
@@ -274,14 +302,15 @@ impl Synchronizer {
         grads: GradientsParams,
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
-        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let begin = self.comm.now();
         let read = trace_span!(target: TARGET, "read").entered();
-        gradients.collect(module, grads, &joined.inventory.layout, self.weight_decay)?;
+        gradients.collect(module, grads, self.layout()?, self.weight_decay)?;
+        let bad_buffer = self.look_at_buffers(module)?;
+        self.digest = self.digest_due(module, self.plan()?)?;
         drop(read);
         let read_seconds = self.comm.now() - begin;
         let Gradients { flat: values, present, bad_slot, .. } = gradients;
-        self.exchange(Vector { values, present, bad_slot: *bad_slot }, Moment::AfterBackward)?;
+        self.exchange(Vector { values, present, bad_slot: bad_slot.or(bad_buffer) }, Moment::AfterBackward)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();
@@ -341,7 +370,7 @@ struct Vector<'a> {
     values: &'a mut Vec<f32>,
     /// Slots that it has values for; afterwards, that any rank has.
     present: &'a mut [bool],
-    /// The first slot with a value that is not finite.
+    /// The first slot with a value that is not finite; buffers count on from the trainable ones.
     bad_slot: Option<u32>,
 }
 

@@ -67,8 +67,8 @@ struct World {
 /// The frames of a channel, by receiving rank.
 type Queues = [Inbox];
 
-/// A frame, and when it departed in simulated seconds.
-type Sent = (Frame, f64);
+/// A frame, when it departed in simulated seconds, and what its sender was doing.
+type Sent = (Frame, f64, Scope);
 
 /// What one rank has been sent and has not taken.
 struct Inbox {
@@ -147,6 +147,13 @@ impl Local {
         }
         let error = CommError::deadline(self.rank, others, during, call.longest(self.world.deadline));
         self.abort(during, &error.reason());
+        error
+    }
+
+    /// Rank `other` sent this frame in another call than the one that this rank receives it in.
+    fn out_of_step(&mut self, other: usize, theirs: Scope, during: Scope) -> CommError {
+        let error = CommError::OutOfStep { rank: self.rank, other, during, theirs: theirs.to_string() };
+        self.abort(during, &error.to_string());
         error
     }
 }
@@ -236,7 +243,7 @@ impl Transport for Local {
             drop(queues);
             return Err(self.in_vain(&[to], call));
         }
-        queues[rank].push_back((frame, call.departure));
+        queues[rank].push_back((frame, call.departure, call.scope));
         inbox.arrived.notify_one();
         Ok(())
     }
@@ -254,9 +261,9 @@ impl Transport for Local {
             inbox.room.notify_all();
         }
         drop(queues);
-        let (rank, (frame, departure)) = sent.ok_or_else(|| self.in_vain(from, call))?;
+        let (rank, (frame, departure, theirs)) = sent.ok_or_else(|| self.in_vain(from, call))?;
         call.departure = departure;
-        Ok((rank, frame))
+        if theirs == call.scope { Ok((rank, frame)) } else { Err(self.out_of_step(rank, theirs, call.scope)) }
     }
 
     fn abort(&mut self, during: Scope, reason: &str) {

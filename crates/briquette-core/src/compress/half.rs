@@ -1,18 +1,19 @@
 //! Every value in 16 bits.
 //!
 //! **Why, and when not.** Halves the bytes at almost no loss: the compressor to try first, and the baseline that
-//! stronger ones must beat. `F16` keeps 11 significant bits but flushes what is below 3e-8, and gradients are often
-//! small: without loss scaling prefer `Bf16`.
+//! stronger ones must beat. `F16` keeps 11 significant bits of the larger values of a block; `Bf16` 8 of every value.
 //!
-//! **Method.** Round to nearest, ties to even. Magnitudes beyond the largest finite number (65504 for `F16`,
-//! 3.39e38 for `Bf16`) become that number instead of an infinity.
+//! **Method.** Round to nearest, ties to even. `F16` in blocks of 256 values: one whose largest magnitude is from 7.6e-6 (2⁻¹⁷) to 65504
+//! travels as it is; any other is scaled by the power of two that brings its largest to the upper end of the range, so that neither small
+//! averages are flushed to 0 nor large ones cut off. Magnitudes beyond the largest number (3.4e38 less the last bit of the format) become that
+//! number instead of an infinity.
 //!
-//! **On the wire.** `12 + 2d` bytes.
+//! **On the wire.** `12 + 2d` bytes; `⌈d/256⌉` more where a block of `F16` is scaled.
 //!
 //! **Properties.** Contractive, δ = 1 − 2⁻²² (`F16`) and 1 − 2⁻¹⁶ (`Bf16`) while magnitudes are 0 or in the format's
-//! normal range (from 2⁻¹⁴ and 2⁻¹²⁶ on). Below it the error is absolute, at most 2⁻²⁵ and 2⁻¹³⁴ a value; `class`
-//! subtracts that, and accounts for saturation, so that its δ holds for every vector (0 where all may be lost). No
-//! error feedback needed in practice; with it nothing is lost to underflow for good.
+//! normal range (from 2⁻¹⁴ and 2⁻¹²⁶ on; in a scaled block from 2⁻²⁹ of its largest on). Below it the error is absolute, at most 2⁻²⁵
+//! (`F16`, in a scaled block 2⁻³⁹ of its largest) and 2⁻¹³⁴ a value; `class` subtracts that, and accounts for saturation, so that its δ
+//! holds for every vector (0 where all may be lost). No error feedback needed in practice.
 //!
 //! **Knobs.** The format.
 //!
@@ -30,7 +31,7 @@ use crc32fast::Hasher;
 use half::{bf16, f16};
 
 use super::{Compressor, ErrorBound, Knobs, Spec};
-use crate::binary16;
+use crate::binary16::{self, EXPONENTS, SCALED, power, scale_of};
 use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
@@ -56,9 +57,30 @@ impl Half {
     /// Largest finite value, relative error in the normal range, absolute error below it.
     fn limits(self) -> (f32, f64, f64) {
         match self.kind {
-            HalfKind::F16 => (f16::MAX.to_f32(), 2_f64.powi(-11), 2_f64.powi(-25)),
+            HalfKind::F16 => (f16::MAX.to_f32() * power(i32::from(*EXPONENTS.end())), 2_f64.powi(-11), 2_f64.powi(-25)),
             HalfKind::Bf16 => (bf16::MAX.to_f32(), 2_f64.powi(-8), 2_f64.powi(-134)),
         }
+    }
+
+    /// The sum over values of the squares of absolute errors.
+    fn absolute(self, x: &[f32]) -> f64 {
+        let (.., absolute) = self.limits();
+        let square = |unit: f64, len: usize| len as f64 * (absolute * unit).powi(2);
+        match self.kind {
+            HalfKind::F16 => x.chunks(SCALED).map(|x| square(power(scale_of(x).into()).into(), x.len())).sum(),
+            HalfKind::Bf16 => square(1.0, x.len()),
+        }
+    }
+}
+
+/// The scales of the blocks of a vector, none where no block has one.
+fn scales(x: &[f32], exponents: &mut Vec<i8>) {
+    exponents.resize(x.len().div_ceil(SCALED), 0);
+    parallel::for_each(x.len(), (Part(x, SEGMENT), Part(&mut exponents[..], SEGMENT / SCALED)), |_, (x, exponents)| {
+        exponents.0.iter_mut().zip(x.0.chunks(SCALED)).for_each(|(exponent, x)| *exponent = scale_of(x));
+    });
+    if exponents.iter().all(|exponent| *exponent == 0) {
+        exponents.clear();
     }
 }
 
@@ -68,13 +90,24 @@ impl Compressor for Half {
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        let codes = out.half(x.len(), self.kind);
-        let work = (Part(x, SEGMENT), Part(codes.sized(HEADER, 2 * x.len()), 2 * SEGMENT));
-        let segment = |_, (x, bytes): (Part<&[f32]>, Part<&mut [u8]>)| {
+        let (exponents, codes) = out.half(x.len(), self.kind);
+        if self.kind == HalfKind::F16 {
+            scales(x, exponents);
+        }
+        let exponents = &exponents[..];
+        let work = (Part(x, SEGMENT), Part(codes.sized(HEADER + exponents.len(), 2 * x.len()), 2 * SEGMENT));
+        let segment = |number: usize, (x, bytes): (Part<&[f32]>, Part<&mut [u8]>)| {
             let mut checksum = Hasher::new();
-            for (x, bytes) in x.0.chunks(PIECE).zip(bytes.0.chunks_mut(2 * PIECE)) {
+            for (piece, (x, bytes)) in x.0.chunks(PIECE).zip(bytes.0.chunks_mut(2 * PIECE)).enumerate() {
+                let first = (number * SEGMENT + piece * PIECE) / SCALED;
                 match self.kind {
-                    HalfKind::F16 => to_f16(x, bytes.as_chunks_mut().0),
+                    HalfKind::F16 if !exponents.is_empty() => {
+                        let (x, bytes) = (x.chunks(SCALED), bytes.as_chunks_mut().0.chunks_mut(SCALED));
+                        for ((x, bytes), exponent) in x.zip(bytes).zip(&exponents[first..]) {
+                            to_f16(x, power(-i32::from(*exponent)), bytes);
+                        }
+                    }
+                    HalfKind::F16 => to_f16(x, 1.0, bytes.as_chunks_mut().0),
                     HalfKind::Bf16 => to_bf16(x, bytes.as_chunks_mut().0),
                 }
                 checksum.update(bytes);
@@ -90,7 +123,7 @@ impl Compressor for Half {
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
-        let (limit, relative, absolute) = self.limits();
+        let (limit, relative, _) = self.limits();
         let energy = norm2(x);
         if energy == 0.0 {
             return ErrorBound::Contractive { delta: 1.0 };
@@ -98,15 +131,15 @@ impl Compressor for Half {
         let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
         let worst = relative.max(1.0 - f64::from(limit / largest));
         // (a + b)² ≤ a² + b² where every value has only one of the two errors.
-        let lost = worst * worst + x.len() as f64 * absolute * absolute / energy;
+        let lost = worst * worst + self.absolute(x) / energy;
         ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn to_f16(x: &[f32], out: &mut [[u8; 2]]) {
+fn to_f16(x: &[f32], per_unit: f32, out: &mut [[u8; 2]]) {
     for (bytes, x) in out.iter_mut().zip(x) {
-        *bytes = binary16::from_f32(*x, binary16::LARGEST);
+        *bytes = binary16::from_f32(*x * per_unit, binary16::LARGEST);
     }
 }
 
@@ -169,6 +202,9 @@ mod tests {
         // 1 + 2⁻¹¹ lies halfway between 1 and 1 + 2⁻¹⁰: ties to even, 1. 1 + 3·2⁻¹¹ ties up to 1 + 2⁻⁹.
         let x = [1.0 + 2_f32.powi(-11), 1.0 + 3.0 * 2_f32.powi(-11), -2.0, 2_f32.powi(-26), 2_f32.powi(-24)];
         assert_eq!(decoded(HalfKind::F16, &x), [1.0, 1.0 + 2_f32.powi(-9), -2.0, 0.0, 2_f32.powi(-24)]);
+        // A block of small values is scaled: they keep eleven bits.
+        let x = [2_f32.powi(-26), 3.0 * 2_f32.powi(-27), -2_f32.powi(-30) * (1.0 + 2_f32.powi(-11))];
+        assert_eq!(decoded(HalfKind::F16, &x), [2_f32.powi(-26), 3.0 * 2_f32.powi(-27), -2_f32.powi(-30)]);
         // bfloat16 has 7 bits after the point.
         let x = [1.0 + 2_f32.powi(-8), 1.0 + 3.0 * 2_f32.powi(-8), -2.0];
         assert_eq!(decoded(HalfKind::Bf16, &x), [1.0, 1.0 + 2_f32.powi(-6), -2.0]);
@@ -179,21 +215,28 @@ mod tests {
         let mut x: Vec<f32> = (0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))).collect();
         x.retain(|v| v.is_finite());
         x.extend([0.0, -0.0, f32::MAX, -f32::MAX, 1e-45, -1e-45, f32::MIN_POSITIVE, 65_519.9, 65_520.0]);
-        let bits = |kind| {
+        // Some block is scaled of numbers of all magnitudes: each alone, where it travels as it is.
+        let bits = |kind, x: &[f32]| {
             let mut message = Message::default();
-            Half::new(kind).compress_into(&x, Key::new(0), &mut message);
+            Half::new(kind).compress_into(x, Key::new(0), &mut message);
             let Payload::Half { bits, .. } = message.payload else { unreachable!() };
             bits.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect::<Vec<_>>()
         };
         let (f16_max, bf16_max) = (f16::MAX.to_f32(), bf16::MAX.to_f32());
-        let naive = |to: &dyn Fn(f32) -> u16| x.iter().map(|v| to(*v)).collect::<Vec<_>>();
-        assert!(bits(HalfKind::F16) == naive(&|v| f16::from_f32(v.clamp(-f16_max, f16_max)).to_bits()));
-        assert!(bits(HalfKind::Bf16) == naive(&|v| bf16::from_f32(v.clamp(-bf16_max, bf16_max)).to_bits()));
+        let naive = |x: &[f32], to: &dyn Fn(f32) -> u16| x.iter().map(|v| to(*v)).collect::<Vec<_>>();
+        assert!(bits(HalfKind::Bf16, &x) == naive(&x, &|v| bf16::from_f32(v.clamp(-bf16_max, bf16_max)).to_bits()));
+        x.retain(|v| v.abs() <= f16_max);
+        x.chunks_mut(SCALED).for_each(|block| block[0] = 1.0);
+        assert!(bits(HalfKind::F16, &x) == naive(&x, &|v| f16::from_f32(v).to_bits()));
     }
 
     #[test]
-    fn overflow_saturates() {
-        assert_eq!(decoded(HalfKind::F16, &[1e6, -f32::MAX, 65_519.0]), [65_504.0, -65_504.0, 65_504.0]);
+    fn only_what_the_last_bit_lifts_over_the_largest_number_saturates() {
+        let unit = power(112);
+        assert_eq!(decoded(HalfKind::F16, &[-f32::MAX, 0.0]), [-65_504.0 * unit, 0.0]);
+        assert_eq!(decoded(HalfKind::F16, &[65_519.0]), [65_504.0]);
+        let large = decoded(HalfKind::F16, &[1e6, -65_519.0]);
+        assert!((large[0] - 1e6).abs() <= 1e6 / 2048.0 && (large[1] + 65_519.0).abs() <= 32.0, "{large:?}");
         let largest = bf16::MAX.to_f32();
         assert_eq!(decoded(HalfKind::Bf16, &[f32::MAX, -f32::MAX]), [largest, -largest]);
     }
@@ -202,7 +245,7 @@ mod tests {
     fn declared_class_holds_in_and_out_of_the_normal_range() {
         let normal: Vec<f32> = (0..4000).map(|i| (i as f32 - 1999.5) * 1.37e-3).collect();
         for kind in [HalfKind::F16, HalfKind::Bf16] {
-            for scale in [1.0, 1e-6, 1e-8, 1e-30, 1e5, 1e30] {
+            for scale in [1.0, 1e-3, 1e-6, 1e-8, 1e-30, 1e5, 1e30] {
                 let x: Vec<f32> = normal.iter().map(|v| v * scale).collect();
                 let error = distance2(&x, &decoded(kind, &x));
                 let ErrorBound::Contractive { delta } = Half::new(kind).error_bound(&x) else { panic!() };
@@ -210,6 +253,13 @@ mod tests {
                 assert!(error <= (1.0 - delta) * norm2(&x), "{kind:?} {scale}");
             }
         }
+        // Of every magnitude beside each other: blocks with and without a scale.
+        let x: Vec<f32> = (0..4000).map(|i| (i as f32 * 0.7).sin() * 10_f32.powi(i / 300 - 7)).collect();
+        let ErrorBound::Contractive { delta } = Half::new(HalfKind::F16).error_bound(&x) else { panic!() };
+        assert!(distance2(&x, &decoded(HalfKind::F16, &x)) <= (1.0 - delta) * norm2(&x));
+        let small = vec![1e-8; 1000];
+        let ErrorBound::Contractive { delta } = Half::new(HalfKind::F16).error_bound(&small) else { panic!() };
+        assert!(1.0 - delta < 2.4e-7, "small averages are not flushed: {delta}");
         let ErrorBound::Contractive { delta } = Half::new(HalfKind::F16).error_bound(&[1.0, -0.5]) else { panic!() };
         assert!(1.0 - delta < 2.4e-7);
     }

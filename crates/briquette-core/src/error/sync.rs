@@ -121,6 +121,47 @@ pub enum SyncError {
         /// How many it may.
         most: u64,
     },
+    /// Samples that only some ranks recorded would weigh ranks by numbers of different kinds.
+    #[error(
+        "step {step}: rank {rank} recorded its samples and rank {other} did not; no rank exchanged anything. Call `record_samples` on every \
+         rank before the step (with 0 where a rank has none), or on none"
+    )]
+    SomeRecorded {
+        /// The optimizer step.
+        step: u64,
+        /// The first rank that did.
+        rank: usize,
+        /// The first rank that did not.
+        other: usize,
+    },
+    /// Replicas that are to be equal are not; no rank exchanged anything.
+    #[error(
+        "step {step}: {} of {} not those of rank {rank}, and replicas are to be equal. Change parameters and optimizers on every rank alike; \
+         `join` again gives every rank rank 0's; where ranks' devices round differently, set re-broadcasting",
+        values_of(slot),
+        ranks(others)
+    )]
+    Replicas {
+        /// The optimizer step.
+        step: u64,
+        /// The first tensor that differs, where it was looked for.
+        slot: Option<String>,
+        /// The first rank that has what most have.
+        rank: usize,
+        /// The ranks that have other values.
+        others: Vec<usize>,
+    },
+    /// The ranks' finite gradients have no finite average; every rank found the same, and nothing has changed.
+    #[error(
+        "step {step}: the average over ranks is not finite in `{slot}`: the sum exceeds the largest number; no rank has used it. Lower \
+         the learning rate, clip gradients, or skip the step on every rank"
+    )]
+    Overflow {
+        /// The optimizer step.
+        step: u64,
+        /// The slot's path.
+        slot: String,
+    },
     /// Replicas that step with different learning rates do not stay equal.
     #[error(
         "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
@@ -143,6 +184,15 @@ impl SyncError {
     pub fn is_everyones(&self) -> bool {
         !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
     }
+}
+
+fn values_of(slot: &Option<String>) -> String {
+    slot.as_ref().map_or_else(|| "the parameters".into(), |slot| format!("the values of `{slot}`"))
+}
+
+fn ranks(ranks: &[usize]) -> String {
+    let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() == 1 { format!("rank {list} are") } else { format!("ranks {list} are") }
 }
 
 fn stated(rate: Option<f64>) -> String {

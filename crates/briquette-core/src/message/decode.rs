@@ -32,8 +32,17 @@ impl Message {
         let range = start..start + out.len();
         match &self.payload {
             Payload::Dense(values) => numbers(&values[range], out, put, Itself),
-            Payload::Half { kind: HalfKind::F16, bits } => numbers(&bits.as_chunks().0[range], out, put, Binary16),
-            Payload::Half { kind: HalfKind::Bf16, bits } => numbers(&bits.as_chunks().0[range], out, put, Upper),
+            Payload::Half { kind: HalfKind::F16, exponents, bits } if exponents.is_empty() => {
+                numbers(&bits.as_chunks().0[range], out, put, Binary16);
+            }
+            Payload::Half { kind: HalfKind::F16, exponents, bits } => {
+                let bits = &bits.as_chunks().0[range];
+                for_buckets(binary16::SCALED as u32, start, out.len(), |b, range| {
+                    let scaled = Scaled(binary16::power(exponents[b].into()));
+                    numbers(&bits[range.clone()], &mut out[range], put, scaled);
+                });
+            }
+            Payload::Half { kind: HalfKind::Bf16, bits, .. } => numbers(&bits.as_chunks().0[range], out, put, Upper),
             Payload::Quantized { grid, bucket, scales, codes, .. } => {
                 let (bits, levels) = (grid.bits(), grid.levels());
                 let (codes, table) = ((&codes[..], bits), (*bucket, &scales[..]));
@@ -127,6 +136,17 @@ values! {
         let value = if value < low { low } else { value };
         if value > high { high } else { value }
     };
+}
+
+/// Of 16 bits, times a power of two.
+#[derive(Clone, Copy)]
+struct Scaled(f32);
+
+impl Value<(), [u8; 2]> for Scaled {
+    #[inline(always)]
+    fn value(&self, (): (), bytes: [u8; 2]) -> f32 {
+        binary16::to_f32(bytes) * self.0
+    }
 }
 
 /// A sign and a level, whose share of the scale is found by `share`.

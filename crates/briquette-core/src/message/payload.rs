@@ -7,8 +7,8 @@ use super::{Codes, HalfKind, MAX_LEN, Message, Q8_BLOCK, ValueKind};
 pub(crate) enum Payload {
     /// Every value, exactly.
     Dense(Vec<f32>),
-    /// Every value in 16 bits, two bytes.
-    Half { kind: HalfKind, bits: Codes },
+    /// Every value in 16 bits, two bytes; of binary16 times `2^e` for each block of 256, where any is scaled.
+    Half { kind: HalfKind, exponents: Vec<i8>, bits: Codes },
     /// Some values; the rest is zero.
     Sparse { indices: Vec<u32>, values: Values },
     /// Sign-and-level codes of `grid.bits()` bits, bit-packed; one scale per bucket of `bucket` values.
@@ -210,14 +210,16 @@ impl Message {
         storage!(self, len, Payload::Dense(values), Payload::Dense(Vec::new()), (), values)
     }
 
-    pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> &mut Codes {
+    /// Exponents, none so far, and codes.
+    pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> (&mut Vec<i8>, &mut Codes) {
         self.start(len);
         if !matches!(self.payload, Payload::Half { .. }) {
-            self.payload = Payload::Half { kind: want, bits: Codes::default() };
+            self.payload = Payload::Half { kind: want, exponents: Vec::new(), bits: Codes::default() };
         }
-        let Payload::Half { kind, bits } = &mut self.payload else { unreachable!("just made so") };
+        let Payload::Half { kind, exponents, bits } = &mut self.payload else { unreachable!("just made so") };
         *kind = want;
-        bits
+        exponents.clear();
+        (exponents, bits)
     }
 
     pub(crate) fn sparse(&mut self, len: usize, kind: ValueKind) -> (&mut Vec<u32>, &mut Values) {

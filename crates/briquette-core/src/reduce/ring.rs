@@ -20,24 +20,26 @@
 //!
 //! | format | `Q` |
 //! |---|---|
-//! | `bf16`, `f16` | to nearest, ties to even |
+//! | `bf16` | to nearest, ties to even |
+//! | `f16` | the same; a block of 256 values whose largest magnitude is not within 7.6e-6 and 65504 is scaled by a power of two |
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
 //!
 //! *Random bits.* `key.purpose("ring").rank(rank)` at the value's place: a rank draws once for a place.
 //!
-//! **On the wire.** On the ring `2·(W−1)/W·2d` bytes each way in 16 bits, exactly half of the dense ring's; in 8 bits
-//! `2·(W−1)/W·d·(1 + 4/256)`, and at most 4 bytes a frame. Gathered, [`Wire::bytes`] of the vector to each other rank.
+//! **On the wire.** On the ring `2·(W−1)/W·2d` bytes each way in 16 bits, exactly half of the dense ring's, and a byte for each block of a
+//! frame in which any is scaled (the exponent, before the block's values); in 8 bits `2·(W−1)/W·d·(1 + 4/256)`, and at most 4 bytes a frame.
+//! Gathered, as many bytes of the vector to each other rank.
 //!
-//! **Properties.** A hop errs by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on) a value, or half a step of the block's
-//! `max|s|/127` (int8, the largest value exact). That depends on other ranks' values: no class of this rank's vector alone holds,
+//! **Properties.** A hop errs by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on, in a scaled block from `2⁻²⁹` of its largest on) a
+//! value, or half a step of the block's `max|s|/127` (int8, the largest value exact). That depends on other ranks' values: no class of this rank's vector alone holds,
 //! so EF21 and DIANA are refused. `stochastic` is unbiased.
 //!
 //! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 alone), default off: its error is twice as large in energy,
 //! without a mean.
 //!
 //! **Deviations.** PyTorch's hooks divide by `W` before they round, which keeps f16 from overflowing and flushes more small values;
-//! they add in 16 bits where the collective does. Here sums travel, and one beyond 65504 is an
-//! [error](ReduceError::BeyondFormat) on every rank.
+//! they add in 16 bits where the collective does. Here sums travel, and blocks beyond the range of f16 are scaled. A sum beyond the range of
+//! `f32` is an [error](ReduceError::Overflow) on every rank.
 //!
 //! **Reference.** `bf16_compress_hook` and `fp16_compress_hook` of PyTorch's `torch.distributed.algorithms.ddp_comm_hooks`; Horovod's
 //! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the account by rank is this crate's.
@@ -54,7 +56,7 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, not_finite};
+use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::comm::{Hop, Hops, SMALL_ALL_REDUCE, expect_size};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
@@ -65,8 +67,8 @@ use crate::{CompressionFactor, Frame, Key, Layout, Session};
 
 mod wire;
 
-use wire::BLOCK;
 pub use wire::Wire;
+use wire::{BLOCK, SCALED};
 
 /// A ring of narrow sums; see the [module](self).
 #[derive(Debug)]
@@ -93,13 +95,19 @@ impl Hops for Vectors<'_> {
         self.wire.bytes(values)
     }
 
+    fn fits(&self, values: usize, bytes: usize) -> bool {
+        self.wire.fits(values, bytes)
+    }
+
     fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame) {
+        let (wire, is_scaled) = (self.wire, self.wire == Wire::F16 && self.needs_scales(place.clone(), hop));
+        let size = |values| if is_scaled { wire.scaled_bytes(values) } else { wire.bytes(values) };
         frame.clear();
-        frame.resize(self.wire.bytes(place.len()), 0);
+        frame.resize(size(place.len()), 0);
         let (mut sums, mut rest) = ([0.0; BLOCK], &mut frame[..]);
         for start in place.clone().step_by(BLOCK) {
             let part = start..place.end.min(start + BLOCK);
-            let (bytes, later) = rest.split_at_mut(self.wire.bytes(part.len()));
+            let (bytes, later) = rest.split_at_mut(size(part.len()));
             self.send_block(part, hop, &mut sums, bytes);
             rest = later;
         }
@@ -115,6 +123,24 @@ impl Hops for Vectors<'_> {
 }
 
 impl Vectors<'_> {
+    /// Whether any block of the frame is beyond the format's range, and so all say by what they are scaled.
+    fn needs_scales(&self, place: Range<usize>, hop: Hop) -> bool {
+        let mut sums = [0.0; SCALED];
+        place.clone().step_by(SCALED).any(|start| {
+            let part = start..place.end.min(start + SCALED);
+            let (before, own) = (&self.average[part.clone()], &self.input[part.clone()]);
+            match hop {
+                Hop::Onward => self.wire.needs_scale(before),
+                Hop::Start => self.wire.needs_scale(own),
+                Hop::Sum | Hop::Whole => {
+                    let sums = &mut sums[..part.len()];
+                    sums.iter_mut().zip(before.iter().zip(own)).for_each(|(sum, (before, own))| *sum = before + own);
+                    self.wire.needs_scale(sums)
+                }
+            }
+        })
+    }
+
     fn send_block(&mut self, place: Range<usize>, hop: Hop, sums: &mut [f32; BLOCK], bytes: &mut [u8]) {
         let (sums, random) = (&mut sums[..place.len()], self.key.map(|key| (key, place.start)));
         let (before, own) = (&mut self.average[place.clone()], &self.input[place.clone()]);
@@ -166,8 +192,11 @@ impl Ring {
         for (from, frame) in self.frames.iter().enumerate() {
             // The session leaves this rank's own place empty.
             let frame = if from == rank { &self.own } else { frame };
-            expect_size(comm, from, self.wire.bytes(len), frame)?;
-            for (frame, sums) in frame.chunks(self.wire.bytes(BLOCK)).zip(vectors.average.chunks_mut(BLOCK)) {
+            let (plain, scaled) = (self.wire.bytes(len), self.wire.scaled_bytes(len));
+            let is_scaled = frame.len() == scaled && plain != scaled;
+            expect_size(comm, from, if is_scaled { scaled } else { plain }, frame)?;
+            let block = if is_scaled { self.wire.scaled_bytes(BLOCK) } else { self.wire.bytes(BLOCK) };
+            for (frame, sums) in frame.chunks(block).zip(vectors.average.chunks_mut(BLOCK)) {
                 self.wire.decode(frame, &mut values[..sums.len()]);
                 sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
             }
@@ -195,12 +224,8 @@ impl Reducer for Ring {
         if weight != 1.0 {
             average.iter_mut().for_each(|v| *v *= weight);
         }
-        // The same bits, and so the same error, on every rank.
-        match (not_finite(average, slots), self.wire) {
-            (None, _) => Ok(exchanged),
-            (Some(slot), Wire::F16) => Err(ReduceError::BeyondFormat { slot, format: "f16", largest: 65_504.0 }),
-            (Some(slot), Wire::Bf16 | Wire::Int8) => Err(ReduceError::Overflow { slot }),
-        }
+        check_average(average, slots)?;
+        Ok(exchanged)
     }
 
     fn report(&self, report: &mut Report) {

@@ -2,7 +2,7 @@
 
 use super::{Context, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings, exchanges};
-use crate::error::{ConfigError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{Arriving, Reducer, Round};
 use crate::report::Report;
 use crate::state::{State, Stateful};
@@ -19,6 +19,16 @@ impl<R: Reducer> EveryStep<R> {
     /// Exchanges through `reducer`, from which every rank receives the same.
     pub fn new(reducer: R) -> Self {
         EveryStep { exchange: InPlace::new(reducer), replicas_equal: true }
+    }
+
+    /// An average that is not finite is the same bits on every rank, after all that is sent: the world may go on without this step.
+    fn everyones(&self, error: SyncError) -> SyncError {
+        match error {
+            SyncError::Reduce { step, source: ReduceError::Overflow { slot } } if self.replicas_equal => {
+                SyncError::Overflow { step, slot }
+            }
+            error => error,
+        }
     }
 }
 
@@ -105,7 +115,8 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<(), SyncError> {
-        self.exchange.reduce(gradient, cx, comm)
+        let exchanged = self.exchange.reduce(gradient, cx, comm);
+        exchanged.map_err(|error| self.everyones(error))
     }
 
     fn during_backward(
@@ -115,7 +126,8 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<(), SyncError> {
-        self.exchange.reduce_arriving(gradient, average, cx, comm)
+        let exchanged = self.exchange.reduce_arriving(gradient, average, cx, comm);
+        exchanged.map_err(|error| self.everyones(error))
     }
 
     fn report(&self, report: &mut Report) {

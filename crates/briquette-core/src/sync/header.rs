@@ -2,11 +2,14 @@
 //!
 //! Before anything is exchanged, every rank sends every other: its step, whether its gradient is finite and where not,
 //! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
-//! others waiting, and a NaN is refused everywhere before it reaches anyone's state.
+//! others waiting, and a NaN is refused everywhere before it reaches anyone's state. At some steps it also sends a digest of the
+//! parameters that it has before the step, so that replicas that are no longer equal are noticed.
 //!
 //! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks, `n` the numbers that a controller needs, most often none.
+//! A digest takes the place of the slot that is not finite, as a rank has only one of the two to say.
 
 use super::Agrees;
+use super::unequal::{Unequal, unequal};
 use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, LastExchange};
 use crate::report::{Measured, Waiting};
@@ -54,6 +57,10 @@ pub struct Header {
     pub gave_up: bool,
     /// Samples behind its gradient; 0 is allowed.
     pub samples: u64,
+    /// Whether the training loop recorded them: on every rank, or on none.
+    pub samples_recorded: bool,
+    /// A digest of the parameters before this step, where replicas are compared; it is not sent with a slot that is not finite.
+    pub digest: Option<u64>,
     /// The mean loss over those samples.
     pub loss: Option<f64>,
     /// A validation loss, where one was measured since the last step.
@@ -114,9 +121,13 @@ pub struct Agreement {
 }
 
 const BYTES: usize = 105;
-/// Beside the requests in the last byte: there was an exchange before; this one is given up.
+/// Besides the requests in the last byte: there was an exchange before; this one is given up; the second word is a digest; the samples
+/// were recorded.
 const PREVIOUS: u8 = 0x80;
 const GAVE_UP: u8 = 0x40;
+const DIGEST: u8 = 0x20;
+const RECORDED: u8 = 0x10;
+const FLAGS: u8 = PREVIOUS | GAVE_UP | DIGEST | RECORDED;
 
 /// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
 pub const MOST_SAMPLES: u64 = 1 << 40;
@@ -164,7 +175,7 @@ impl Header {
         let p = self.previous.unwrap_or_default();
         let words: [u64; 13] = [
             self.step,
-            self.bad_slot.map_or(u64::MAX, u64::from),
+            self.bad_slot.map(u64::from).or(self.digest).unwrap_or(u64::MAX),
             self.samples,
             self.loss.unwrap_or(f64::NAN).to_bits(),
             self.compute_seconds.to_bits(),
@@ -183,7 +194,11 @@ impl Header {
             out.copy_from_slice(&word.to_le_bytes());
         }
         let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
-        bytes[BYTES - 1] = self.stop.0 | flag(PREVIOUS, self.previous.is_some()) | flag(GAVE_UP, self.gave_up);
+        bytes[BYTES - 1] = self.stop.0
+            | flag(PREVIOUS, self.previous.is_some())
+            | flag(GAVE_UP, self.gave_up)
+            | flag(DIGEST, self.bad_slot.is_none() && self.digest.is_some())
+            | flag(RECORDED, self.samples_recorded);
         bytes
     }
 
@@ -210,10 +225,12 @@ impl Header {
         };
         Some(Header {
             step: word(0),
-            bad_slot: u32::try_from(word(1)).ok(),
-            stop: StopFlags(last & !(PREVIOUS | GAVE_UP)),
+            bad_slot: u32::try_from(word(1)).ok().filter(|_| last & DIGEST == 0),
+            stop: StopFlags(last & !FLAGS),
             gave_up: last & GAVE_UP != 0,
             samples: word(2),
+            samples_recorded: last & RECORDED != 0,
+            digest: (last & DIGEST != 0).then(|| word(1)),
             loss: Some(float(3)).filter(|l| !l.is_nan()),
             validation_loss: Some(float(12)).filter(|l| !l.is_nan()),
             learning_rate: Some(float(9)).filter(|rate| !rate.is_nan()),
@@ -254,8 +271,8 @@ impl Agrees {
 /// [`AgreedStep::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
 ///
 /// # Errors
-/// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`] and
-/// [`SyncError::Samples`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
+/// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`], [`SyncError::Samples`],
+/// [`SyncError::SomeRecorded`] and [`SyncError::Replicas`] on **every** rank; [`SyncError::Reduce`] when the transport fails.
 pub fn agree(
     mine: &Header,
     before: Option<&AgreedStep>,
@@ -308,7 +325,19 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> 
         let (expected, got) = (mine.learning_rate, other.learning_rate);
         return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
     }
-    named().try_for_each(|(rank, header)| header.check_slot(rank, slots))
+    // The first rank's word: every rank names the same two.
+    let first = |recorded| named().find(|(_, header)| header.samples_recorded == recorded).map(|(rank, _)| rank);
+    if let (Some(rank), Some(other)) = (first(true), first(false)) {
+        return Err(SyncError::SomeRecorded { step: mine.step, rank, other });
+    }
+    named().try_for_each(|(rank, header)| header.check_slot(rank, slots))?;
+    match unequal(&all.iter().map(|header| header.digest).collect::<Vec<_>>()) {
+        None => Ok(()),
+        Some(Unequal { rank, others }) => {
+            let others = others.into_iter().map(&name).collect();
+            Err(SyncError::Replicas { step: mine.step, slot: None, rank: name(rank), others })
+        }
+    }
 }
 
 fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreement {

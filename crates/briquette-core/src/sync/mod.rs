@@ -33,6 +33,7 @@ pub mod streaming_diloco;
 #[cfg(test)]
 mod testkit;
 pub mod two_level;
+mod unequal;
 
 pub use away::Away;
 pub use bmuf::BmufConfig;
@@ -54,6 +55,7 @@ pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
 pub use two_level::{TwoLevel, TwoLevelConfig};
+pub use unequal::{Unequal, unequal};
 
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, Arriving, not_finite};

@@ -8,6 +8,7 @@ use crc32fast::Hasher;
 use reader::Reader;
 
 use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, VERSION, values_len};
+use crate::binary16;
 use crate::bits::{elias_decode, pack, packed_len, rice_decode, unpack};
 use crate::error::WireError;
 use crate::message::{
@@ -74,11 +75,11 @@ impl Message {
         match kind {
             0 => reader.f32s("values", n, self.dense(n).empty()),
             1 => {
-                let codes = (HEADER, self.half(n, HalfKind::F16));
-                reader.codes(["values", "value"], n, codes, |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00)
+                let codes = (HEADER, self.half(n, HalfKind::F16).1);
+                reader.codes(["values", "value"], n, codes, is_finite_f16)
             }
             2 => {
-                let codes = (HEADER, self.half(n, HalfKind::Bf16));
+                let codes = (HEADER, self.half(n, HalfKind::Bf16).1);
                 reader.codes(["values", "value"], n, codes, |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80)
             }
             3 => self.read_sparse(reader, n, ValueKind::F32),
@@ -114,6 +115,11 @@ impl Message {
             12 => self.read_quantized(reader, n, false, Coding::Elias),
             13 => self.read_quantized(reader, n, true, Coding::Elias),
             14 => self.read_coded(reader, n),
+            15 => {
+                let (exponents, codes) = self.half(n, HalfKind::F16);
+                reader.exponents(n.div_ceil(binary16::SCALED), exponents)?;
+                reader.codes(["values", "value"], n, (HEADER + exponents.len(), codes), is_finite_f16)
+            }
             _ => check("kind", kind, false),
         }
     }
@@ -192,6 +198,10 @@ impl Message {
         reader.keeps = false;
         values.read_body(reader, kind, k)
     }
+}
+
+fn is_finite_f16(bytes: [u8; 2]) -> bool {
+    u16::from_le_bytes(bytes) & 0x7c00 != 0x7c00
 }
 
 /// Codes one by one into packed bytes.

@@ -40,6 +40,8 @@ pub const GOLDEN: &[Golden] = &[
     ("", &[8.0, -4.0], "0d 02000000 03 00000040 00020000 00000041 85 05"),
     // One index, 1, in one byte (01, r = 0), then kind 8 with one value: exponent 128, negative.
     ("topk:0.5+natural", &[0.0, -2.0], "0e 02000000 01000000 00 01000000 02 08 80 01"),
+    // The largest is 2^-19, below 2^-17: exponent -19 - 14 = -33 = 0xdf. 2^-20·2^33 = 2^13 = 0x7000, and -2^14 = 0xf400.
+    ("f16", &[1.0 / 1_048_576.0, -1.0 / 524_288.0], "0f 02000000 df 0070 00f4"),
 ];
 
 /// Kind, length and payload of a frame written in hexadecimal.

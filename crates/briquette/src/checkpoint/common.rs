@@ -92,6 +92,9 @@ impl Synchronizer {
     }
 
     /// The parts that all ranks have alike, and this rank's own.
+    ///
+    /// # Errors
+    /// Those of the transport; replicas that are to be equal differ.
     pub(super) fn divide(&mut self, blobs: Blobs) -> Result<(Blobs, Blobs), Error> {
         let blobs = numbered(blobs);
         let mine: BTreeMap<&str, u64> = blobs.iter().map(|(name, bytes)| (*name, fingerprint(bytes))).collect();
@@ -99,6 +102,7 @@ impl Synchronizer {
         let theirs = heard.iter().map(|text| serde_json::from_slice(text).unwrap_or_default());
         let theirs: Vec<BTreeMap<String, u64>> = theirs.collect();
         let alike = |name: &str| theirs.iter().all(|other| other.get(name) == mine.get(name));
+        self.check_replicas(&blobs, ["model", "optimizer"].map(|name| !alike(name)))?;
         Ok(blobs.into_iter().partition(|(name, _)| theirs.len() > 1 && alike(name)))
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
 }
 
 /// Saved ids to local ones.
-pub(super) type Renamed = BTreeMap<u64, u64>;
+pub(crate) type Renamed = BTreeMap<u64, u64>;
 
 /// Gives `module` the ids it had before loading.
 pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
@@ -65,7 +65,7 @@ pub(super) fn rename_model(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, bur
 
 /// The bytes of an optimizer's record with its ids renamed. In Burn's format every name begins with the id of its
 /// parameter.
-pub(super) fn rename(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
+pub(crate) fn rename(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
     rewrite(bytes, renamed, |name| {
         let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
         let id = id.parse().ok().and_then(|id| renamed.get(&id));

@@ -51,7 +51,7 @@ impl DistributedOptimizer {
         // What was begun has the strategy with it.
         self.sync.give_up()?;
         let loaded = prepare((&self.inner, &self.average), &self.sync, module, (checkpoint, change))?;
-        Ok(self.apply(loaded))
+        self.apply(loaded)
     }
 
     /// Continues from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
@@ -88,7 +88,7 @@ impl DistributedOptimizer {
                 if sync.rank() == 0 {
                     remove_old(Series::steps(directory), number);
                 }
-                Ok((self.apply(loaded), checkpoint, accepted))
+                Ok((self.apply(loaded)?, checkpoint, accepted))
             }
             Err(error) => {
                 let _ = flat::write_bytes(module, Part::Buffers, &buffers);
@@ -97,10 +97,11 @@ impl DistributedOptimizer {
         }
     }
 
-    fn apply<M>(&mut self, loaded: Loaded<M>) -> M {
+    fn apply<M: Module>(&mut self, loaded: Loaded<M>) -> Result<M, Error> {
         self.sync.apply(loaded.sync);
         (self.inner, self.average) = (loaded.inner, loaded.average);
-        loaded.module
+        self.sync.keep_buffers(&loaded.module)?;
+        Ok(loaded.module)
     }
 }
 

@@ -100,7 +100,10 @@ impl DistributedOptimizer {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete, and training may
-    /// go on. Under background saving that is the one before, and this one was not begun.
+    /// go on. Under background saving that is the one before, and this one was not begun. [`SyncError::Replicas`] where a rank's parameters or
+    /// optimizer differ and replicas are to be equal, [`Error::NoMean`] where a mean would not be finite: nothing is then written.
+    ///
+    /// [`SyncError::Replicas`]: briquette_core::error::SyncError::Replicas
     pub fn save<M: Module>(
         &mut self,
         module: &M,
@@ -111,7 +114,7 @@ impl DistributedOptimizer {
         let (begin, inner, average) = (Instant::now(), &self.inner, &self.average);
         // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
         let clock = self.sync.comm.hold_clock();
-        let blobs = self.sync.with_averages(module, |averaged, own| -> Result<Blobs, String> {
+        let blobs = self.sync.with_averages("checkpoint save", module, |averaged, own| -> Result<Blobs, String> {
             let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
             let optimizer = inner.into_bytes().map_err(|e| e.to_string())?;
             let average = average.iter().map(|average| Ok((AVERAGE, average.to_bytes().map_err(|e| e.to_string())?)));

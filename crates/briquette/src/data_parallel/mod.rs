@@ -60,8 +60,8 @@
 //! weighted by its samples (by the mean of the batches, under gradient accumulation, where Burn adds gradients up).
 //!
 //! **Failures** stop all ranks and are in `LearningResult::error` of each, as Burn's `TrainingError::Workers` with the
-//! rank as the device's number. That includes a gradient that is not finite, a loader and a metric. The model is then as
-//! after the last whole step.
+//! rank as the device's number. That includes a gradient that is not finite, a loader and a metric. The model, with BatchNorm's running
+//! statistics, is then as after the last whole step.
 
 mod epoch;
 mod launch;
@@ -212,6 +212,12 @@ impl<M: LearnerModel> DataParallel<M> {
     #[must_use]
     pub fn with_run_steps(self, steps: u64) -> Self {
         self.with_sync(|sync| sync.with_run_steps(steps))
+    }
+
+    /// See [`Synchronizer::with_replica_check`].
+    #[must_use]
+    pub fn with_replica_check(self, steps: u64) -> Self {
+        self.with_sync(|sync| sync.with_replica_check(steps))
     }
 
     /// See [`Synchronizer::with_run_setting`]. Burn's learner keeps its optimizer and schedule to itself: give here what they

@@ -115,6 +115,7 @@ impl Saving {
         by_the_default_device(|| learner.load_optim(optimizer))?;
         learner.load_scheduler(schedule);
         sync.apply(state);
+        sync.keep_buffers(&learner.model())?;
         Ok(found as usize)
     }
 }

@@ -10,9 +10,10 @@ use burn::train::{
 };
 
 use super::metrics::ExchangeMetrics;
-use super::records::records;
+use super::records::{self, records};
 use super::signal::{Decision, compare};
 use super::{Outlets, Own};
+use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 
 /// One rank at work.
@@ -37,7 +38,7 @@ impl Failure {
     /// Every rank finds the same fault by itself, and an abort would only cut its finding short.
     fn is_everyones(&self) -> bool {
         match self {
-            Failure::Exchange(Error::Mismatch { .. }) => true,
+            Failure::Exchange(Error::Mismatch { .. } | Error::NoMean { .. }) => true,
             Failure::Exchange(Error::Sync(error)) => error.is_everyones(),
             _ => false,
         }
@@ -100,6 +101,12 @@ impl<M: LearnerModel> Run<M> {
         let Run { own: Own { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
         let model = sync.join_with(learner.model(), optimizer.as_ref())?;
         learner.load_model(model.into_record());
+        let state = sync.first_optimizer(&learner.model(), || records::optimizer(learner, &components.event_store))?;
+        if let Some(record) = state {
+            by_the_default_device(|| learner.load_optim(record))?;
+        }
+        // Those that were loaded: the learner may have made them anew.
+        sync.keep_buffers(&learner.model())?;
         let settings = [
             ("first epoch", starting_epoch as u64),
             ("number of epochs", components.num_epochs as u64),
@@ -217,7 +224,7 @@ impl<M: LearnerModel> Run<M> {
 
     fn save(&mut self, epoch: usize, decision: &Decision) -> Result<(), Error> {
         let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
-        let blobs = sync.with_averages(&learner.model(), |averaged, own| {
+        let blobs = sync.with_averages("checkpoint save", &learner.model(), |averaged, own| {
             let mut shown = learner.clone();
             shown.load_model(averaged.clone().into_record());
             if let Some(checkpointer) = &mut components.checkpointer {

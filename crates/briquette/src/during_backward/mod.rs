@@ -59,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) before: Option<AgreedStep>,
     pub(crate) key: Key,
     pub(crate) slots: Vec<Slot>,
+    /// Those, then buffers: what can be found not finite.
+    pub(crate) names: Vec<Slot>,
     pub(crate) weighs_samples: bool,
     /// Whether the order in which gradients come is to be agreed on.
     pub(crate) learns_order: bool,
@@ -99,7 +101,7 @@ impl Job {
     }
 
     fn exchange(&mut self, comm: &mut Session) -> Result<Exchanged, Error> {
-        let Job { strategy, source, header, learning_rate, before, key, slots, average, .. } = self;
+        let Job { strategy, source, header, learning_rate, before, key, slots, names, average, .. } = self;
         let start = comm.now();
         let mut early = agree(header, before.as_ref(), slots, &mut vec![true; slots.len()], comm)?;
         let mut header_seconds = comm.now() - start;
@@ -124,9 +126,9 @@ impl Job {
         if let Some((early, late)) = learning_rate.zip(end.learning_rate).filter(|(early, late)| early != late) {
             return Err(Error::LateLearningRate { rank, step, early, late });
         }
-        let mine = Header { bad_slot: source.bad_slot, previous: header.previous, ..end };
+        let mine = Header { bad_slot: source.bad_slot.or(end.bad_slot), previous: header.previous, ..end };
         let start = comm.now();
-        let late = agree(&mine, before.as_ref(), slots, &mut source.present, comm)?;
+        let late = agree(&mine, before.as_ref(), names, &mut source.present, comm)?;
         header_seconds += comm.now() - start;
         let samples = |agreement: &Agreement| agreement.ranks.iter().map(|rank| rank.samples).collect::<Vec<_>>();
         if let Some(rank) = samples(&early).iter().zip(samples(&late)).position(|(early, late)| *early != late) {

@@ -17,6 +17,17 @@ pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>)
     Read { part, parts: Parts::for_part(part, module), grads: None, pieces: Pieces::default() }.walk(module, out)
 }
 
+/// Hands the values of a part to `each`, whole tensors one after another, a block at a time.
+pub(super) fn for_each_block<M: Module>(
+    module: &M,
+    part: Part,
+    each: impl FnMut(TensorData) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut read = Read { part, parts: Parts::for_part(part, module), grads: None, pieces: Pieces::default() };
+    module.visit(&mut read);
+    read.pieces.read(each)
+}
+
 /// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
 pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
     let parts = Parts::for_part(Part::Trainable, module);

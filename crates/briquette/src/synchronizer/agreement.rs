@@ -18,9 +18,10 @@ impl Synchronizer {
         let loss = std::mem::take(&mut self.loss);
         let validation_loss = if plan.agrees == Agrees::World { self.validation_loss.take() } else { None };
         let learning_rate = self.learning_rate.filter(|_| plan.same_rate);
-        let header = Header { bad_slot, learning_rate, ..self.header(&loss, validation_loss) };
-        let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
-        let agreement = plan.agrees.agree(&header, self.agreed_step.as_ref(), layout.slots(), present, &mut self.comm);
+        let digest = self.digest.take();
+        let header = Header { bad_slot, learning_rate, digest, ..self.header(&loss, validation_loss) };
+        let names = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.names;
+        let agreement = plan.agrees.agree(&header, self.agreed_step.as_ref(), names.slots(), present, &mut self.comm);
         self.agreed(agreement, plan.agrees == Agrees::World)
     }
 
@@ -30,6 +31,7 @@ impl Synchronizer {
             step: self.step,
             stop: self.stop_request,
             samples: loss.samples.unwrap_or(1),
+            samples_recorded: loss.samples.is_some(),
             loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
             validation_loss,
             learning_rate: self.learning_rate,
@@ -42,9 +44,8 @@ impl Synchronizer {
     /// What this step has agreed on before, if the optimizer's step has left finite values.
     pub(super) fn agree_again(&mut self, bad_slot: Option<u32>, agreement: Agreement) -> Result<Agreement, Error> {
         let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        let layout = &joined.inventory.layout;
         let header = Header { step: self.step, bad_slot, ..Header::default() };
-        let checked = header.check_slot(self.comm.rank(), layout.slots());
+        let checked = header.check_slot(self.comm.rank(), joined.names.slots());
         self.agreed(checked.map(|()| agreement), false)
     }
 

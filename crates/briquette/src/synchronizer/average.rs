@@ -21,15 +21,17 @@ impl Synchronizer {
     /// change, so that evaluating does not change training.
     ///
     /// # Errors
-    /// [`Error::Comm`] when the transport fails, [`Error::NotJoined`].
+    /// [`Error::NoMean`] where a rank has a value that is not finite, on every rank, and training may go on; [`Error::Comm`] when the
+    /// transport fails, [`Error::NotJoined`].
     pub fn evaluation_copy<M: Module>(&mut self, module: &M) -> Result<M, Error> {
-        self.with_averages(module, |averaged, _| averaged.valid())
+        self.with_averages("evaluation_copy", module, |averaged, _| averaged.valid())
     }
 
     /// Shows `body` the module with means over ranks in it, and what this rank has in their place. `module` is afterwards
-    /// what it was, to the bit.
+    /// what it was, to the bit. Errors name `call`, which every rank must make.
     pub(crate) fn with_averages<M: Module, T>(
         &mut self,
+        call: &'static str,
         module: &M,
         body: impl FnOnce(&M, Own) -> T,
     ) -> Result<T, Error> {
@@ -44,7 +46,10 @@ impl Synchronizer {
         // The others are about to wait for this rank.
         let own = read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let buffers = own.buffers.clone();
-        let averaged = self.average_parameters(module.clone()).and_then(|module| self.average_buffers(module));
+        self.on_behalf = Some(call);
+        let averaged = self.average_parameters(module.clone());
+        let averaged = averaged.and_then(|module| self.average(module, Part::Buffers).map_err(|(_, error)| error));
+        self.on_behalf = None;
         let result = averaged.map(|averaged| body(&averaged, own));
         // Clones share running statistics: those of `module` were written as well.
         flat::write_bytes(module.clone(), Part::Buffers, &buffers).map_or_else(
@@ -72,16 +77,18 @@ impl Synchronizer {
     /// evaluate, take an [`evaluation_copy`](Self::evaluation_copy); saving takes a copy by itself. All ranks must call it.
     ///
     /// # Errors
-    /// [`Error::Comm`] when the transport fails.
+    /// As for [`evaluation_copy`](Self::evaluation_copy).
     pub fn average_buffers<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.average(module, Part::Buffers).map_err(|(_, error)| error)
+        let module = self.average(module, Part::Buffers).map_err(|(_, error)| error)?;
+        self.keep_buffers(&module)?;
+        Ok(module)
     }
 
     /// Makes replicas equal that trained alone since the last average (Local SGD), to go on with the average: at the end of a
     /// run. All ranks must call it. Does nothing where replicas are equal already.
     ///
     /// # Errors
-    /// [`Error::Comm`] when the transport fails, [`Error::NotJoined`].
+    /// As for [`evaluation_copy`](Self::evaluation_copy).
     pub fn average_parameters<M: Module>(&mut self, module: M) -> Result<M, Error> {
         self.give_up()?;
         if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
@@ -109,24 +116,65 @@ impl Synchronizer {
     /// Over all ranks, or all but one.
     fn mean<M: Module>(&mut self, module: &M, part: Part, without: Option<usize>) -> Result<Vec<f32>, Error> {
         let mut values = Vec::new();
-        let read = flat::read_values(module, part, &mut values);
+        let checked = if part == Part::Trainable { self.check_layout(module) } else { Ok(()) };
+        let read = checked.and_then(|()| flat::read_values(module, part, &mut values));
         // The others are about to wait for this rank.
         read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         if let (Part::Trainable, Some(joined)) = (part, &self.joined) {
             joined.strategy.view(&mut values);
         }
-        self.comm.scope().operation = match part {
+        let operation = self.on_behalf.unwrap_or(match part {
             Part::Trainable => "average of parameters",
             _ => "average of buffers",
-        };
+        });
+        self.comm.scope().operation = operation;
         if without == Some(self.rank()) {
             values.fill(0.0);
         }
+        let lost = self.first_lost(&values, part);
         self.comm.all_reduce_sum(&mut values)?;
+        self.check_sum(operation, (lost, &values), part)?;
         let weight = 1.0 / (self.comm.world() - usize::from(without.is_some())) as f32;
         values.iter_mut().for_each(|v| *v *= weight);
         self.last_end = self.comm.now();
         Ok(values)
+    }
+
+    /// The first tensor with a value that is not finite, and was when ranks joined.
+    fn first_lost(&self, values: &[f32], part: Part) -> Option<usize> {
+        let slots = self.joined.iter().flat_map(|joined| joined.inventory.part(part).slots()).enumerate();
+        let mut counted = slots.filter(|(place, _)| part != Part::Buffers || self.written.was_finite(*place));
+        counted.find(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place)
+    }
+
+    /// That a sum over ranks is finite. All hold the same bits of it; where it is not, they tell each other whose value it was (`lost`).
+    fn check_sum(
+        &mut self,
+        operation: &'static str,
+        (lost, sum): (Option<usize>, &[f32]),
+        part: Part,
+    ) -> Result<(), Error> {
+        let Some(bad) = self.first_lost(sum, part) else { return Ok(()) };
+        let mine = lost.map_or(Vec::new(), |place| (place as u64).to_le_bytes().to_vec());
+        let all = self.gather_bytes(operation, &mine)?;
+        let place = |bytes: &Vec<u8>| Some(u64::from_le_bytes(*bytes.first_chunk()?) as usize);
+        let path = |place: usize| {
+            let joined = self.joined.as_ref();
+            joined.and_then(|joined| joined.inventory.part(part).slots().get(place)).map_or("", |slot| slot.path())
+        };
+        let found = all.iter().enumerate().find_map(|(rank, bytes)| Some((rank, place(bytes)?)));
+        let why = match found {
+            Some((rank, place)) => format!("rank {rank} has a value that is not finite in `{}`", path(place)),
+            None => format!("the sum over ranks of `{}` exceeds the largest number", path(bad)),
+        };
+        let advice = match part {
+            Part::Trainable => "Resume from a checkpoint with a lower learning rate, or clip gradients",
+            _ => {
+                "A training pass has written it that no step followed: the next step that exchanges gradients refuses it and puts back what was \
+                 there before; or resume from a checkpoint"
+            }
+        };
+        Err(Error::NoMean { operation, step: self.step, why, advice })
     }
 
     /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.

@@ -58,7 +58,11 @@ impl Synchronizer {
     /// [`Error::NotJoined`]; [`Error::Order`] before the step before was ended; [`Error::Layout`] where the module has other trainable
     /// tensors than at join; those of the transport.
     pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
-        self.give_up()?;
+        if self.hidden.armed.is_some() {
+            self.give_up()?;
+            // So is what the pass before wrote, here as on the ranks that refuse its step.
+            self.undo_forward(module);
+        }
         let plan = self.plan()?;
         if self.open {
             return Err(self.order("forward_model", "sync_parameters"));
@@ -66,7 +70,7 @@ impl Synchronizer {
         if !self.hides(plan) {
             return Ok(module.clone());
         }
-        self.check_slots(flat::flat_parameters(module).len())?;
+        self.check_layout(module)?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
             let messages = self.arm(module, |source| source)?;
@@ -74,11 +78,6 @@ impl Synchronizer {
             return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.hidden.clock));
         }
         Ok(module.clone())
-    }
-
-    fn check_slots(&self, got: usize) -> Result<(), Error> {
-        let expected = self.layout()?.slots().len();
-        if got == expected { Ok(()) } else { Err(Error::Layout { expected, got }) }
     }
 
     /// Once, by rank 0, at its first step with data.
@@ -118,7 +117,8 @@ impl Synchronizer {
         };
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step));
-        let header = Header { learning_rate: None, ..self.header(&samples, None) };
+        // Whether they are recorded on every rank is known at the end.
+        let header = Header { learning_rate: None, samples_recorded: false, ..self.header(&samples, None) };
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
         let slots = joined.inventory.layout.slots();
         let [flat, average] = std::mem::take(&mut self.hidden.spare);
@@ -131,6 +131,7 @@ impl Synchronizer {
             before: self.agreed_step,
             key: Key::new(self.seed),
             slots: slots.to_vec(),
+            names: joined.names.slots().to_vec(),
             weighs_samples: self.config.weighs_samples(),
             learns_order: self.hidden.order.is_empty() && self.hidden.in_vain < TRIES,
             average,
@@ -189,7 +190,6 @@ impl Synchronizer {
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
         let given = flat::flat_gradients(module, &grads);
-        self.check_slots(given.len())?;
         let (was_armed, has_data) = (self.hidden.armed.is_some(), given.iter().any(Option::is_some));
         if !was_armed {
             self.arm(module, Source::after_computing)?;
@@ -199,8 +199,9 @@ impl Synchronizer {
         };
         let loss = std::mem::take(&mut self.loss);
         let validation_loss = self.validation_loss.take();
-        let header = self.header(&loss, validation_loss);
         let computed = Instant::now();
+        let (bad_slot, digest) = (self.look_at_buffers(module)?, self.digest_due(module, self.plan()?)?);
+        let header = Header { bad_slot, digest, ..self.header(&loss, validation_loss) };
         let end = End { gradients: given, header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();

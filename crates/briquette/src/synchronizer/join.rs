@@ -1,13 +1,14 @@
 //! How a rank becomes one of the world.
 
+use briquette_core::Layout;
 use briquette_core::error::ConfigError;
 use briquette_core::sync::{Agrees, Plan, SyncStrategy};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
-use super::{Joined, REBROADCAST_STEPS, Synchronizer, mixed};
+use super::{Joined, REBROADCAST_STEPS, REPLICA_CHECK_STEPS, Synchronizer, mixed};
 use crate::error::Error;
-use crate::flat::{self, Inventory, Part};
+use crate::flat::{self, Inventory, Known, Part};
 use crate::handshake::{self, Identity};
 use crate::probe::{Probe, inner_optimizer};
 use crate::strategy::InnerOptimizer;
@@ -60,7 +61,11 @@ impl Synchronizer {
         // The other ranks may have built theirs, and would wait for this one.
         let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        let identity = self.identity(&inventory, rounding, optimizer);
+        let mut identity = self.identity(&inventory, rounding, optimizer);
+        let discrete = flat::discrete::describe(&module);
+        if !discrete.is_empty() {
+            identity.part.push(("integer and boolean tensors".to_owned(), discrete));
+        }
         let mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
@@ -72,7 +77,13 @@ impl Synchronizer {
         }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
         self.say_what_was_decided(&cautions);
-        self.joined = Some(Joined { inventory, strategy, identity, rebroadcast });
+        let slots = inventory.layout.slots().iter().chain(inventory.buffers.slots());
+        let names = Layout::new(slots.map(|slot| (slot.path().to_owned(), slot.shape().to_vec())));
+        let (known, buffer_ids) = (Known::default(), flat::buffer_ids(&module));
+        let joined = Joined { inventory, strategy, identity, rebroadcast, is_mixed: mixed, names, known, buffer_ids };
+        self.joined = Some(joined);
+        // Ranks go on to their steps, and would wait for this one.
+        self.keep_buffers(&module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
@@ -99,6 +110,8 @@ impl Synchronizer {
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
+        let steps = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
+        part.push(("comparison of replicas".to_owned(), format!("every {steps} steps")));
         Identity { run, part, rounding, optimizer }
     }
 
@@ -147,7 +160,12 @@ impl Synchronizer {
             }
             module = flat::write_values(module, part, &values, inventory);
         }
-        Ok(module)
+        let mut bytes = flat::discrete::read(&module)?;
+        if bytes.is_empty() {
+            return Ok(module);
+        }
+        self.comm.broadcast(0, &mut bytes)?;
+        Ok(flat::discrete::write(module, &bytes))
     }
 
     /// Makes the values rank 0's.
@@ -164,6 +182,6 @@ impl Synchronizer {
 }
 
 /// Whether replicas stay equal because every rank's optimizer steps with the same bits.
-fn averages_gradients(plan: Plan) -> bool {
+pub(super) fn averages_gradients(plan: Plan) -> bool {
     plan.gradients && plan.replicas_equal
 }

@@ -65,6 +65,7 @@ impl Synchronizer {
     fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<Vec<f32>, Error> {
         // The optimizer may not be done; its seconds are the next step's computing, as ever.
         flat::settle(module)?;
+        self.check_layout(module)?;
         self.comm.scope().operation = "re-broadcast of parameters";
         let (begin, before) = (self.comm.now(), self.comm.traffic());
         let mut mine = Vec::new();

@@ -32,6 +32,7 @@ impl Synchronizer {
             self.skip_exchange();
             module
         };
+        self.keep_forward();
         self.tally.add(&self.report);
         self.end_span();
         self.step += 1;
@@ -47,7 +48,8 @@ impl Synchronizer {
             _ => self.begin(),
         }
         let mut values = std::mem::take(&mut self.gradients.flat);
-        let result = settled.and_then(|()| self.average_values(&module, &mut values));
+        let ready = settled.and_then(|()| self.check_layout(&module));
+        let result = ready.and_then(|()| self.average_values(&module, &mut values));
         let written = self.comm.now();
         let module = match (&result, &self.joined) {
             (Ok(_), Some(joined)) => flat::write_values(module, Part::Trainable, &values, &joined.inventory),
@@ -68,9 +70,10 @@ impl Synchronizer {
     fn average_values<M: Module>(&mut self, module: &M, values: &mut Vec<f32>) -> Result<f64, Error> {
         let begin = self.comm.now();
         flat::read_values(module, Part::Trainable, values)?;
+        let bad_buffer = if self.plan()?.gradients { None } else { self.look_at_buffers(module)? };
         let read_seconds = self.comm.now() - begin;
         let layout = self.layout()?;
-        let (mut present, bad_slot) = (vec![true; layout.slots().len()], first_bad_slot(values, layout));
+        let (mut present, bad_slot) = (vec![true; layout.slots().len()], first_bad_slot(values, layout).or(bad_buffer));
         self.exchange(Vector { values, present: &mut present, bad_slot }, Moment::AfterStep)?;
         Ok(read_seconds)
     }

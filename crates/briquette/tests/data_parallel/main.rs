@@ -2,6 +2,7 @@
 #![cfg(feature = "train")]
 
 mod common;
+mod forward_state;
 mod hidden;
 mod launched;
 

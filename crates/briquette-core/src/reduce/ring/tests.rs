@@ -26,8 +26,10 @@ fn inputs(world: usize, len: usize) -> Vec<Vec<f32>> {
 }
 
 fn rounded(wire: Wire, values: &[f32]) -> Vec<f32> {
-    let (mut bytes, mut out) = (vec![0; wire.bytes(values.len())], vec![0.0; values.len()]);
-    for (values, bytes) in values.chunks(BLOCK).zip(bytes.chunks_mut(wire.bytes(BLOCK))) {
+    let scaled = values.chunks(SCALED).any(|values| wire.needs_scale(values));
+    let size = |values| if scaled { wire.scaled_bytes(values) } else { wire.bytes(values) };
+    let (mut bytes, mut out) = (vec![0; size(values.len())], vec![0.0; values.len()]);
+    for (values, bytes) in values.chunks(BLOCK).zip(bytes.chunks_mut(size(BLOCK))) {
         wire.encode(values, None, bytes);
     }
     wire.decode(&bytes, &mut out);
@@ -96,12 +98,17 @@ fn all_ranks_have_the_bits_of_the_naive_twin() {
         for (world, len) in
             [(1, 3), (1, 3000), (2, 1), (3, 1025), (5, 3), (5, 1024), (5, 4999), (2, 3 * RING_FRAME + 77)]
         {
-            let inputs = inputs(world, len);
-            let (average, sent) = naive(wire, &inputs);
-            for (rank, result) in reduce(|| Ring::new(wire), &inputs).into_iter().enumerate() {
-                let (ours, our_sent, _) = result.unwrap();
-                assert!(ours == average, "{wire:?}, rank {rank} of {world}, {len} values");
-                assert!(our_sent == sent[rank], "{wire:?}, rank {rank} of {world}, {len} values: sent");
+            // Of the usual size, small, and large with blocks of all sizes.
+            for scale in [1.0, 1e-9, 3e4] {
+                let mut inputs = inputs(world, len);
+                let shrink = |i: usize, v: f32| v * scale / if scale > 1.0 && i / 300 % 3 == 1 { 1e8 } else { 1.0 };
+                inputs.iter_mut().for_each(|x| x.iter_mut().enumerate().for_each(|(i, v)| *v = shrink(i, *v)));
+                let (average, sent) = naive(wire, &inputs);
+                for (rank, result) in reduce(|| Ring::new(wire), &inputs).into_iter().enumerate() {
+                    let (ours, our_sent, _) = result.unwrap();
+                    assert!(ours == average, "{wire:?}, rank {rank} of {world}, {len} values");
+                    assert!(our_sent == sent[rank], "{wire:?}, rank {rank} of {world}, {len} values: sent");
+                }
             }
         }
     }
@@ -142,25 +149,45 @@ fn bytes_are_half_of_the_dense_ring_and_a_quarter_with_scales() {
 }
 
 #[test]
-fn a_sum_beyond_f16_is_the_same_error_on_every_rank_and_none_in_bf16() {
+fn sums_beyond_the_range_of_f16_arrive_in_every_format() {
+    for (len, largest) in
+        [(8, 30_000.0), (3000, 30_000.0), (3000, 1e30), (8, 1e30), (3000, 1e-8), (8, 1e-8), (3000, 1e-37)]
+    {
+        let mut inputs = inputs(3, len);
+        // The last block: alone beyond the range, or far below it.
+        inputs.iter_mut().for_each(|x| x[len - 8..].fill(largest));
+        if largest < 1.0 {
+            inputs.iter_mut().for_each(|x| x[..].fill(largest));
+        }
+        for wire in [Wire::Bf16, Wire::F16] {
+            let error = if wire == Wire::F16 { 2_f32.powi(-11) } else { 2_f32.powi(-8) };
+            for result in reduce(|| Ring::new(wire), &inputs) {
+                let (average, sent, _) = result.unwrap();
+                assert!(
+                    (average[len - 1] - largest).abs() <= 3.0 * error * largest,
+                    "{wire:?}: {} {largest}",
+                    average[len - 1]
+                );
+                assert!(
+                    (sent[len - 1] - largest).abs() <= 3.0 * error * largest,
+                    "{wire:?}: {} {largest}",
+                    sent[len - 1]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sum_beyond_f32_is_the_same_error_on_every_rank() {
     for len in [8, 3000] {
         let mut inputs = inputs(3, len);
-        inputs.iter_mut().for_each(|x| x[len - 1] = 30_000.0);
-        let expected = ReduceError::BeyondFormat { slot: "second".into(), format: "f16", largest: 65_504.0 };
-        let results = reduce(|| Ring::new(Wire::F16), &inputs);
-        match len {
-            // Gathered, 30 000 fits, and the sum is of f32.
-            8 => assert!(results.iter().all(Result::is_ok)),
-            _ => results.into_iter().for_each(|result| assert_eq!(result.unwrap_err(), expected)),
-        }
         inputs.iter_mut().for_each(|x| x[len - 1] = f32::MAX / 2.0);
-        for wire in [Wire::Bf16, Wire::Int8] {
+        for wire in [Wire::Bf16, Wire::F16, Wire::Int8] {
             for result in reduce(|| Ring::new(wire), &inputs) {
                 assert_eq!(result.unwrap_err(), ReduceError::Overflow { slot: "second".into() }, "{wire:?}");
             }
         }
-        inputs.iter_mut().for_each(|x| x[len - 1] = 1e30);
-        assert!(reduce(|| Ring::new(Wire::Bf16), &inputs).iter().all(Result::is_ok));
     }
 }
 

@@ -1,12 +1,13 @@
 //! How partial sums are written for the next rank: 16 bits a value, or 8 bits with a scale a block.
 
-use crate::{Key, binary16};
+use crate::Key;
+use crate::binary16::{self, power, scale_of};
 
 /// Values encoded at a time, in the first-level cache; a whole number of blocks.
 pub(super) const BLOCK: usize = 1024;
 
-/// Values that share a scale in 8 bits.
-pub(super) const SCALED: usize = 256;
+/// Values that share a scale.
+pub(super) const SCALED: usize = binary16::SCALED;
 
 /// A number format of the [`Ring`](super::Ring)'s frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -15,14 +16,14 @@ pub enum Wire {
     /// bfloat16: 8 significant bits, the range of `f32`.
     #[default]
     Bf16,
-    /// IEEE binary16: 11 significant bits, up to 65504 and in steps of 6e-8 below 6e-5.
+    /// IEEE binary16: 11 significant bits. 256 values whose largest magnitude is not within 7.6e-6 and 65504 are scaled by a power of two.
     F16,
     /// 255 evenly spaced numbers between plus and minus the largest magnitude of 256 values, which is exact.
     Int8,
 }
 
 impl Wire {
-    /// Bytes of this many values that lie in one frame.
+    /// Bytes of this many values that lie in one frame, none of which is scaled in 16 bits.
     ///
     /// ```
     /// use briquette_core::reduce::Wire;
@@ -33,6 +34,21 @@ impl Wire {
             Wire::Bf16 | Wire::F16 => 2 * values,
             Wire::Int8 => values + 4 * values.div_ceil(SCALED),
         }
+    }
+
+    /// The same with the scales of 16 bits.
+    pub(super) fn scaled_bytes(self, values: usize) -> usize {
+        self.bytes(values) + if self == Wire::F16 { values.div_ceil(SCALED) } else { 0 }
+    }
+
+    /// Whether a frame of so many bytes may hold this many values.
+    pub(super) fn fits(self, values: usize, bytes: usize) -> bool {
+        [self.bytes(values), self.scaled_bytes(values)].contains(&bytes)
+    }
+
+    /// Whether these values, at most 256, need a scale that frames do not have otherwise.
+    pub(super) fn needs_scale(self, values: &[f32]) -> bool {
+        self == Wire::F16 && scale_of(values) != 0
     }
 
     /// What carries sums, for reports.
@@ -48,12 +64,21 @@ impl Wire {
         if self == Wire::Int8 { 8 } else { 16 }
     }
 
-    /// Writes up to [`BLOCK`] values into as many [`bytes`](Self::bytes); in 8 bits rounded at random where a key names the place.
-    /// To nearest, what is decoded of them gives the same bytes again.
+    /// Writes up to [`BLOCK`] values into as many [`bytes`](Self::bytes), or [with scales](Self::scaled_bytes); in 8 bits rounded at random
+    /// where a key names the place. To nearest, what is decoded of them gives the same bytes again.
     pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
         match self {
             Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
-            Wire::F16 => to_f16(values, bytes.as_chunks_mut().0),
+            Wire::F16 if bytes.len() == self.bytes(values.len()) => to_f16(values, 1.0, bytes.as_chunks_mut().0),
+            Wire::F16 => {
+                for (values, bytes) in values.chunks(SCALED).zip(bytes.chunks_mut(1 + 2 * SCALED)) {
+                    let (exponent, codes) = (scale_of(values), bytes.split_first_mut());
+                    if let Some((first, codes)) = codes {
+                        *first = exponent as u8;
+                        to_f16(values, power(-i32::from(exponent)), codes.as_chunks_mut().0);
+                    }
+                }
+            }
             Wire::Int8 => {
                 let mut noise = [HALF; BLOCK];
                 if let Some((key, place)) = random {
@@ -68,7 +93,17 @@ impl Wire {
     pub(super) fn decode(self, frame: &[u8], out: &mut [f32]) {
         match self {
             Wire::Bf16 => from_bf16(frame.as_chunks().0, out),
-            Wire::F16 => from_f16(frame.as_chunks().0, out),
+            Wire::F16 if frame.len() == self.bytes(out.len()) => from_f16(frame.as_chunks().0, 1.0, out),
+            Wire::F16 => {
+                for (bytes, out) in frame.chunks(1 + 2 * SCALED).zip(out.chunks_mut(SCALED)) {
+                    if let Some((exponent, codes)) = bytes.split_first() {
+                        // Any byte from elsewhere: only those are powers of two.
+                        let [least, most] = [binary16::EXPONENTS.start(), binary16::EXPONENTS.end()];
+                        let exponent = (*exponent as i8).clamp(*least, *most);
+                        from_f16(codes.as_chunks().0, power(exponent.into()), out);
+                    }
+                }
+            }
             Wire::Int8 => from_int8(frame, out),
         }
     }
@@ -94,16 +129,16 @@ fn from_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
 
 /// Beyond the largest number is infinity, and so is what is no number.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn to_f16(values: &[f32], out: &mut [[u8; 2]]) {
+fn to_f16(values: &[f32], per_unit: f32, out: &mut [[u8; 2]]) {
     for (bytes, value) in out.iter_mut().zip(values) {
-        *bytes = binary16::from_f32(*value, binary16::INFINITY);
+        *bytes = binary16::from_f32(*value * per_unit, binary16::INFINITY);
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn from_f16(bytes: &[[u8; 2]], out: &mut [f32]) {
+fn from_f16(bytes: &[[u8; 2]], unit: f32, out: &mut [f32]) {
     for (value, bytes) in out.iter_mut().zip(bytes) {
-        *value = binary16::to_f32(*bytes);
+        *value = binary16::to_f32(*bytes) * unit;
     }
 }
 
@@ -158,7 +193,9 @@ mod tests {
     use super::*;
 
     fn coded(wire: Wire, values: &[f32], random: Option<(Key, usize)>) -> (Vec<u8>, Vec<f32>) {
-        let (mut bytes, mut out) = (vec![0; wire.bytes(values.len())], vec![0.0; values.len()]);
+        let scaled = values.chunks(SCALED).any(|values| wire.needs_scale(values));
+        let size = if scaled { wire.scaled_bytes(values.len()) } else { wire.bytes(values.len()) };
+        let (mut bytes, mut out) = (vec![0; size], vec![0.0; values.len()]);
         wire.encode(values, random, &mut bytes);
         wire.decode(&bytes, &mut out);
         (bytes, out)
@@ -169,7 +206,15 @@ mod tests {
         // 1 + 2⁻⁸ lies halfway between 1 and 1 + 2⁻⁷: ties to even. bfloat16 has 7 bits after the point.
         let x = [1.0 + 2_f32.powi(-8), 1.0 + 3.0 * 2_f32.powi(-8), -2.0, f32::MAX];
         assert_eq!(coded(Wire::Bf16, &x, None).1, [1.0, 1.0 + 2_f32.powi(-6), -2.0, f32::INFINITY]);
-        assert_eq!(coded(Wire::F16, &[65_519.0, -65_520.0], None).1, [65_504.0, f32::NEG_INFINITY]);
+        // 65520 rounds to 2¹⁶: in units of 4 it is in range.
+        assert_eq!(coded(Wire::F16, &[65_519.0, -1.0], None).1, [65_504.0, -1.0]);
+        assert_eq!(coded(Wire::F16, &[3.0, -65_520.0], None).1, [3.0, -65_536.0]);
+        let (bytes, out) = coded(Wire::F16, &[1e-8, -2e-8, 0.0], None);
+        assert_eq!((bytes.len(), bytes[0] as i8), (1 + 6, -40)); // 2e-8 = 1.34 · 2⁻²⁶
+        assert!(
+            out.iter().zip([1e-8, -2e-8, 0.0]).all(|(a, b): (&f32, f32)| (a - b).abs() <= b.abs() / 2048.0),
+            "{out:?}"
+        );
         // The largest is 254: steps of 2. 3/2 and 5/2 tie to 2, −1/2 to 0, and −130/2 is −65 steps.
         let (bytes, out) = coded(Wire::Int8, &[3.0, 5.0, -1.0, -130.0, 254.0], None);
         assert_eq!(bytes, [&254_f32.to_le_bytes()[..], &[2, 2, 0, -65_i8 as u8, 127]].concat());
@@ -205,7 +250,9 @@ mod tests {
             let twin: Vec<u8> = x.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
             assert_eq!(coded(Wire::Bf16, &x, None).0, twin);
             let twin: Vec<u8> = x.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
-            assert_eq!(coded(Wire::F16, &x, None).0, twin);
+            if !x.chunks(SCALED).any(|x| Wire::F16.needs_scale(x)) {
+                assert_eq!(coded(Wire::F16, &x, None).0, twin);
+            }
         }
     }
 

@@ -89,6 +89,36 @@ fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
 }
 
 #[test]
+fn samples_that_some_ranks_record_are_refused_on_every_rank() {
+    let header = |samples, samples_recorded| Header { samples, samples_recorded, ..Header::default() };
+    for [a, b, rank, other] in [[3, 1, 0, 1], [1, 9, 1, 0]] {
+        for result in exchange([header(a, rank == 0), header(b, rank == 1)]) {
+            let error = result.unwrap_err();
+            assert!(error.is_everyones());
+            let (rank, other) = (rank as usize, other as usize);
+            assert_eq!(error, SyncError::SomeRecorded { step: 0, rank, other });
+        }
+    }
+    assert!(exchange([header(3, true), header(0, true)]).iter().all(Result::is_ok));
+}
+
+#[test]
+fn digests_that_differ_are_refused_on_every_rank_after_values_that_are_not_finite() {
+    let header = |digest, bad_slot| Header { digest: Some(digest), bad_slot, ..Header::default() };
+    assert!(exchange([header(u64::MAX, None), header(u64::MAX, None)]).iter().all(Result::is_ok));
+    for result in exchange([header(5, None), header(6, None)]) {
+        let error = result.unwrap_err();
+        assert!(error.is_everyones());
+        assert_eq!(error, SyncError::Replicas { step: 0, slot: None, rank: 0, others: vec![1] });
+        let text = error.to_string();
+        assert!(text.contains("the parameters of rank 1 are not those of rank 0"), "{text}");
+    }
+    for result in exchange([header(5, None), header(6, Some(0))]) {
+        assert!(matches!(result.unwrap_err(), SyncError::NonFinite { rank: 1, .. }));
+    }
+}
+
+#[test]
 fn headers_survive_the_wire() {
     let header = Header {
         gave_up: true,
@@ -96,6 +126,8 @@ fn headers_survive_the_wire() {
         bad_slot: Some(4),
         stop: StopFlags::EARLY,
         samples: 7,
+        samples_recorded: true,
+        digest: None,
         loss: Some(0.5),
         validation_loss: Some(0.75),
         learning_rate: Some(0.1),
@@ -109,6 +141,13 @@ fn headers_survive_the_wire() {
         }),
     };
     assert_eq!(Header::from_bytes(&header.to_bytes(), 0), Some(header));
+    // A digest may look like anything, a slot's number included.
+    for digest in [0, 4, u64::MAX] {
+        let with_digest = Header { bad_slot: None, digest: Some(digest), samples_recorded: false, ..header };
+        assert_eq!(Header::from_bytes(&with_digest.to_bytes(), 0), Some(with_digest));
+        let both = Header { digest: Some(digest), ..header };
+        assert_eq!(Header::from_bytes(&both.to_bytes(), 0), Some(header), "the slot comes first");
+    }
     assert_eq!(Header::from_bytes(&[0; BYTES - 1], 0), None);
 }
 

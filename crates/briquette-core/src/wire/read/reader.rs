@@ -5,6 +5,7 @@ use std::ops::Range;
 use crc32fast::Hasher;
 
 use super::check;
+use crate::binary16;
 use crate::bits::{MAX_RICE, packed_len, padding};
 use crate::error::WireError;
 use crate::message::Codes;
@@ -134,6 +135,15 @@ impl<'a> Reader<'a> {
     ) -> Result<(), WireError> {
         let invalid = self.numbers((what, count), out, u16::from_le_bytes, valid)?;
         invalid.map_or(Ok(()), |bits| check(one, bits, false))
+    }
+
+    /// Exponents of scales.
+    pub(super) fn exponents(&mut self, count: usize, out: &mut Vec<i8>) -> Result<(), WireError> {
+        let valid = |exponent: i8| binary16::EXPONENTS.contains(&exponent);
+        let invalid = self.numbers(("exponents", count), out, i8::from_le_bytes, valid)?;
+        // A message without values has none: it is of kind 1.
+        check("exponents", 0_u8, count > 0)?;
+        invalid.map_or(Ok(()), |exponent| check("exponent", exponent as u8, false))
     }
 
     /// Finite numbers.

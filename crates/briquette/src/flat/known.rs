@@ -1,0 +1,65 @@
+//! Whether a module still has the trainable tensors that joined.
+//!
+//! The flat vector's slots are found by the order of the walk: a layer that is frozen and another that is trained in its place, as fine-tuning
+//! does from one phase to the next, would take its slots.
+
+use briquette_core::{Layout, Slot};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+use super::Inventory;
+use crate::error::Error;
+
+/// The ids of the trainable tensors whose paths were compared last: as long as they are the same, so are the paths.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known(Vec<ParamId>);
+
+/// The first trainable tensor that is another one than at join; its path and shape then, and now.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Changed {
+    pub(crate) place: usize,
+    pub(crate) joined: Option<(String, Vec<usize>)>,
+    pub(crate) now: Option<(String, Vec<usize>)>,
+}
+
+impl Known {
+    /// Compares with the `layout` that joined.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for a tensor of a type that its device does not compute in.
+    pub(crate) fn compare<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<Option<Changed>, Error> {
+        let mut walk = Walk { ids: Vec::with_capacity(self.0.len()), slots: layout.slots(), same_shapes: true };
+        module.visit(&mut walk);
+        if walk.same_shapes && walk.ids.len() == layout.slots().len() && walk.ids == self.0 {
+            return Ok(None);
+        }
+        let now = Inventory::of(module)?.layout;
+        let tensor = |layout: &Layout, place| {
+            let slot: &Slot = layout.slots().get(place)?;
+            Some((slot.path().to_owned(), slot.shape().to_vec()))
+        };
+        let places = 0..layout.slots().len().max(now.slots().len());
+        let mut pairs = places.map(|place| (place, tensor(layout, place), tensor(&now, place)));
+        let changed = pairs.find(|(_, joined, now)| joined != now);
+        if changed.is_none() {
+            self.0 = walk.ids;
+        }
+        Ok(changed.map(|(place, joined, now)| Changed { place, joined, now }))
+    }
+}
+
+struct Walk<'a> {
+    ids: Vec<ParamId>,
+    slots: &'a [Slot],
+    same_shapes: bool,
+}
+
+impl ModuleVisitor for Walk<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() {
+            self.same_shapes &= self.slots.get(self.ids.len()).is_some_and(|slot| slot.shape() == value.dims());
+            self.ids.push(param.id);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! State that a forward pass writes (BatchNorm's running statistics): a step that is refused undoes it.
+
+use burn::module::Module;
+
+use super::Synchronizer;
+use crate::error::Error;
+use crate::flat::Kept;
+
+/// Buffers before the forward passes of a step, and after them.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    before: Kept,
+    after: Option<Kept>,
+}
+
+impl Written {
+    /// Whether a buffer with a value that is not finite has lost one that was.
+    pub(super) fn was_finite(&self, place: usize) -> bool {
+        self.before.is_finite(place)
+    }
+}
+
+impl Synchronizer {
+    /// The module's buffers are what the next step begins with.
+    pub(crate) fn keep_buffers<M: Module>(&mut self, module: &M) -> Result<(), Error> {
+        self.written = Written { before: self.read_buffers(module)?, after: None };
+        Ok(())
+    }
+
+    fn read_buffers<M: Module>(&mut self, module: &M) -> Result<Kept, Error> {
+        let rank = self.comm.rank();
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        Kept::of(module, &mut joined.buffer_ids, joined.inventory.buffers.slots().len())
+    }
+
+    /// Looks at what forward passes have left in buffers since the step before. Returns the first buffer that is not finite any more, counted
+    /// from the last trainable slot on.
+    pub(super) fn look_at_buffers<M: Module>(&mut self, module: &M) -> Result<Option<u32>, Error> {
+        let after = self.read_buffers(module)?;
+        let lost = after.first_lost(&self.written.before);
+        self.written.after = Some(after);
+        let trainable = self.layout()?.slots().len();
+        Ok(lost.map(|place| (trainable + place) as u32))
+    }
+
+    /// The step is refused: buffers are again what they were before it.
+    pub(super) fn undo_forward<M: Module>(&mut self, module: &M) {
+        self.written.after = None;
+        self.written.before.put_back(module);
+    }
+
+    /// The step has succeeded.
+    pub(super) fn keep_forward(&mut self) {
+        if let Some(after) = self.written.after.take() {
+            self.written.before = after;
+        }
+    }
+}

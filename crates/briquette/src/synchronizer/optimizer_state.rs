@@ -1,0 +1,55 @@
+//! The state of the inner optimizer that ranks begin with.
+
+use std::collections::BTreeMap;
+
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::tensor::Bytes;
+
+use super::{Synchronizer, averages_gradients};
+use crate::checkpoint::ids;
+use crate::error::Error;
+use crate::flat;
+
+impl Synchronizer {
+    /// Rank 0's record of the inner optimizer, where ranks came with different ones (one loaded a state that the others did not);
+    /// `None` where they are equal already, on rank 0, and where a run that is under way lets momenta be each rank's own. `saved` gives
+    /// this rank's record as bytes.
+    pub(crate) fn first_optimizer<M: Module>(
+        &mut self,
+        module: &M,
+        saved: impl FnOnce() -> Result<Bytes, String>,
+    ) -> Result<Option<OptimizerRecord>, Error> {
+        if self.world() == 1 || self.step > 0 && !averages_gradients(self.plan()?) {
+            return Ok(None);
+        }
+        let shared = self.take_first_optimizer(module, saved);
+        shared.inspect_err(|error| self.comm.abort(&error.to_string()))
+    }
+
+    fn take_first_optimizer<M: Module>(
+        &mut self,
+        module: &M,
+        saved: impl FnOnce() -> Result<Bytes, String>,
+    ) -> Result<Option<OptimizerRecord>, Error> {
+        let rank = self.rank();
+        let unusable = |problem: String| Error::OptimizerState { rank, problem };
+        // Each process draws ids; places in the module are the same in all.
+        let places: BTreeMap<u64, u64> = ids::ids(module).iter().map(|id| id.val()).zip(1..).collect();
+        let mine = saved().and_then(|bytes| ids::rename(bytes, &places).map_err(|e| e.to_string()));
+        let mut bytes = mine.map_err(unusable)?.to_vec();
+        let all = self.gather_bytes("join", &flat::digest_of_bytes(&bytes).to_le_bytes())?;
+        if all.iter().all(|digest| *digest == all[0]) {
+            return Ok(None);
+        }
+        self.comm.scope().operation = "join";
+        self.comm.broadcast(0, &mut bytes)?;
+        if rank == 0 {
+            tracing::warn!("ranks came with different states of their optimizers: all go on with rank 0's");
+            return Ok(None);
+        }
+        let local = places.into_iter().map(|(id, place)| (place, id)).collect();
+        let bytes = ids::rename(Bytes::from_bytes_vec(bytes), &local).map_err(|e| unusable(e.to_string()))?;
+        OptimizerRecord::from_bytes(bytes).map(Some).map_err(|e| unusable(e.to_string()))
+    }
+}

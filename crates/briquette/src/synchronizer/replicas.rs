@@ -1,0 +1,94 @@
+//! Compares replicas that are to be equal.
+//!
+//! Every rank applies the same bits of an average, so replicas stay equal without being sent. What breaks that happens outside of the exchange:
+//! a parameter that is changed on one rank alone, memory that fails. Ranks send a digest of their parameters with a step header now and then.
+
+use briquette_core::error::SyncError;
+use briquette_core::sync::{Agrees, Plan, Unequal, unequal};
+use burn::module::Module;
+
+use super::{Synchronizer, averages_gradients};
+use crate::error::Error;
+use crate::flat::{self, Changed, Part};
+
+/// Steps between two comparisons of replicas, unless [set](Synchronizer::with_replica_check). A digest of all parameters takes about as
+/// long as reading them once.
+pub const REPLICA_CHECK_STEPS: u64 = 100;
+
+/// Steps in which an optimizer's state follows from what is exchanged, as far as that is looked back for.
+const LOOK_BACK: usize = 1000;
+
+impl Synchronizer {
+    /// Has ranks compare digests of their parameters at every step whose number is a multiple of `steps`, where replicas are to be equal; 0
+    /// for never. It is done every [`REPLICA_CHECK_STEPS`] steps by default, and sends no byte more. Not where ranks round differently or
+    /// [re-broadcast](Self::with_rebroadcast): replicas then differ by a rounding. The same on every rank.
+    #[must_use]
+    pub fn with_replica_check(mut self, steps: u64) -> Self {
+        self.replica_check = Some(steps);
+        self
+    }
+
+    /// Whether every rank has the same parameters when this step begins.
+    pub(crate) fn replicas_are_equal(&self) -> bool {
+        let Some(joined) = &self.joined else { return false };
+        let is_exact = !joined.is_mixed && joined.rebroadcast == 0;
+        is_exact && self.step.checked_sub(1).is_none_or(|before| joined.strategy.plan(before).replicas_equal)
+    }
+
+    /// Whether every rank's optimizer has stepped with the same gradients, always.
+    pub(crate) fn optimizers_are_equal(&self) -> bool {
+        let Some(joined) = &self.joined else { return false };
+        let mut before = (0..self.step).rev().take(LOOK_BACK).map(|step| joined.strategy.plan(step));
+        self.replicas_are_equal() && before.all(averages_gradients)
+    }
+
+    /// A digest of this rank's parameters, at the steps where ranks compare them.
+    pub(super) fn digest_due<M: Module>(&self, module: &M, plan: Plan) -> Result<Option<u64>, Error> {
+        let every = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
+        let is_due = every > 0 && self.step.is_multiple_of(every) && self.world() > 1;
+        if !is_due || plan.agrees != Agrees::World || !averages_gradients(plan) || !self.replicas_are_equal() {
+            return Ok(None);
+        }
+        Ok(Some(flat::digest(&self.digests(module)?)))
+    }
+
+    fn digests<M: Module>(&self, module: &M) -> Result<Vec<u64>, Error> {
+        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
+        flat::digests(module, Part::Trainable, &joined.inventory)
+    }
+
+    /// The error with the tensor that differs, where every rank has found that replicas do: they look for it together.
+    pub(super) fn with_tensor<M: Module>(&mut self, module: &M, error: Error) -> Error {
+        let Error::Sync(SyncError::Replicas { step, slot: None, rank, others }) = error else { return error };
+        let found = self.first_difference(module).inspect_err(|error| self.comm.abort(&error.to_string()));
+        match found {
+            Ok(Some((slot, Unequal { rank, others }))) => {
+                SyncError::Replicas { step, slot: Some(slot), rank, others }.into()
+            }
+            Ok(None) => SyncError::Replicas { step, slot: None, rank, others }.into(),
+            Err(error) => error,
+        }
+    }
+
+    fn first_difference<M: Module>(&mut self, module: &M) -> Result<Option<(String, Unequal)>, Error> {
+        let mine: Vec<u8> = self.digests(module)?.into_iter().flat_map(u64::to_le_bytes).collect();
+        let all = self.gather_bytes("comparison of replicas", &mine)?;
+        let of = |place: usize| all.iter().map(|digests| digests.get(8 * place..8 * place + 8)).collect::<Vec<_>>();
+        let slots = self.layout()?.slots().iter().enumerate();
+        let mut differences = slots.filter_map(|(place, slot)| Some((slot.path().to_owned(), unequal(&of(place))?)));
+        Ok(differences.next())
+    }
+
+    /// That the module still has the trainable tensors that joined.
+    pub(super) fn check_layout<M: Module>(&mut self, module: &M) -> Result<(), Error> {
+        let (rank, step) = (self.comm.rank(), self.step);
+        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        let Some(Changed { place, joined, now }) = joined.known.compare(module, &joined.inventory.layout)? else {
+            return Ok(());
+        };
+        let text = |tensor: Option<(String, Vec<usize>)>| {
+            tensor.map_or_else(|| "absent".to_owned(), |(path, shape)| format!("`{path}` of shape {shape:?}"))
+        };
+        Err(Error::Layout { rank, step, place, joined: text(joined), now: text(now) })
+    }
+}
