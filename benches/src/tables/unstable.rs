@@ -1,8 +1,11 @@
-//! An unstable case: a large learning rate and 1000x, with and without the guard of the loss.
+//! An unstable case: a large learning rate and 1000x, unguarded, under the loss guard, and under `auto`.
+//!
+//! The guard has its default settings, which are those of the guard in `auto`. Seeds 1, 2 and 3 were looked at while it was designed:
+//! report others (`tables unstable --data DIR --seeds 21,22,23`).
 
 use super::{Model, Row, Table};
 
-/// Bare and guarded.
+/// Unguarded and guarded.
 pub const TABLE: Table = Table {
     name: "unstable",
     trainer: None,
@@ -17,13 +20,10 @@ pub const TABLE: Table = Table {
 const JUMP: &str = "schedule:1x,to=1000x,steps=60,stages=1";
 
 fn rows(_: Model) -> Vec<Row> {
-    let under = |name: &str, controller: String| {
+    let under = |name: &str, controller: &str| {
         Row::new(name, format!("--compressor topk:1000x:q8 --feedback error --controller {controller}"))
     };
-    // Points of 5 steps, as the run has 237; dense at once.
-    let guarded = under(
-        "1000x from step 60, guarded",
-        format!("loss-guard:({JUMP}),window=5,points=12,noises=4,hold=32,back=1000"),
-    );
-    vec![Row::dense(), under("1000x from step 60", JUMP.to_owned()), guarded]
+    let unguarded = under("1000x from step 60", JUMP);
+    let guarded = under("1000x from step 60, loss-guard", &format!("loss-guard:({JUMP})"));
+    vec![Row::dense(), unguarded, guarded, Row::auto()]
 }

@@ -93,11 +93,16 @@ mod tests {
 
     /// The ratios of 200 steps on a link that is slow at every ratio, where a tenth of the ratio waits, in steps.
     fn ratios(text: &str, feedback: Feedback) -> Vec<f64> {
+        with_losses(text, feedback, |_| None)
+    }
+
+    /// The same where `loss` is the training loss of a step.
+    fn with_losses(text: &str, feedback: Feedback, loss: impl Fn(u64) -> Option<f64>) -> Vec<f64> {
         let settings: ControllerConfig = text.parse().unwrap();
         let mut controller = settings.get().build(&feedback, 4).unwrap().unwrap();
         let (layout, mut previous, mut ratios) = (Layout::flat(1_000_000), None, Vec::new());
         for step in 0..200 {
-            let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+            let agreed_step = AgreedStep { step, previous, loss: loss(step), ..AgreedStep::default() };
             controller.observe(&agreed_step);
             let ratio = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
             let (sent, waiting) = ((2.4e7 / ratio) as u64, Waiting { entered: 1.0, left: (0.1 * ratio).powi(2) });
@@ -107,6 +112,17 @@ mod tests {
             ratios.push(ratio);
         }
         ratios
+    }
+
+    /// The guard has the same settings as one that is named by itself, and sees the same: a loss that rises by 0.01 a step from step 100 on.
+    #[test]
+    fn the_guard_is_the_one_that_its_name_alone_builds() {
+        let loss = |step: u64| Some(1.0 + 0.01 * step.saturating_sub(100) as f64);
+        let written_out = "cost-aware:100x,limit=(loss-guard:(delay-limit:100x,most=10))";
+        let momentum = || Feedback::Momentum(Default::default());
+        let auto = with_losses("auto:100x", momentum(), loss);
+        assert_eq!(auto, with_losses(written_out, momentum(), loss));
+        assert_ne!(auto, ratios("auto:100x", momentum()));
     }
 
     #[test]

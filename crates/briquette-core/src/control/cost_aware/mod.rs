@@ -17,7 +17,8 @@
 //! link's latency and the seconds a byte takes, follow from the smallest and the largest exchange so far; a level that they predict to
 //! take more than twice the best is left out. Then:
 //!
-//! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`;
+//! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`. Between two
+//!   timings of all levels a lower ratio replaces it only within half of the tolerance, so that noise does not move it to and fro;
 //! - where the limit rises to a level that was never timed, that is timed;
 //! - every `look` steps the next lower level is timed for `samples` steps. When the exchange there, or of the level sent, takes a
 //!   quarter more or less than it did, and that is more than `tolerance` of the step, the link has changed, and all levels are timed anew.
@@ -46,7 +47,7 @@
 //! let max = CompressionFactor::new(100.0)?;
 //! let mut controller = CostAware::new(CostAwareConfig { max, ..Default::default() }, Constant(max), 4)?;
 //! let (mut factor, mut previous) = (1.0, None);
-//! for step in 0..40 {
+//! for step in 0..30 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
 //!     factor = controller.decide(&Agreed::new(&agreed_step, &[])).factor().expect("one for all").get();
@@ -98,6 +99,8 @@ pub struct CostAware<K> {
     costs: Costs,
     /// The level that is sent apart from timing others.
     chosen: usize,
+    /// Whether it was chosen since all levels were timed last.
+    is_chosen: bool,
     /// The level of the last decision.
     sent: Option<usize>,
     /// Levels that are still to be timed, the next one last.
@@ -127,17 +130,18 @@ impl<K: Controller> CostAware<K> {
         let costs = Costs::new(&levels, world);
         let to_time = (0..levels.len()).collect();
         let (chosen, until_look) = (levels.len() - 1, settings.look);
-        let (sent, overruled, has_started, passed_over) = (None, None, false, vec![false; levels.len()]);
+        let (sent, overruled, passed_over) = (None, None, vec![false; levels.len()]);
         Ok(CostAware {
             settings,
             limit,
             levels,
             costs,
             chosen,
+            is_chosen: false,
             sent,
             to_time,
             until_look,
-            has_started,
+            has_started: false,
             passed_over,
             overruled,
         })
@@ -187,7 +191,7 @@ impl<K: Controller> CostAware<K> {
         self.costs.forget();
         // The most compressed is popped first.
         self.to_time = (0..self.levels.len()).collect();
-        (self.has_started, self.until_look) = (false, self.settings.look);
+        (self.has_started, self.is_chosen, self.until_look) = (false, false, self.settings.look);
     }
 
     /// The knee among the allowed levels.
@@ -196,9 +200,12 @@ impl<K: Controller> CostAware<K> {
         let within = |level: usize, tolerance: f64| self.costs.step(level) <= (1.0 + tolerance) * fastest;
         let tolerance = self.settings.tolerance;
         let least = |tolerance| (0..allowed).find(|level| within(*level, tolerance)).unwrap_or(0);
-        // Not to and fro between two levels that take the same time: to a lower ratio only where it is well within.
+        // Not to and fro between two levels that take the same time: to a lower ratio only where it is well within. The level
+        // of before all were timed is no reason to stay.
         match self.chosen {
-            chosen if chosen < allowed && within(chosen, tolerance) => least(tolerance / 2.0).min(chosen),
+            chosen if self.is_chosen && chosen < allowed && within(chosen, tolerance) => {
+                least(tolerance / 2.0).min(chosen)
+            }
             _ => least(tolerance),
         }
     }
@@ -269,7 +276,7 @@ impl<K: Controller> Controller for CostAware<K> {
         // What was measured of other levels on another link chooses nothing, while it is not sure yet that it is another.
         let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
         if timing.is_none() && (is_open || is_settled) {
-            self.chosen = self.knee(allowed);
+            (self.chosen, self.is_chosen) = (self.knee(allowed), true);
         }
         let level = timing.unwrap_or(self.chosen);
         if self.sent != Some(level) {
@@ -321,6 +328,7 @@ impl<K: Controller> Stateful for CostAware<K> {
         state.put("passed_over", passed_over.map(|level| level as f64).collect::<Vec<f64>>());
         state.put("until_look", self.until_look);
         state.put("has_started", u64::from(self.has_started));
+        state.put("is_chosen", u64::from(self.is_chosen));
         // Counted from 1: 0 is none.
         state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
         let overruled = self.overruled.map(|(ratio, left)| vec![ratio.get(), left as f64]);
@@ -340,6 +348,8 @@ impl<K: Controller> Stateful for CostAware<K> {
         let to_time = state.f64s("to_time")?.iter().map(|level| valid("to_time", *level as u64));
         let to_time = to_time.collect::<Result<_, _>>()?;
         let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
+        // A state without it is of a version that always kept what it had chosen.
+        let is_chosen = if state.contains("is_chosen") { state.u64("is_chosen")? != 0 } else { has_started };
         let overruled = match state.f64s("overruled")? {
             &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),
             _ => None,
@@ -351,7 +361,7 @@ impl<K: Controller> Stateful for CostAware<K> {
         self.costs.load(state)?;
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
-        (self.until_look, self.has_started) = (until_look, has_started);
+        (self.until_look, self.has_started, self.is_chosen) = (until_look, has_started, is_chosen);
         (self.passed_over, self.overruled) = (passed_over, overruled);
         Ok(())
     }

@@ -1,3 +1,5 @@
+mod rises;
+
 use super::*;
 use crate::config::{ControllerConfig, Feedback};
 use crate::control::Constant;
@@ -117,7 +119,7 @@ fn a_point_counts_for_the_highest_ratio_of_its_steps() {
 /// Points of 1 with noise 2 % of it: .08 above what was promised is four noises. The first is none too many, the second is (2.25 + 4 > 5).
 #[test]
 fn points_above_a_promise_add_up() {
-    let reading = Reading { points: 8, trust: 0.5, noises: 5.0 };
+    let reading = Reading { points: 8, trust: 0.5, noises: 5.0, rises: true };
     let mut trend = Trend::default();
     assert!((0..12).all(|_| trend.push(1.0, reading).is_none()));
     trend.sent(10.0);
@@ -146,7 +148,7 @@ fn raises_that_do_no_harm_raise_no_alarm() {
 /// A look at a lower ratio and back is no rise: no old line is kept as a promise.
 #[test]
 fn a_short_fall_promises_nothing() {
-    let reading = Reading { points: 4, trust: 0.5, noises: 5.0 };
+    let reading = Reading { points: 4, trust: 0.5, noises: 5.0, rises: true };
     let trend = |ratios: [f64; 10]| {
         let mut trend = Trend::default();
         (0..8).for_each(|t| {

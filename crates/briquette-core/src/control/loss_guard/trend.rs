@@ -1,5 +1,6 @@
 //! What a loss promises, and whether it keeps it.
 
+use super::rise::Rise;
 use crate::error::StateError;
 use crate::state::State;
 
@@ -27,6 +28,8 @@ pub(super) struct Reading {
     pub(super) trust: f64,
     /// Noises that a point may lie above what was expected.
     pub(super) noises: f64,
+    /// Whether a steady [rise](Rise) is an alarm.
+    pub(super) rises: bool,
 }
 
 /// A point that lies above what was expected of it by more than the noise.
@@ -41,10 +44,17 @@ pub(super) struct Alarm {
 
 /// A line through points by medians: at most a quarter of them can move it far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Line {
+pub(super) struct Line {
     last: f64,
     slope: f64,
-    noise: f64,
+    pub(super) noise: f64,
+}
+
+impl Line {
+    /// Where it is at the next point.
+    pub(super) fn next(&self) -> f64 {
+        self.last + self.slope
+    }
 }
 
 /// A line from before compression was raised.
@@ -84,9 +94,10 @@ pub(super) struct Trend {
     spread: f64,
     /// How many that were.
     foretold: f64,
+    rise: Rise,
 }
 
-fn median(numbers: &mut [f64]) -> f64 {
+pub(super) fn median(numbers: &mut [f64]) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let (low, high) = (numbers[(numbers.len() - 1) / 2], numbers[numbers.len() / 2]);
     low + (high - low) / 2.0
@@ -130,14 +141,21 @@ impl Trend {
 
     /// From here on another way of training: the points before promise nothing.
     pub(super) fn restart(&mut self) {
-        *self = Trend { spread: self.spread, foretold: self.foretold, ..Trend::default() };
+        let Trend { spread, foretold, mut rise, .. } = std::mem::take(self);
+        rise.restart();
+        *self = Trend { spread, foretold, rise, ..Trend::default() };
     }
 
     /// A new point.
     pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<Alarm> {
-        let Reading { points, trust, noises } = reading;
+        let Reading { points, trust, noises, rises } = reading;
         self.before = std::mem::take(&mut self.highest);
         let line = self.line();
+        let risen = line.and_then(|line| self.rise.push(point, (&self.points, line), reading)).filter(|_| rises);
+        if self.before <= 1.0 {
+            // Where nothing is compressed, no compression is at fault, nor later for what rose here.
+            self.rise.restart();
+        }
         // Of few points the noise is hardly known.
         let few = if self.foretold < points as f64 { FEW / self.points.len() as f64 } else { 0.0 };
         let noises = noises * (1.0 + few);
@@ -149,7 +167,7 @@ impl Trend {
         let next = line.map(|line| expected(line, line.last + trust * line.slope, noises));
         if let Some(line) = line {
             // One point far away is no wider spread.
-            let off = (point - line.last - line.slope).abs().min(noises * line.noise);
+            let off = (point - line.next()).abs().min(noises * line.noise);
             self.foretold += 1.0;
             self.spread += SMOOTHING.max(1.0 / self.foretold) * (ABSOLUTE * off - self.spread);
         }
@@ -162,7 +180,12 @@ impl Trend {
         }
         self.points.push(point);
         let lowest = [next, promised].into_iter().flatten().min_by(|a, b| a.most.total_cmp(&b.most));
-        lowest.filter(|expected| point > expected.most)
+        let risen = risen.map(|(lowest, noise)| Alarm {
+            loss: point,
+            most: lowest + reading.noises * noise,
+            recovered: lowest + noise,
+        });
+        lowest.filter(|expected| point > expected.most).or(risen)
     }
 
     pub(super) fn save(&self, name: &str, state: &mut State) {
@@ -172,6 +195,7 @@ impl Trend {
         state.put(&format!("{name}/spread"), vec![self.spread, self.foretold]);
         state.put(&format!("{name}/sent"), vec![self.highest, self.before]);
         state.put(&format!("{name}/promise"), promise);
+        self.rise.save(name, state);
     }
 
     pub(super) fn load(name: &str, state: &State) -> Result<Trend, StateError> {
@@ -186,6 +210,7 @@ impl Trend {
         let &[highest, before] = state.f64s(&format!("{name}/sent"))? else {
             return Err(StateError::mismatch("sent", "2 numbers", 0));
         };
-        Ok(Trend { highest, before, points, promise, spread, foretold })
+        let rise = Rise::load(name, state)?;
+        Ok(Trend { highest, before, points, promise, spread, foretold, rise })
     }
 }
