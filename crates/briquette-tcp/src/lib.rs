@@ -59,14 +59,17 @@ pub mod fuzz;
 mod handshake;
 mod lines;
 mod link;
+mod listen;
 mod meter;
 mod reader;
 mod rendezvous;
 mod secure;
+mod settings;
 mod shared;
 mod stream;
 mod tcp;
 mod token;
+mod world;
 
 pub use builder::{TcpBuilder, loopback};
 pub use environment::{Environment, EnvironmentError, names};
