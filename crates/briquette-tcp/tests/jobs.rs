@@ -55,7 +55,7 @@ fn same_job(world: Vec<Tcp>, name: &str) {
     }
 }
 
-/// As the ranks of two `mpirun` see it, which come in any order.
+/// Threat R6. As the ranks of two `mpirun` see it, which come in any order.
 #[test]
 fn two_jobs_that_share_a_range_of_ports_do_not_exchange_ranks() {
     let ports = free_range(6);
@@ -147,7 +147,7 @@ fn a_rank_of_another_job_is_refused_by_rank_0_at_once_and_the_world_comes_togeth
     logs::wait_for(1, &["refused a connection", "another world"]);
 }
 
-/// The link between two ranks above 0 leads to a rank of another job: as where a port was closed and given away, or forwarded.
+/// Threat R6. The link between two ranks above 0 leads to a rank of another job: as where a port was closed and given away, or forwarded.
 #[test]
 fn a_link_to_another_jobs_rank_is_refused_by_its_name() {
     for certificates in [None, Some(certificates())] {
