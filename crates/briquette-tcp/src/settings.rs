@@ -138,3 +138,27 @@ impl Settings {
         found.is_loopback() && !is_meant && !self.is_alone && !self.token.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_means_loopback_is_misleading_only_where_others_may_call() {
+        let found = "127.0.1.1".parse().unwrap();
+        let misnamed = |master: &str, token: &str, is_alone| {
+            let mut settings = Settings::new(0, 4, master.to_owned());
+            (settings.token, settings.is_alone) = (Token::new(token), is_alone);
+            settings.is_misnamed(found)
+        };
+        let secret = "a secret of sixteen";
+        assert!(misnamed("host0:29500", secret, false));
+        assert!(!misnamed("host0:29500", "", false), "without a token nobody else may come in");
+        assert!(!misnamed("host0:29500", secret, true), "all ranks are here");
+        for meant in ["127.0.1.1:29500", "localhost:29500", "[::1]:29500", "LOCALHOST.:0"] {
+            assert!(!misnamed(meant, secret, false), "{meant}");
+        }
+        let settings = Settings::new(0, 4, "host0:29500".to_owned());
+        assert!(!settings.is_misnamed("10.0.0.1".parse().unwrap()));
+    }
+}

@@ -192,3 +192,19 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     assert!(text.contains("rank 1 could not reach rank 0") && text.contains("not today"), "{text}");
     assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
 }
+
+#[test]
+fn an_address_of_loopback_is_one_of_the_machine_where_rank_0_was_found() {
+    let master: SocketAddr = "10.78.0.1:29500".parse().unwrap();
+    for (said, meant) in [
+        ("127.0.0.1:4000", "10.78.0.1:4000"),
+        ("127.0.1.1:4000", "10.78.0.1:4000"),
+        ("[::1]:4000", "10.78.0.1:4000"),
+        ("10.78.0.2:4000", "10.78.0.2:4000"),
+        ("relay:4000", "relay:4000"),
+    ] {
+        assert_eq!(super::as_seen_from_elsewhere(said, master), meant);
+    }
+    let here: SocketAddr = "127.0.0.1:29500".parse().unwrap();
+    assert_eq!(super::as_seen_from_elsewhere("127.0.1.1:4000", here), "127.0.1.1:4000");
+}
