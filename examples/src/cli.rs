@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::error::ConfigError;
@@ -12,13 +11,12 @@ use briquette_cli::memory::{self, TooLarge};
 use briquette_cli::terminal::{bytes, printable};
 use briquette_datasets::DataError;
 use briquette_tcp::{Environment, JoinError};
-use clap::{Command, CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use serde_json::Value;
 use tracing_chrome::FlushGuard;
 
 use crate::directory::holds_a_run;
-use crate::interrupt::{self, INTERRUPTED, Stage};
-use crate::output::Output;
+use crate::interrupt::{self, INTERRUPTED};
 use crate::record::Summary;
 use crate::settings::{Options, Settings, families};
 use crate::subscriber::{show_warnings, trace};
@@ -51,18 +49,31 @@ pub struct Cli {
     pub trace: Option<PathBuf>,
 }
 
+/// A trainer, as its `--help` describes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Program {
+    /// Its file's name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Command lines.
+    pub examples: &'static str,
+}
+
 /// A trainer's command: `--help` lists what there is to exchange with, `-h` does not.
-pub fn command(name: &'static str, about: &'static str, examples: &'static str) -> Command {
+fn command(Program { name, about, examples }: Program) -> Command {
     let command = Cli::command().name(name).about(about).after_help(examples);
     command.after_long_help(format!("{examples}\n{}", families()))
 }
 
-/// Prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
+/// Reads the command line, prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
 /// (RANK and its companions are set) this process is one rank of a world over TCP.
-pub fn main(cli: Cli, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
-    let output = Output::default();
+pub fn main(program: Program, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
+    let control = Control::default();
+    let caught = interrupt::catch(&control);
+    let output = control.output.clone();
     output.take_panics();
-    let code = match code(cli, defaults, &output, run) {
+    let code = match caught.and_then(|()| code(program, defaults, control, run)) {
         Ok(code) => code,
         Err(error) => {
             output.err(format_args!("error: {}", printable(&causes(&error))));
@@ -109,19 +120,19 @@ pub fn before_all(error: anyhow::Error, control: &Control) -> anyhow::Error {
 }
 
 fn code(
-    cli: Cli,
+    program: Program,
     defaults: Options,
-    output: &Output,
+    control: Control,
     run: impl FnOnce(&Settings, &Control) -> Result<Summary>,
 ) -> Result<u8> {
+    let cli = Cli::from_arg_matches(&command(program).get_matches()).unwrap_or_else(|error| error.exit());
     if cli.options.backend.as_deref() == Some("list") {
-        show_warnings(output);
-        output.out(crate::backend::list());
+        show_warnings(&control.output);
+        control.output.out(crate::backend::list());
         return Ok(0);
     }
-    let prepared = prepare(cli, defaults, output);
+    let prepared = prepare(cli, defaults, control);
     let (settings, control, _trace) = prepared.map_err(|error| Refused::new(causes(&error)))?;
-    interrupt::catch(&control)?;
     control.say(toml::to_string(&settings)?);
     settings.choices().iter().for_each(|choice| control.say(format_args!("# {choice}")));
     if let Some(rate) = settings.optimizer.other_rate() {
@@ -133,7 +144,7 @@ fn code(
 }
 
 /// Everything that can be refused before anything is begun.
-fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Control, Option<FlushGuard>)> {
+fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, Control, Option<FlushGuard>)> {
     let place = Environment::from_env()?;
     let settings = match &place {
         None => resolve(&cli, defaults)?,
@@ -145,16 +156,17 @@ fn prepare(cli: Cli, defaults: Options, output: &Output) -> Result<(Settings, Co
         quiet: place.as_ref().is_some_and(|place| place.rank != 0),
         resume: cli.resume.is_some(),
         overwrite: cli.overwrite,
-        stop: Arc::default(),
         place,
-        output: output.clone(),
-        stage: Stage::default(),
+        ..control
     };
+    if control.quiet {
+        control.stage.hush();
+    }
     control.check_out(&settings.out)?;
     let rank = control.place.as_ref().map(|place| place.rank);
-    let trace = cli.trace.map(|file| trace(output, &file, rank, &settings)).transpose()?;
+    let trace = cli.trace.map(|file| trace(&control.output, &file, rank, &settings)).transpose()?;
     if trace.is_none() {
-        show_warnings(output);
+        show_warnings(&control.output);
     }
     check_devices(&settings, &control)?;
     Ok((settings, control, trace))

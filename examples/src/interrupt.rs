@@ -1,7 +1,7 @@
 //! Ctrl-C, SIGTERM and a terminal that closes: what they mean depends on how far a run is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -10,9 +10,9 @@ use crate::train::Control;
 /// The exit code of a program that was interrupted: as shells say that SIGINT ended it.
 pub const INTERRUPTED: u8 = 130;
 
-/// How far a run is.
+/// How far a run is, and whether this process shows it.
 #[derive(Debug, Clone, Default)]
-pub struct Stage(Arc<AtomicU8>);
+pub struct Stage(Arc<AtomicU8>, Arc<AtomicBool>);
 
 impl Stage {
     /// Ranks come together from here on: what fails was begun.
@@ -30,6 +30,15 @@ impl Stage {
         self.0.load(Ordering::SeqCst) == 0
     }
 
+    /// Another process shows what becomes of the run.
+    pub(crate) fn hush(&self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.1.load(Ordering::SeqCst)
+    }
+
     fn trains(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 2
     }
@@ -38,20 +47,23 @@ impl Stage {
 /// From here on a first signal to stop ends the process at once while nothing has been begun, ends the wait for the other ranks,
 /// or ends training after the step. A second one ends the process.
 ///
+/// To be called before anything else: a script starts what runs in its background with SIGINT ignored, and what such a process is
+/// sent before its handler is there, the system throws away.
+///
 /// # Errors
 /// The system does not let signals be watched for.
 pub fn catch(control: &Control) -> Result<()> {
-    let Control { stop, output, quiet, stage, .. } = control.clone();
+    let Control { stop, output, stage, .. } = control.clone();
     watch(move || {
         let is_second = stop.swap(true, Ordering::SeqCst);
-        if stage.prepares() && !quiet {
+        if stage.prepares() && !stage.is_quiet() {
             output.err("interrupted before anything was begun");
         }
         if is_second || stage.prepares() {
             output.finish();
             std::process::exit(INTERRUPTED.into());
         }
-        if stage.trains() && !quiet {
+        if stage.trains() && !stage.is_quiet() {
             output.err("\nstopping after this step, with a checkpoint; once more to stop now");
         }
     })

@@ -157,6 +157,9 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
 /// The session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
     let channels = settings.config.channels();
+    // So that whoever started this rank knows from when on a signal to stop is not lost.
+    let Environment { rank, world, master, .. } = place;
+    control.output.err(format_args!("rank {rank} of {world} handles signals, and joins the others at {master}"));
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     Ok(match settings.clock.paces()? {

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use briquette_cli::signals::hangup_is_ignored;
@@ -23,7 +23,7 @@ fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_
         let world = format!("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}");
         let flags = "--dataset generated --train-limit 8 --test-limit 8 --out run";
         let mut running = runs.start("env", &format!("{world} {CIFAR} {flags}"));
-        running.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        running.wait_said("rank 0 of 2 handles signals");
         let begin = Instant::now();
         running.signal(signal);
         let ended = running.end();
@@ -40,6 +40,25 @@ fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_
     );
 }
 
+/// A script starts what runs in its background with SIGINT ignored: what is sent before the handler is there, the system throws away.
+#[test]
+fn a_rank_in_the_background_of_a_script_loses_no_signal_once_it_says_that_it_handles_them() {
+    for round in 0..3 {
+        let runs = Runs::default();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let world = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$1";
+        let flags = "--dataset generated --train-limit 8 --test-limit 8 --out run";
+        fs::write(runs.path("background"), format!("trap '' INT; {world} exec {CIFAR} {flags}")).unwrap();
+        let mut running = runs.start("sh", &format!("background {port}"));
+        running.wait_said("rank 1 of 2 handles signals, and joins the others at 127.0.0.1");
+        let begin = Instant::now();
+        running.signal("INT");
+        let ended = running.end();
+        assert!(begin.elapsed() < AT_ONCE, "{round}: {:?}", begin.elapsed());
+        assert_eq!(ended.code, Some(130), "{round}: {}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_rank_that_waits_for_one_that_is_interrupted_gets_the_reason() {
     let runs = Runs::default();
@@ -48,10 +67,11 @@ fn a_rank_that_waits_for_one_that_is_interrupted_gets_the_reason() {
         let world = format!("RANK={rank} WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}");
         runs.start("env", &format!("{world} {CIFAR} --dataset generated --train-limit 8 --test-limit 8 --out run"))
     };
-    let (mut zero, one) = (rank(0), rank(1));
-    zero.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let (mut zero, mut one) = (rank(0), rank(1));
+    zero.wait_said("rank 0 of 3 handles signals");
+    one.wait_said("rank 1 of 3 handles signals");
     // Until it has joined; if it has not, it is rank 0 that says less.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(2));
     one.signal("TERM");
     assert_eq!(one.end().code, Some(130));
     let zero = zero.end();

@@ -69,7 +69,7 @@ fn tcp(seeds: &Path) -> io::Result<()> {
     let stream = [frame(Kind::Data, 0, b"first"), frame(Kind::Data, 1, b""), frame(Kind::Goodbye, 2, b"")].concat();
     write(seeds, "tcp_stream", "frames", &stream)?;
     write(seeds, "tcp_stream", "list", &[0, 2, 40, 7, 9, 0, 1, 49, 8, 3, 0, 0, 255, 0, 0])?;
-    let opening = [b"\x07BRIQTCP1", &[5; 32][..]].concat();
+    let opening = [b"\x07BRIQTCP2", &[5; 32][..], &[0; 32]].concat();
     let said = |text: &[u8]| [&opening[..], &(text.len() as u32).to_le_bytes(), text, &[9; 32]].concat();
     let texts = [
         r#"{"rank":1,"to":0,"world":2,"version":"0","role":{"Join":{"address":"a:1"}}}"#,

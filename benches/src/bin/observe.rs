@@ -8,22 +8,20 @@ use briquette::core::config::Config;
 use briquette::strategy::BuildStrategy;
 use briquette_benches::observed::{Observed, Signals};
 use briquette_benches::ranks::write_csv;
-use briquette_examples::cli::{self, Cli};
+use briquette_examples::cli::{self, Program};
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{Options, Settings};
 use briquette_examples::task::{ImageTask, Place, Score, Task, TextTask};
 use briquette_examples::train::{Control, train};
 use burn::tensor::{Device, Tensor};
-use clap::FromArgMatches;
 
 fn main() -> ExitCode {
     let about = "A trainer that writes candidates for a signal of what compression costs to signals.csv in --out";
     let example = "Example:
   observe --dataset cifar10 --data cifar-10-batches-bin --model resnet8 --lr 0.2 --compressor topk:10x";
-    let command = cli::command("observe", about, example);
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
+    let program = Program { name: "observe", about, examples: example };
     let defaults = Options { dataset: Some("cifar10".into()), ..Options::default() };
-    cli::main(cli, defaults, |settings, control| match settings.dataset.as_str() {
+    cli::main(program, defaults, |settings, control| match settings.dataset.as_str() {
         "ag-news" => observe(settings, control, TextTask::load(settings, control)?),
         _ => observe(settings, control, ImageTask::load(settings, control)?),
     })

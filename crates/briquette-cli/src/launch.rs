@@ -32,7 +32,7 @@ use clap::Args;
 pub use error::LaunchError;
 use plan::Plan;
 #[cfg(unix)]
-use signals::Listening;
+pub use signals::Listening;
 
 const HELP: &str = "\
 Examples:
@@ -49,8 +49,8 @@ Examples:
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
-Each rank receives RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_LAUNCH, an id of \
-this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
+Each rank receives RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_WORLD, by which its \
+world is told from others; BRIQUETTE_LAUNCH, an id of this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
 
 Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one kills \
 all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others have --grace to end, then get SIGTERM, and after as \
@@ -82,6 +82,10 @@ pub struct Launch {
     /// The port rank 0 listens on. Without --nodes a free one is chosen if it is not given.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// The world's name, the same on every node: ranks of a world with another name are refused, and two worlds on the same
+    /// machines are told apart. Without --nodes each launch has one of its own.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub world: Option<String>,
     /// A file with the secret that ranks prove to each other that they know (`(umask 077; briquette token > FILE)`), readable by you alone. Needed with more
     /// than one node; without it each start makes a new one.
     #[arg(long, value_name = "FILE")]
@@ -118,26 +122,21 @@ fn grace(text: &str) -> Result<Duration, String> {
 impl Launch {
     /// Starts the ranks and waits for all of them; the launcher's exit code, unless a rank failed.
     ///
-    /// Listens to the process's signals meanwhile, and on Linux starts ranks through its own program file: it is meant to
-    /// be called once, by the command.
+    /// On Linux it starts ranks through its own program file: it is meant to be called once, by the command, which has listened to
+    /// signals from its first moment.
     ///
     /// # Errors
     /// [`LaunchError`] for what cannot be started, and for the rank that failed first. Its
     /// [`exit_code`](LaunchError::exit_code) is what the command should end with.
-    pub fn run(&self) -> Result<u8, LaunchError> {
+    #[cfg(unix)]
+    pub fn run(&self, signals: &Listening) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
             let shown = crate::terminal::show(plan.commands().join("\n"));
             return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
         }
-        self.start(&plan)
-    }
-
-    #[cfg(unix)]
-    fn start(&self, plan: &Plan) -> Result<u8, LaunchError> {
-        let signals = signals::Listening::start()?;
         let output = output::Output::new(self.only_rank);
-        let result = self.worlds(plan, &signals, &output);
+        let result = self.worlds(&plan, signals, &output);
         // What is still to be written, is.
         signals.while_idle(|| drop(output));
         result
@@ -149,7 +148,13 @@ impl Launch {
         let logs = output::open_logs(self.log_dir.as_deref(), plan.ranks())?;
         let mut restart = 0;
         loop {
-            let mut world = world::World::start(plan, &plan.start(restart)?, (output, &logs))?;
+            let start = plan.start(restart)?;
+            // From here on a signal is the ranks' as well.
+            signals.end_idleness();
+            if let Some(signal) = signals.asked_to_stop() {
+                return Ok(signals::exit_code(signal));
+            }
+            let mut world = world::World::start(plan, &start, (output, &logs))?;
             let outcome = world.watch(signals, self.grace);
             drop(world);
             let failure = match outcome {
@@ -157,16 +162,22 @@ impl Launch {
                 world::Outcome::Failed { failure, again } if again && restart < self.restart => failure,
                 world::Outcome::Failed { failure, .. } => return Err(LaunchError::Rank(failure)),
             };
-            if let Some(signal) = signals.asked_to_stop() {
-                return Ok(signals::exit_code(signal));
-            }
             restart += 1;
             output.say(format!("restarting ({restart} of {}): {failure}", self.restart));
         }
     }
 
+    /// What would be started; more needs a Unix system.
+    ///
+    /// # Errors
+    /// [`LaunchError::Usage`].
     #[cfg(not(unix))]
-    fn start(&self, _: &Plan) -> Result<u8, LaunchError> {
+    pub fn run(&self) -> Result<u8, LaunchError> {
+        let plan = Plan::new(self)?;
+        if self.dry_run {
+            let shown = crate::terminal::show(plan.commands().join("\n"));
+            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
+        }
         Err(LaunchError::Usage(
             "briquette launch needs a Unix system (process groups and signals); start each rank by hand with the variables \
              that --dry-run prints"

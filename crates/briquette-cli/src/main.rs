@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use briquette_cli::cert::Cert;
 use briquette_cli::checkpoint;
 use briquette_cli::file::{self, Vector};
+#[cfg(unix)]
+use briquette_cli::launch::Listening;
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_cli::memory::TooLarge;
@@ -113,7 +115,17 @@ fn main() -> ExitCode {
 
 /// The exit code of a command that did what it should.
 fn run() -> Result<u8> {
+    // Before anything else: a signal that comes before is lost where the launcher was started in the background of a script.
+    #[cfg(unix)]
+    let signals =
+        std::env::args_os().nth(1).filter(|command| command == "launch").map(|_| Listening::start()).transpose()?;
     match Cli::parse().command {
+        #[cfg(unix)]
+        Command::Launch(launch) => {
+            let signals = signals.map_or_else(Listening::start, Ok)?;
+            return Ok(launch.run(&signals)?);
+        }
+        #[cfg(not(unix))]
         Command::Launch(launch) => return Ok(launch.run()?),
         Command::Token => show(token::new()?)?,
         Command::Cert(cert) => show(cert.run()?)?,

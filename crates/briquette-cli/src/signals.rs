@@ -1,11 +1,17 @@
-//! What programs that train must know of signals.
+//! Signals that programs which train must handle, and those that they were started to ignore.
 
 use signal_hook::consts::SIGHUP;
 
 /// Whether `nohup` or its like started this process: then it, and what it starts, outlives the terminal. Where the system
 /// does not say, it is taken to be so, and `nohup` works everywhere.
 pub fn hangup_is_ignored() -> bool {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask & 1 << (SIGHUP - 1) != 0)
+    is_ignored_by("self", SIGHUP).unwrap_or(true)
+}
+
+/// Whether a process ignores a signal, where the system says so. What it ignores is thrown away when it is sent.
+pub(crate) fn is_ignored_by(process: &str, signal: i32) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let mask = u64::from_str_radix(ignored.trim(), 16).ok()?;
+    Some(mask & (1 << (signal - 1)) != 0)
 }

@@ -2,9 +2,11 @@
 //! when there is a crowd, those go first that have been at the door for long.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -12,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::builder::Settings;
 use crate::descriptors::are_exhausted;
 use crate::handshake::{self, Caller, HandshakeError};
 use crate::secure::Secure;
+use crate::settings::Settings;
 
 /// What one handshake may take.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -31,10 +33,10 @@ pub(crate) type Calls = mpsc::Receiver<Call>;
 type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 
 /// Accepts connections until they are no longer wanted.
-pub(crate) fn accept(listener: TcpListener, settings: Arc<Settings>) -> Calls {
+pub(crate) fn accept(listeners: Vec<TcpListener>, settings: Arc<Settings>) -> Calls {
     let (sender, calls) = mpsc::channel(AT_ONCE);
     let (guests, handshakes, strangers) = (VecDeque::new(), JoinSet::new(), Strangers::default());
-    tokio::spawn(Door { settings, sender, guests, handshakes, strangers, exhausted: None }.keep(listener));
+    tokio::spawn(Door { settings, sender, guests, handshakes, strangers, exhausted: None }.keep(listeners));
     calls
 }
 
@@ -56,7 +58,7 @@ struct Guest {
 }
 
 impl Door {
-    async fn keep(mut self, listener: TcpListener) {
+    async fn keep(mut self, listeners: Vec<TcpListener>) {
         loop {
             self.guests.retain(|guest| !guest.handshake.is_finished());
             let is_full = self.guests.len() >= AT_ONCE;
@@ -72,7 +74,7 @@ impl Door {
                     }
                 }
                 () = sleep_until(oldest + CROWDED), if is_full => self.turn_away(),
-                call = listener.accept(), if !is_full => match call {
+                call = any(&listeners), if !is_full => match call {
                     Ok((socket, from)) => {
                         self.exhausted = None;
                         self.greet(socket, from);
@@ -123,10 +125,19 @@ fn unfinished(after: Duration) -> String {
     format!("it did not end its handshake within {:.0} s", after.as_secs_f64())
 }
 
+/// The next call at any of several addresses.
+async fn any(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
+    poll_fn(|context| {
+        let mut calls = listeners.iter().map(|listener| listener.poll_accept(context));
+        calls.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
 async fn receive(socket: TcpStream, settings: &Settings) -> Result<Caller<Secure>, HandshakeError> {
     let stream = Secure::listen(socket, settings.certificates.as_ref()).await?;
     let binding = stream.binding()?;
-    handshake::listen(stream, &settings.token, &binding).await
+    handshake::listen(stream, settings.terms(&binding)).await
 }
 
 /// Reasons that are logged for one address.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -19,15 +20,14 @@ use crate::link::Link;
 use crate::reader::Limits;
 use crate::rendezvous::{self, World};
 use crate::secure::Certificates;
+use crate::settings::{LOOK, Settings};
 use crate::shared::Shared;
 use crate::tcp::{Channel, Parts, Tcp, join_within};
 use crate::token::{BLANK, Token};
+use crate::world;
 
 /// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
 const ENDING: Duration = Duration::from_secs(3);
-
-/// How often a rank that joins looks whether it is to stop. A signal handler can set a flag, and no more.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// A rank's settings; every one but rank, world and rank 0's address has a default.
 #[must_use = "call `join`"]
@@ -41,23 +41,6 @@ pub struct TcpBuilder {
 
 type SharedClock = Arc<dyn Clock + Sync>;
 
-/// What a rank needs to join.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) rank: usize,
-    pub(crate) world: usize,
-    pub(crate) master: String,
-    listener: Mutex<Option<TcpListener>>,
-    pub(crate) listen: Option<String>,
-    pub(crate) advertise: Option<String>,
-    pub(crate) token: Token,
-    pub(crate) certificates: Option<Certificates>,
-    pub(crate) join_deadline: Duration,
-    pub(crate) channels: usize,
-    pub(crate) machine: usize,
-    cancel: Option<Arc<AtomicBool>>,
-}
-
 impl std::fmt::Debug for TcpBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let TcpBuilder { settings, deadline, pulse, limits, .. } = self;
@@ -65,60 +48,12 @@ impl std::fmt::Debug for TcpBuilder {
     }
 }
 
-impl Settings {
-    /// What `work` gives, unless this rank is to stop before.
-    pub(crate) async fn unless_cancelled<T>(
-        &self,
-        work: impl Future<Output = Result<T, JoinError>>,
-    ) -> Result<T, JoinError> {
-        tokio::select! {
-            biased;
-            result = work => result,
-            () = self.cancelled() => Err(JoinError::Cancelled { rank: self.rank }),
-        }
-    }
-
-    async fn cancelled(&self) {
-        match &self.cancel {
-            Some(cancel) => {
-                while !cancel.load(Ordering::Relaxed) {
-                    tokio::time::sleep(LOOK).await;
-                }
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    /// The socket that listens already, if there is one.
-    pub(crate) fn take_listener(&self) -> Result<Option<tokio::net::TcpListener>, JoinError> {
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let adopt = |listener: TcpListener| {
-            let address = listener.local_addr().map_or_else(|_| self.master.clone(), |address| address.to_string());
-            let adopted = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
-            adopted.map_err(|source| JoinError::Listen { address, source })
-        };
-        listener.map(adopt).transpose()
-    }
-}
-
 impl TcpBuilder {
-    /// Rank `rank` of `world`, where rank 0 takes calls at `master`, `host:port`.
+    /// Rank `rank` of `world`, where rank 0 accepts connections at `master`, `host:port`. With port 0, the port follows from the
+    /// [world's name](TcpBuilder::world_name).
     pub fn new(rank: usize, world: usize, master: impl Into<String>) -> TcpBuilder {
         TcpBuilder {
-            settings: Settings {
-                rank,
-                world,
-                master: master.into(),
-                listener: Mutex::new(None),
-                listen: None,
-                advertise: None,
-                token: Token::default(),
-                certificates: None,
-                join_deadline: Duration::from_secs(120),
-                channels: 0,
-                machine: rank,
-                cancel: None,
-            },
+            settings: Settings::new(rank, world, master.into()),
             deadline: Duration::from_secs(300),
             pulse: Pulse { interval: Duration::from_secs(1), lost_after: Duration::from_secs(30) },
             limits: Limits { queue: 16, frame: 1 << 30, checksums: true },
@@ -131,12 +66,24 @@ impl TcpBuilder {
     /// # Errors
     /// [`JoinError::File`] when the token or the certificates cannot be read.
     pub fn from_environment(environment: &Environment) -> Result<TcpBuilder, JoinError> {
-        let Environment { rank, world, master, port, token, token_file, tls, .. } = environment;
-        let machine = environment.machine();
+        let Environment { rank, world, master, token, token_file, tls, .. } = environment;
+        // None that is given: it follows from the world's name.
+        let port = environment.port.unwrap_or(0);
         // An IPv6 address needs its brackets.
         let host =
             if master.contains(':') && !master.starts_with('[') { format!("[{master}]") } else { master.clone() };
-        let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}")).machine(machine);
+        let mut builder = TcpBuilder::new(*rank, *world, format!("{host}:{port}")).machine(environment.machine());
+        builder.settings.is_alone = environment.local_world == *world;
+        builder.settings.ports.clone_from(&environment.ports);
+        if let Some(name) = &environment.world_name {
+            builder = builder.world_name(name);
+        }
+        if let Some(deadline) = environment.join_deadline {
+            builder = builder.join_deadline(deadline);
+        }
+        if let Some(deadline) = environment.deadline {
+            builder = builder.deadline(deadline);
+        }
         if let Some(token) = token.as_ref().map(Token::new) {
             let problem = if token.is_empty() { Some(BLANK.to_owned()) } else { token.problem() };
             if let Some(problem) = problem {
@@ -164,14 +111,48 @@ impl TcpBuilder {
         self
     }
 
+    /// The world's name, by which its ranks are told from those of another one: both sides of every connection must have the same,
+    /// or none of them any. Where rank 0's port is 0, it is the first free one of a few that follow from the name: the other ranks try
+    /// them, too.
+    ///
+    /// ```
+    /// use briquette_core::comm::run_ranks;
+    /// use briquette_core::error::CommError;
+    /// use briquette_tcp::{JoinError, TcpBuilder};
+    ///
+    /// let name = format!("job {}", std::process::id());
+    /// let rank = |rank| TcpBuilder::new(rank, 2, "127.0.0.1:0").world_name(&name);
+    /// let world = std::thread::scope(|threads| {
+    ///     let joining = [0, 1].map(|number| threads.spawn(move || rank(number).join()));
+    ///     joining.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
+    /// })?;
+    /// let ranks = run_ranks(world, |comm| Ok::<_, CommError>(comm.rank()));
+    /// assert_eq!(ranks, [Ok(0), Ok(1)]);
+    /// # Ok::<_, JoinError>(())
+    /// ```
+    pub fn world_name(mut self, name: impl AsRef<str>) -> TcpBuilder {
+        self.settings.tag = world::tag(Some(name.as_ref()));
+        self.settings.name = Some(name.as_ref().to_owned());
+        self
+    }
+
+    /// The ports on which this rank accepts connections, if it is not told [which](TcpBuilder::listen); any that is free if not set. A
+    /// firewall must let the other ranks through to them, and to rank 0's. A range as wide as there are ranks on a machine is
+    /// enough; with more, other jobs have room.
+    pub fn ports(mut self, ports: RangeInclusive<u16>) -> TcpBuilder {
+        self.settings.ports = Some(ports);
+        self
+    }
+
     /// A socket that listens already, in place of one made for [`listen`](TcpBuilder::listen).
     pub fn listener(mut self, listener: TcpListener) -> TcpBuilder {
         self.settings.listener = Mutex::new(Some(listener));
         self
     }
 
-    /// Where this rank takes calls, `host:port`; if not set, rank 0 does so at its address, others at any port of the
-    /// interface that leads to rank 0. Rank 0 needs it where its own machine knows its name under another address.
+    /// Where this rank accepts connections, `host:port`; if not set, rank 0 does so at all addresses of its name, others at any port of the
+    /// interface that leads to rank 0. Where rank 0's name means loopback on its own machine (Debian's 127.0.1.1), there is a token,
+    /// and ranks may be on other machines, ranks of that machine listen at all of its addresses.
     pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.listen = Some(address.into());
         self
@@ -309,8 +290,18 @@ impl TcpBuilder {
     }
 
     fn check(&self) -> Result<(), JoinError> {
-        let Settings { rank, world, master, listener, listen, token, .. } = &self.settings;
+        let Settings { rank, world, master, listener, listen, token, ports, .. } = &self.settings;
         let problem = |text: String| Err(JoinError::Settings(text));
+        if let Some(ports) = ports.as_ref().filter(|ports| ports.is_empty() || *ports.start() == 0) {
+            return problem(format!("the range of ports {}-{} has none that can be used", ports.start(), ports.end()));
+        }
+        let is_listening = listener.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if master.ends_with(":0") && self.settings.name.is_none() && *world > 1 && !is_listening {
+            return problem(format!(
+                "rank 0's port is 0 in {master}, and the world has no name that it could follow from: give a port, or \
+                 `TcpBuilder::world_name` on every rank"
+            ));
+        }
         if rank >= world {
             return problem(format!("rank {rank} of a world of {world}: ranks are counted from 0"));
         }

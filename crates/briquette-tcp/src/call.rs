@@ -4,16 +4,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::acceptor::HANDSHAKE;
-use crate::builder::Settings;
 use crate::descriptors::{are_exhausted, exhausted};
 use crate::error::JoinError;
 use crate::handshake::{self, HandshakeError, Introduction, Role};
+use crate::listen::{self, resolve};
 use crate::rendezvous::VERSION;
 use crate::secure::{Secure, explained};
+use crate::settings::Settings;
 
 /// What one address may take to answer; a name may have others.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -25,10 +27,16 @@ const HANGING_UP: Duration = Duration::from_secs(2);
 /// Between the first attempt and the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Between later ones.
+/// Between later ones: shorter than a rank 0 that was interrupted goes on giving the reason.
 fn longer(pause: Duration) -> Duration {
-    (2 * pause).min(Duration::from_secs(1))
+    (2 * pause).min(Duration::from_millis(200))
 }
+
+/// After so long in vain a rank says what it waits for.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+
+/// So long a rank that accepts connections already may fail to answer: it is the network that does not let this one through.
+const LINKING: Duration = Duration::from_secs(15);
 
 /// Rank 0 has answered.
 #[derive(Debug)]
@@ -40,6 +48,20 @@ pub(crate) struct Master {
     pub(crate) listener: TcpListener,
 }
 
+/// The socket of a rank that calls rank 0.
+#[derive(Debug)]
+struct Own {
+    socket: TcpListener,
+    /// Where it is was said, and does not follow from the way to rank 0.
+    is_told: bool,
+}
+
+impl Own {
+    fn told(socket: TcpListener) -> Own {
+        Own { socket, is_told: true }
+    }
+}
+
 /// Why an attempt to call came to nothing.
 #[derive(Debug)]
 enum Setback {
@@ -47,6 +69,8 @@ enum Setback {
     Name(io::Error),
     /// No answer, perhaps not yet.
     Silence(String),
+    /// What answers belongs to somebody else, or cannot be understood.
+    Elsewhere(JoinError),
     /// Too many files are open. Callers that do not belong here may hold some of them, for no longer than a handshake lasts.
     Exhausted(JoinError),
     /// There is no use in another attempt.
@@ -58,20 +82,21 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     // An address that was asked for is tried first: if it cannot be had, no rank need be called.
-    let mut listener = settings.take_listener()?;
+    let mut listener = settings.take_listener()?.map(Own::told);
     if let (None, Some(address)) = (&listener, &settings.listen) {
-        listener = Some(bind(settings, address, deadline).await?);
+        listener = Some(Own::told(listen::told(settings, address, deadline).await?));
     }
+    let mut is_said = false;
     loop {
         let may_hang_up = begin.elapsed() < HANGING_UP;
-        let setback = match attempt(settings, &mut listener, may_hang_up, deadline).await {
+        let setback = match any_master(settings, &mut listener, may_hang_up, deadline).await {
             Ok(master) => return Ok(master),
             Err(setback) => setback,
         };
         let is_over = Instant::now() + pause >= deadline;
-        let (rank, address) = (settings.rank, settings.master.clone());
-        match setback {
-            Setback::Final(error) => return Err(error),
+        let (rank, address) = (settings.rank, settings.whereabouts());
+        let cause = match setback {
+            Setback::Final(error) | Setback::Elsewhere(error) => return Err(error),
             Setback::Exhausted(error) if is_over || has_lasted(&mut exhausted) => return Err(error),
             // No later attempt makes an address of a text that is none.
             Setback::Name(source) if is_over || source.kind() == io::ErrorKind::InvalidInput => {
@@ -80,37 +105,67 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
             Setback::Silence(cause) if is_over => {
                 return Err(JoinError::Unreachable { rank, address, seconds: begin.elapsed().as_secs_f64(), cause });
             }
-            Setback::Exhausted(_) => sleep(pause).await,
-            Setback::Name(_) | Setback::Silence(_) => {
+            Setback::Exhausted(error) => error.to_string(),
+            Setback::Name(error) => {
                 exhausted = None;
-                sleep(pause).await;
+                error.to_string()
             }
+            Setback::Silence(cause) => {
+                exhausted = None;
+                cause
+            }
+        };
+        if begin.elapsed() >= SILENCE && !std::mem::replace(&mut is_said, true) {
+            tracing::warn!("rank {rank} has not reached rank 0 at {address} yet: {cause}");
         }
+        sleep(pause).await;
         pause = longer(pause);
     }
 }
 
-/// One call to rank 0. A listener that was made for it is kept for the next.
-async fn attempt(
+/// One call to rank 0, wherever it may be.
+async fn any_master(
     settings: &Settings,
-    listener: &mut Option<TcpListener>,
+    listener: &mut Option<Own>,
     may_hang_up: bool,
     deadline: Instant,
 ) -> Result<Master, Setback> {
-    let (socket, address) = connect(settings, &settings.master, deadline).await?;
-    let refused = |error: HandshakeError| Setback::Final(refusal(settings.rank, format!("rank 0 ({address})"), error));
+    let masters = settings.masters();
+    let mut causes = Vec::new();
+    for address in &masters {
+        match attempt(settings, listener, (address, may_hang_up), deadline).await {
+            Err(Setback::Silence(cause)) => causes.push(cause),
+            // Rank 0 found that port taken, too, and has taken one of the next.
+            Err(Setback::Elsewhere(error)) if settings.derives_port().is_some() => causes.push(error.to_string()),
+            done => return done,
+        }
+    }
+    Err(Setback::Silence(causes.join("; ")))
+}
+
+/// One call to rank 0 at this address. A listener that was made for it is kept for the next.
+async fn attempt(
+    settings: &Settings,
+    listener: &mut Option<Own>,
+    (place, may_hang_up): (&str, bool),
+    deadline: Instant,
+) -> Result<Master, Setback> {
+    let (socket, address) = connect(settings, place, deadline).await?;
+    let refused = |error: HandshakeError| refusal(settings.rank, format!("rank 0 ({address})"), error);
     let system = |what| move |source| Setback::Final(JoinError::system(settings.rank, settings.world, what)(source));
     // The way to rank 0 is the way on which the others are likely to reach this rank.
     let mut here = socket.local_addr().map_err(system("tell its own address"))?;
-    here.set_port(0);
     let own = match listener.take() {
         Some(own) => own,
-        None => bind(settings, &here.to_string(), deadline).await.map_err(|error| match error {
-            JoinError::Descriptors { .. } => Setback::Exhausted(error),
-            error => Setback::Final(error),
-        })?,
+        None => {
+            let socket = listen::follow(settings, here.ip()).await.map_err(|error| match error {
+                JoinError::Descriptors { .. } => Setback::Exhausted(error),
+                error => Setback::Final(error),
+            })?;
+            Own { socket, is_told: false }
+        }
     };
-    let port = own.local_addr().map_err(system("tell its own address"))?;
+    let port = own.socket.local_addr().map_err(system("tell its own address"))?;
     if !port.ip().is_unspecified() {
         here.set_ip(port.ip());
     }
@@ -118,62 +173,84 @@ async fn attempt(
     let own_address = settings.advertise.clone().unwrap_or_else(|| here.to_string());
     let role = Role::Join { address: own_address, channels: settings.channels, machine: settings.machine };
     let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
-    match greeted {
-        Ok(Ok(stream)) => Ok(Master { stream, address, listener: own }),
+    let setback = match greeted {
+        Ok(Ok(stream)) => return Ok(Master { stream, address, listener: own.socket }),
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
-            *listener = Some(own);
-            let cause = format!("{address}: {}", reason(error.into()));
-            Err(Setback::Silence(cause))
+            Setback::Silence(format!("{address}: {}", reason(error.into())))
         }
-        Ok(Err(error)) => Err(refused(error)),
-        Err(_) => {
-            *listener = Some(own);
-            Err(Setback::Silence(format!("{address}: {}", slow())))
-        }
-    }
+        // These know which world this is.
+        Ok(Err(error @ (HandshakeError::Refused(_) | HandshakeError::Proof))) => Setback::Final(refused(error)),
+        Ok(Err(error)) => Setback::Elsewhere(refused(error)),
+        Err(_) => Setback::Silence(format!("{address}: {}", slow())),
+    };
+    // The way to another place may lead over another interface.
+    *listener = Some(own).filter(|own| own.is_told || !matches!(setback, Setback::Elsewhere(_)));
+    Err(setback)
 }
 
-/// Calls a rank of a world that has a name.
+/// A link that is to be made to another rank, in a world that has come together.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    /// To this rank.
+    pub(crate) other: usize,
+    /// Where it accepts connections.
+    pub(crate) address: &'a str,
+    /// The world's name of this attempt.
+    pub(crate) session: &'a str,
+    pub(crate) channel: usize,
+}
+
+/// Makes a link to a rank that accepts connections. What every attempt met goes to `troubles`.
 pub(crate) async fn call_rank(
     settings: &Settings,
-    (other, address): (usize, &str),
-    (session, channel): (&str, usize),
+    wanted: Wanted<'_>,
     deadline: Instant,
+    troubles: &UnboundedSender<String>,
 ) -> Result<Secure, JoinError> {
+    let Wanted { other, address, session, channel } = wanted;
     let (rank, place) = (settings.rank, address.to_owned());
     let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
     let role = Role::Data { session: session.to_owned(), channel };
-    let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
+    let (mut pause, mut exhausted, mut unanswered) = (FIRST_PAUSE, None::<Instant>, None::<Instant>);
     loop {
-        let until = deadline.min(Instant::now() + HANDSHAKE);
-        let made = async {
-            let (socket, _) = connect(settings, address, until).await?;
-            match timeout_at(until, greet(socket, settings, other, role.clone())).await {
-                Ok(Ok(stream)) => Ok(stream),
+        let begin = Instant::now();
+        let until = deadline.min(begin + HANDSHAKE);
+        let connected = connect(settings, address, until).await;
+        unanswered = if connected.is_ok() { None } else { unanswered.or(Some(begin)) };
+        let made = match connected {
+            Ok((socket, _)) => match timeout_at(until, greet(socket, settings, other, role.clone())).await {
+                Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(HandshakeError::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
-                    Err(Setback::Silence(reason(error.into())))
+                    Setback::Silence(reason(error.into()))
                 }
-                Ok(Err(error)) => Err(Setback::Final(failed(reason(error)))),
-                Err(_) => Err(Setback::Silence(slow().to_string())),
-            }
+                Ok(Err(error)) => return Err(failed(reason(error))),
+                Err(_) => Setback::Silence(slow().to_string()),
+            },
+            Err(setback) => setback,
         };
-        let cause = match made.await {
-            Ok(stream) => return Ok(stream),
-            Err(Setback::Final(error)) => return Err(error),
-            Err(Setback::Exhausted(error)) if has_lasted(&mut exhausted) => return Err(error),
-            Err(Setback::Exhausted(error)) => error.to_string(),
-            Err(Setback::Silence(cause)) => {
+        let cause = match made {
+            Setback::Final(error) | Setback::Elsewhere(error) => return Err(error),
+            Setback::Exhausted(error) if has_lasted(&mut exhausted) => return Err(error),
+            Setback::Exhausted(error) => {
+                unanswered = None;
+                error.to_string()
+            }
+            Setback::Silence(cause) => {
                 exhausted = None;
                 cause
             }
-            Err(Setback::Name(error)) => {
+            Setback::Name(error) => {
                 exhausted = None;
                 format!("the address cannot be resolved: {error}")
             }
         };
-        if Instant::now() + pause >= deadline {
+        // It accepts connections, or it would not be on the roster.
+        let is_in_vain = unanswered.is_some_and(|since| since.elapsed() + pause >= LINKING);
+        if is_in_vain || Instant::now() + pause >= deadline {
             return Err(failed(cause));
         }
+        // Nobody listens where the world has come to its end.
+        drop(troubles.send(cause));
         sleep(pause).await;
         pause = longer(pause);
     }
@@ -191,39 +268,8 @@ async fn greet(socket: TcpStream, settings: &Settings, to: usize, role: Role) ->
     let binding = stream.binding()?;
     let Settings { rank, world, .. } = *settings;
     let introduction = Introduction { rank, to, world, version: VERSION.to_owned(), role };
-    handshake::call(&mut stream, &settings.token, &binding, &introduction).await?;
+    handshake::call(&mut stream, settings.terms(&binding), &introduction).await?;
     Ok(stream)
-}
-
-/// A listener at the first address of a name that can be had; if none can, every one is named.
-pub(crate) async fn bind(settings: &Settings, address: &str, deadline: Instant) -> Result<TcpListener, JoinError> {
-    let unresolved = |source| JoinError::Resolve { address: address.to_owned(), source };
-    let places = resolve(address, deadline).await.map_err(unresolved)?;
-    let mut causes = Vec::new();
-    let mut kind = io::ErrorKind::NotFound;
-    for place in &places {
-        match TcpListener::bind(place).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) if are_exhausted(&error) => {
-                return Err(exhausted(settings.rank, settings.world, error.to_string()));
-            }
-            Err(error) if places.len() == 1 => {
-                return Err(JoinError::Listen { address: address.to_owned(), source: error });
-            }
-            Err(error) => {
-                kind = error.kind();
-                causes.push(format!("{place}: {error}"));
-            }
-        }
-    }
-    Err(JoinError::Listen { address: address.to_owned(), source: io::Error::new(kind, causes.join("; ")) })
-}
-
-/// All addresses of a name, in the system's order.
-async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
-    let found = timeout_at(until, lookup_host(address)).await;
-    let found: Vec<_> = found.map_err(|_| io::Error::other("nobody knew the name in time"))??.collect();
-    if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
 }
 
 /// Tries every address of a name.

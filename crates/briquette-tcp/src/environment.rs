@@ -1,10 +1,15 @@
 //! The environment of processes that a launcher starts: torchrun's names, read once into a typed struct.
 
+mod job;
+
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::token::Token;
+use crate::world;
 
 briquette_core::debug_by_display!(EnvironmentError);
 
@@ -22,7 +27,8 @@ pub mod names {
     pub const GROUP_RANK: &str = "GROUP_RANK";
     /// Where rank 0 is: a name or an address.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
-    /// The port it listens on.
+    /// The port it listens on. Where torchrun's agent has it (`TORCHELASTIC_USE_AGENT_STORE`), and where `mpirun` or `srun` set
+    /// none, rank 0 takes a port that follows from the world's name.
     pub const MASTER_PORT: &str = "MASTER_PORT";
     /// The secret that all ranks share.
     pub const TOKEN: &str = "BRIQUETTE_TOKEN";
@@ -30,6 +36,15 @@ pub mod names {
     pub const TOKEN_FILE: &str = "BRIQUETTE_TOKEN_FILE";
     /// A directory made by `briquette cert`: ranks then speak TLS.
     pub const TLS: &str = "BRIQUETTE_TLS";
+    /// The world's name, which ranks of another one do not have; if not set, it is made of the job's id by torchrun, `mpirun` or
+    /// `srun`.
+    pub const WORLD: &str = "BRIQUETTE_WORLD";
+    /// The ports on which ranks accept connections, `29600-29699`: for firewalls.
+    pub const PORTS: &str = "BRIQUETTE_PORTS";
+    /// How long a rank waits for the others to join, as in `90s` or `5m`.
+    pub const JOIN_DEADLINE: &str = "BRIQUETTE_JOIN_DEADLINE";
+    /// How long a call may wait for a rank that is alive, as in `90s` or `5m`.
+    pub const DEADLINE: &str = "BRIQUETTE_DEADLINE";
     /// What one launch has and no other: the same however often it starts the world again.
     pub const LAUNCH: &str = "BRIQUETTE_LAUNCH";
     /// How often the world was started again; the program then continues what this launch began, from its last checkpoint.
@@ -45,14 +60,22 @@ pub struct Environment {
     pub world: usize,
     /// This process's number on its machine; 0 if not set.
     pub local_rank: usize,
-    /// How many ranks share its cores; 1 if not set.
+    /// How many ranks its machine has, which share the cores; 1 if not set.
     pub local_world: usize,
     /// The machine's number, where the launcher gives it.
     pub node: Option<usize>,
     /// Rank 0's name or address.
     pub master: String,
-    /// Rank 0's port.
-    pub port: u16,
+    /// Rank 0's port; none where it follows from [`world_name`](Self::world_name).
+    pub port: Option<u16>,
+    /// The world's name, which ranks of another one do not have.
+    pub world_name: Option<String>,
+    /// The ports on which ranks accept connections, where they are given.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// How long a rank waits for the others to join, where it is given.
+    pub join_deadline: Option<Duration>,
+    /// How long a call may wait for a rank that is alive, where it is given.
+    pub deadline: Option<Duration>,
     /// The secret that all ranks share.
     pub token: Option<String>,
     /// A file that holds it.
@@ -77,6 +100,10 @@ impl fmt::Debug for Environment {
             node,
             master,
             port,
+            world_name,
+            ports,
+            join_deadline,
+            deadline,
             token,
             token_file,
             tls,
@@ -91,6 +118,10 @@ impl fmt::Debug for Environment {
             .field("node", node)
             .field("master", master)
             .field("port", port)
+            .field("world_name", world_name)
+            .field("ports", ports)
+            .field("join_deadline", join_deadline)
+            .field("deadline", deadline)
             .field("token", &token.as_ref().map(Token::new))
             .field("token_file", token_file)
             .field("tls", tls)
@@ -121,6 +152,15 @@ pub enum EnvironmentError {
         /// How often the world was started again.
         restart: u32,
     },
+    /// A launcher that gives its job no id.
+    #[error(
+        "{launcher} gives this job no id that its ranks could be told from another job's by: start it with BRIQUETTE_WORLD set \
+         to a name that no other job has (as in `BRIQUETTE_WORLD=$$ {launcher} ...`)"
+    )]
+    Unnamed {
+        /// The launcher's program.
+        launcher: &'static str,
+    },
     /// A value that means nothing.
     #[error("{name} is `{value}`: {expected}")]
     Value {
@@ -136,11 +176,12 @@ pub enum EnvironmentError {
 impl Environment {
     /// This process's place, as its environment says; `None` where nobody launched it as a rank. A process that `mpirun` or `srun` started
     /// without torchrun's names has its place by theirs: `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions.
+    /// The world's name and, without `MASTER_PORT`, rank 0's port are made of the job's id.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub fn from_env() -> Result<Option<Environment>, EnvironmentError> {
-        Environment::read(|name| std::env::var(name).ok())
+        Environment::read(|name| if name == job::PROXY { job::proxy() } else { std::env::var(name).ok() })
     }
 
     /// As [`from_env`](Self::from_env), through `lookup`.
@@ -151,7 +192,7 @@ impl Environment {
     /// let set = [("RANK", "2"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500")];
     /// let lookup = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string());
     /// let environment = Environment::read(lookup)?.expect("RANK is set");
-    /// assert_eq!((environment.rank, environment.world, environment.port), (2, 4, 29500));
+    /// assert_eq!((environment.rank, environment.world, environment.port), (2, 4, Some(29500)));
     /// assert_eq!(Environment::read(|_| None)?, None);
     /// # Ok::<_, briquette_tcp::EnvironmentError>(())
     /// ```
@@ -159,7 +200,8 @@ impl Environment {
     /// # Errors
     /// [`EnvironmentError`] when RANK is set and another needed variable is not, or a value means nothing.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Environment>, EnvironmentError> {
-        let lookup = |name| lookup(name).or_else(|| of_mpi(&lookup, name));
+        let given = lookup;
+        let lookup = |name| given(name).or_else(|| job::place(&given, name));
         if lookup(names::RANK).is_none() {
             return Ok(None);
         }
@@ -171,18 +213,12 @@ impl Environment {
             return Err(EnvironmentError::Value { name: names::RANK, value: format!("{rank} of {world}"), expected });
         }
         let or_zero = |name| lookup(name).unwrap_or_else(|| "0".to_owned());
-        let port = needed(names::MASTER_PORT)?;
-        let expected = "a port is a number from 1 to 65535";
-        let port = port.trim().parse().ok().filter(|port| *port != 0).ok_or(EnvironmentError::Value {
-            name: names::MASTER_PORT,
-            value: port,
-            expected,
-        })?;
-        let restart = number(names::RESTART, or_zero(names::RESTART))?;
-        let launch = lookup(names::LAUNCH).filter(|launch| !launch.is_empty());
-        if restart > 0 && launch.is_none() {
-            return Err(EnvironmentError::Launch { restart });
-        }
+        let world_name = job::world_name(&given)?;
+        let (launch, restart) = started(&given)?;
+        let ports = given(names::PORTS).map(|text| {
+            let expected = "a range of ports is written as in 29600-29699";
+            world::range(&text).ok_or(EnvironmentError::Value { name: names::PORTS, value: text, expected })
+        });
         Ok(Some(Environment {
             rank,
             world,
@@ -191,7 +227,11 @@ impl Environment {
                 .map_or(Ok(1), |world| number(names::LOCAL_WORLD_SIZE, world))?,
             node: lookup(names::GROUP_RANK).map(|node| number(names::GROUP_RANK, node)).transpose()?,
             master: needed(names::MASTER_ADDR)?,
-            port,
+            port: port(&given, world_name.is_some())?,
+            world_name,
+            ports: ports.transpose()?,
+            join_deadline: time(names::JOIN_DEADLINE, given(names::JOIN_DEADLINE))?,
+            deadline: time(names::DEADLINE, given(names::DEADLINE))?,
             token: lookup(names::TOKEN).filter(|token| !token.is_empty()),
             token_file: lookup(names::TOKEN_FILE).map(PathBuf::from),
             tls: lookup(names::TLS).map(PathBuf::from),
@@ -214,9 +254,14 @@ impl Environment {
             (names::LOCAL_RANK, self.local_rank.to_string()),
             (names::LOCAL_WORLD_SIZE, self.local_world.to_string()),
             (names::MASTER_ADDR, self.master.clone()),
-            (names::MASTER_PORT, self.port.to_string()),
-            (names::RESTART, self.restart.to_string()),
         ];
+        let time = |time: Duration| humantime::format_duration(time).to_string();
+        set.extend(self.port.map(|port| (names::MASTER_PORT, port.to_string())));
+        set.push((names::RESTART, self.restart.to_string()));
+        set.extend(self.world_name.clone().map(|name| (names::WORLD, name)));
+        set.extend(self.ports.as_ref().map(|ports| (names::PORTS, format!("{}-{}", ports.start(), ports.end()))));
+        set.extend(self.join_deadline.map(|deadline| (names::JOIN_DEADLINE, time(deadline))));
+        set.extend(self.deadline.map(|deadline| (names::DEADLINE, time(deadline))));
         set.extend(self.node.map(|node| (names::GROUP_RANK, node.to_string())));
         set.extend(self.token.clone().map(|token| (names::TOKEN, token)));
         set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
@@ -226,28 +271,45 @@ impl Environment {
     }
 }
 
-/// Names under which `mpirun` (Open MPI; those of PMI) and `srun` say the same, in the order of the four below. A job's own shell has those of
-/// Slurm too, but for the number of tasks of a step; and a world of one is none.
-const MPI: [[&str; 4]; 3] = [
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"],
-];
-
-/// A variable of torchrun's that is not set, by what `mpirun` or `srun` set.
-fn of_mpi(lookup: impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
-    let family = MPI.iter().find(|family| lookup(family[0]).is_some())?;
-    let world = lookup(family[1]).filter(|world| world != "1")?;
-    match name {
-        names::RANK => lookup(family[0]),
-        names::WORLD_SIZE => Some(world),
-        names::LOCAL_RANK => lookup(family[2]),
-        names::LOCAL_WORLD_SIZE => lookup(family[3]).filter(|world| world.parse::<usize>().is_ok()),
-        // All on one machine: there is no need to say where rank 0 is.
-        names::MASTER_ADDR if lookup(family[3]).as_ref() == Some(&world) => Some("127.0.0.1".to_owned()),
-        names::MASTER_PORT => Some("29500".to_owned()),
-        _ => None,
+/// Rank 0's port, as given; none where it is to be derived from the world's name.
+fn port(given: impl Fn(&str) -> Option<String>, is_named: bool) -> Result<Option<u16>, EnvironmentError> {
+    let name = names::MASTER_PORT;
+    // The agent listens there itself.
+    let is_taken = given("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|used| used.eq_ignore_ascii_case("true"));
+    match given(name) {
+        None if is_named => Ok(None),
+        None => Err(EnvironmentError::Missing { name }),
+        Some(_) if is_taken && is_named => Ok(None),
+        Some(value) => {
+            let port = value.trim().parse().ok().filter(|port| *port != 0);
+            let expected = "a port is a number from 1 to 65535";
+            port.map(Some).ok_or(EnvironmentError::Value { name, value, expected })
+        }
     }
+}
+
+/// The id of this launch, and how often it started the world again.
+fn started(given: &impl Fn(&str) -> Option<String>) -> Result<(Option<String>, u32), EnvironmentError> {
+    let launch = given(names::LAUNCH).filter(|launch| !launch.is_empty());
+    let restart = given(names::RESTART).map_or(Ok(0), |restart| number(names::RESTART, restart))?;
+    if restart > 0 && launch.is_none() {
+        return Err(EnvironmentError::Launch { restart });
+    }
+    if launch.is_none()
+        && let Some(launch) = job::torchrun_launch(given)
+    {
+        const COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+        return Ok((Some(launch), given(COUNT).map_or(Ok(0), |count| number(COUNT, count))?));
+    }
+    Ok((launch, restart))
+}
+
+fn time(name: &'static str, text: Option<String>) -> Result<Option<Duration>, EnvironmentError> {
+    let Some(value) = text else { return Ok(None) };
+    let expected = "a time is more than nothing and at most a week, written as in 500ms, 90s, 5m";
+    let bounds = Duration::from_millis(1)..=Duration::from_hours(7 * 24);
+    let time = humantime::parse_duration(value.trim()).ok().filter(|time| bounds.contains(time));
+    time.map(Some).ok_or(EnvironmentError::Value { name, value, expected })
 }
 
 fn number<T: FromStr>(name: &'static str, value: String) -> Result<T, EnvironmentError> {
@@ -256,68 +318,4 @@ fn number<T: FromStr>(name: &'static str, value: String) -> Result<T, Environmen
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(set: &[(&str, &str)]) -> Result<Option<Environment>, EnvironmentError> {
-        Environment::read(|name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
-    }
-
-    #[test]
-    fn what_is_written_is_read_again() {
-        let written = Environment {
-            rank: 1,
-            world: 3,
-            local_rank: 1,
-            local_world: 2,
-            node: Some(3),
-            master: "node-a".into(),
-            port: 4000,
-            token: Some("secret".into()),
-            token_file: Some("token".into()),
-            tls: Some("certs".into()),
-            launch: Some("7d1f".into()),
-            restart: 2,
-        };
-        let set = written.variables();
-        let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        assert_eq!(read(&set), Ok(Some(written)));
-    }
-
-    #[test]
-    fn ranks_of_a_machine_have_its_number_or_that_of_its_first_rank() {
-        let rest = [("WORLD_SIZE", "8"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "7000"), ("RANK", "5")];
-        let machine = |more: &[(&str, &str)]| read(&[&rest[..], more].concat()).unwrap().unwrap().machine();
-        assert_eq!(machine(&[("LOCAL_RANK", "1"), ("GROUP_RANK", "2")]), 2);
-        assert_eq!((machine(&[("LOCAL_RANK", "1")]), machine(&[])), (4, 5));
-        let error = read(&[&rest[..], &[("GROUP_RANK", "x")]].concat()).unwrap_err().to_string();
-        assert_eq!(error, "GROUP_RANK is `x`: a whole number is needed");
-    }
-
-    #[test]
-    fn a_rank_of_mpirun_has_its_place_and_must_be_told_where_rank_0_is_only_on_several_machines() {
-        let set = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
-        let here = read(&[&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]].concat()).unwrap().unwrap();
-        assert_eq!((here.rank, here.world, here.master.as_str(), here.port), (2, 4, "127.0.0.1", 29500));
-        let spread = [&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
-        assert!(read(&spread).unwrap_err().to_string().contains("MASTER_ADDR is not set"));
-        let told = read(&[&spread[..], &[("MASTER_ADDR", "a"), ("MASTER_PORT", "7000")]].concat()).unwrap().unwrap();
-        assert_eq!((told.rank, told.machine(), told.port), (2, 2, 7000));
-        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]), Ok(None));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let says = |set: &[(&str, &str)], words: &[&str]| {
-            let text = read(set).unwrap_err().to_string();
-            assert!(words.iter().all(|word| text.contains(word)), "{text}");
-        };
-        says(&[("RANK", "0")], &["WORLD_SIZE", "not set"]);
-        says(&[("RANK", "x"), ("WORLD_SIZE", "2")], &["RANK", "`x`"]);
-        says(&[("RANK", "2"), ("WORLD_SIZE", "2")], &["RANK", "2 of 2"]);
-        let rest = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
-        says(&rest, &["MASTER_PORT", "70000", "65535"]);
-        let again = [&rest[..3], &[("MASTER_PORT", "7000"), ("BRIQUETTE_RESTART", "1")]].concat();
-        says(&again, &["BRIQUETTE_RESTART is 1", "BRIQUETTE_LAUNCH is not set"]);
-    }
-}
+mod tests;

@@ -31,7 +31,8 @@ pub enum JoinError {
     /// No answer where rank 0 should be.
     #[error(
         "rank {rank} could not reach rank 0 at {address} for {seconds:.1} s ({cause}). Is rank 0 running, is the port open \
-         to this machine?"
+         to this machine?{}",
+        of_this_machine(address)
     )]
     Unreachable {
         /// Who tried.
@@ -167,6 +168,16 @@ impl JoinError {
             true => descriptors::exhausted(rank, world, source.to_string()),
             false => JoinError::System { rank, what, source },
         }
+    }
+}
+
+/// What is wrong with an address of loopback, where rank 0 is on another machine.
+fn of_this_machine(address: &str) -> &'static str {
+    let is_loopback = ["127.", "localhost:", "localhost,", "[::1]"].iter().any(|start| address.starts_with(start));
+    if is_loopback {
+        " That address is this machine's own: for ranks on several machines, give the network address of rank 0's"
+    } else {
+        ""
     }
 }
 

@@ -8,14 +8,22 @@ use briquette_core::Frame;
 use briquette_core::comm::FramePool;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 
-use crate::handshake::{self, Introduction, MAGIC, Role};
+use crate::handshake::{self, Introduction, MAGIC, Role, Terms};
 use crate::reader::{End, Limits, Reader};
 use crate::token::{PROOF, Token};
+use crate::world::TAG;
 
 /// What a frame may reserve before its bytes come.
 pub const AHEAD: usize = crate::reader::STEP;
 /// What all handshakes here are under.
 pub const SECRET: &str = "a secret that no input holds";
+
+/// The tag of a world without a name.
+const UNNAMED: [u8; TAG] = [0; TAG];
+
+fn terms(token: &Token) -> Terms<'_> {
+    Terms { token, world: &UNNAMED, binding: b"binding" }
+}
 
 /// The reading half of a link.
 #[derive(Debug)]
@@ -56,7 +64,7 @@ impl Frames {
 pub fn listen(said: &[u8], piece: usize) -> (Result<String, String>, Vec<u8>) {
     let token = Token::new(SECRET);
     converse(said, piece, async |stream| {
-        let caller = handshake::listen(stream, &token, b"binding").await;
+        let caller = handshake::listen(stream, terms(&token)).await;
         caller.map(|caller| format!("{:?}", caller.introduction)).map_err(|error| error.to_string())
     })
 }
@@ -65,7 +73,7 @@ pub fn listen(said: &[u8], piece: usize) -> (Result<String, String>, Vec<u8>) {
 pub fn call(said: &[u8], piece: usize) -> (Result<(), String>, Vec<u8>) {
     let token = Token::new(SECRET);
     converse(said, piece, async |mut stream| {
-        handshake::call(&mut stream, &token, b"binding", &introduction()).await.map_err(|error| error.to_string())
+        handshake::call(&mut stream, terms(&token), &introduction()).await.map_err(|error| error.to_string())
     })
 }
 
@@ -75,13 +83,13 @@ pub fn listen_to(introduction: &[u8]) -> Result<String, String> {
     let (mut theirs, ours) = duplex(1 << 16);
     at_once(async {
         let caller = async {
-            theirs.write_all(&[&MAGIC[..], &[1; PROOF]].concat()).await?;
+            theirs.write_all(&[&MAGIC[..], &[1; PROOF], &UNNAMED].concat()).await?;
             let number = skip_opening(&mut theirs).await?;
-            let proof = token.prove(&[b"caller", b"binding", &[1; PROOF], &number, introduction]);
+            let proof = token.prove(&[b"caller", b"binding", &UNNAMED, &[1; PROOF], &number, introduction]);
             say(&mut theirs, introduction, &proof).await
         };
         let listener = async {
-            let caller = handshake::listen(ours, &token, b"binding").await;
+            let caller = handshake::listen(ours, terms(&token)).await;
             caller.map(|caller| format!("{:?}", caller.introduction)).map_err(|error| error.to_string())
         };
         tokio::join!(caller, listener).1
@@ -96,12 +104,12 @@ pub fn call_and_hear(answer: &[u8]) -> Result<(), String> {
     at_once(async {
         let listener = async {
             let number = skip_opening(&mut theirs).await?;
-            theirs.write_all(&[&MAGIC[..], &[1; PROOF]].concat()).await?;
+            theirs.write_all(&[&MAGIC[..], &[1; PROOF], &UNNAMED].concat()).await?;
             let text = serde_json::to_vec(&introduction)?;
-            let proof = token.prove(&[b"listener", b"binding", &number, &[1; PROOF], &text, answer]);
+            let proof = token.prove(&[b"listener", b"binding", &UNNAMED, &number, &[1; PROOF], &text, answer]);
             say(&mut theirs, answer, &proof).await
         };
-        let caller = handshake::call(&mut ours, &token, b"binding", &introduction);
+        let caller = handshake::call(&mut ours, terms(&token), &introduction);
         tokio::join!(listener, caller).1.map_err(|error| error.to_string())
     })
 }
@@ -115,6 +123,7 @@ async fn skip_opening(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<
     let (mut magic, mut number) = ([0; MAGIC.len()], [0; PROOF]);
     stream.read_exact(&mut magic).await?;
     stream.read_exact(&mut number).await?;
+    stream.read_exact(&mut [0; TAG]).await?;
     Ok(number)
 }
 

@@ -1,11 +1,15 @@
 //! How two processes find out that they belong together.
 //!
 //! ```text
-//! caller   "BRIQTCP1" + 32 random bytes
-//! listener "BRIQTCP1" + 32 random bytes
-//! caller   introduction (JSON, 4 bytes of length before it) + proof("caller",   both random numbers, introduction)
-//! listener answer       (JSON, 4 bytes of length before it) + proof("listener", both random numbers, introduction, answer)
+//! caller   "BRIQTCP2" + 32 random bytes + 32 bytes of the world's tag
+//! listener "BRIQTCP2" + 32 random bytes + 32 bytes of the world's tag
+//! caller   introduction (JSON, 4 bytes of length before it) + proof("caller",   tag, both random numbers, introduction)
+//! listener answer       (JSON, 4 bytes of length before it) + proof("listener", tag, both random numbers, introduction, answer)
 //! ```
+//!
+//! The tag is a digest of the [world's name](crate::world). Both sides compare it before they say anything else, on every connection,
+//! to rank 0 and between other ranks, plain and under TLS: ranks of two jobs that meet on a port part here. It is no secret, and
+//! keeps nobody out who wants to come in; that is what the proofs are for. Version 1 had no tag.
 //!
 //! A proof is an HMAC-SHA-256 under the token; a listener that refuses because the caller's proof is wrong sends zeros in
 //! place of its own, so that strangers get nothing to try secrets on. The introduction says which rank is called, so that
@@ -22,8 +26,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::token::{PROOF, Token};
+use crate::world::TAG;
 
-pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP1";
+pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP2";
+/// All versions of the handshake begin with this.
+const FAMILY: &[u8; 7] = b"BRIQTCP";
 /// What writing an answer may take: nothing else is on its way yet.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Longest introduction or answer, in bytes.
@@ -75,6 +82,9 @@ pub(crate) enum HandshakeError {
     /// Somebody else's protocol.
     #[error("{}", stranger(.0))]
     Stranger(Vec<u8>),
+    /// A rank of a job that has another name.
+    #[error("it belongs to another world: its job has another name or id than this rank's")]
+    OtherWorld,
     /// Something longer than a handshake has.
     #[error("a message of {0} bytes in a handshake")]
     Long(usize),
@@ -94,27 +104,45 @@ fn stranger(bytes: &[u8]) -> String {
     if bytes.starts_with(&[0x16, 0x03]) || bytes.starts_with(&[0x15, 0x03]) {
         return "the other side speaks TLS and this one does not: give every rank the certificates, or none".to_owned();
     }
+    if bytes.starts_with(FAMILY) {
+        let [ours, theirs] = [MAGIC.as_slice(), bytes].map(|magic| String::from_utf8_lossy(&magic[FAMILY.len()..]));
+        return format!(
+            "version of the handshake differs: {ours} here, {theirs} there. Start all ranks with the same program"
+        );
+    }
     format!("what answers there is not a rank of this library's (it begins with {:?})", String::from_utf8_lossy(bytes))
 }
 
 /// What a listener says to those whose proof is wrong.
 const WRONG_TOKEN: &str = "the token is wrong or missing: give every rank the same one";
 
+/// What both sides of a connection must have alike.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    pub(crate) token: &'a Token,
+    /// The tag of the world's name.
+    pub(crate) world: &'a [u8; TAG],
+    /// What only the two sides of a TLS session know; empty without TLS.
+    pub(crate) binding: &'a [u8],
+}
+
 /// The caller's side.
 pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    token: &Token,
-    binding: &[u8],
+    Terms { token, world, binding }: Terms<'_>,
     introduction: &Introduction,
 ) -> Result<(), HandshakeError> {
     let ours = drawn()?;
-    stream.write_all(&[&MAGIC[..], &ours].concat()).await?;
-    let theirs = opening(stream).await?;
+    stream.write_all(&[&MAGIC[..], &ours, world].concat()).await?;
+    let (theirs, tag) = opening(stream).await?;
+    if tag != *world {
+        return Err(HandshakeError::OtherWorld);
+    }
     let introduction = serde_json::to_vec(introduction)?;
-    let proof = token.prove(&[b"caller", binding, &ours, &theirs, &introduction]);
+    let proof = token.prove(&[b"caller", binding, world, &ours, &theirs, &introduction]);
     write(stream, &introduction, &proof).await?;
     let (text, proof) = read(stream).await?;
-    if !token.verify(&[b"listener", binding, &ours, &theirs, &introduction, &text], &proof) {
+    if !token.verify(&[b"listener", binding, world, &ours, &theirs, &introduction, &text], &proof) {
         // Whoever refuses because of the token cannot prove to know ours. The words may be a stranger's: they are not shown.
         return Err(match parse(&text) {
             Ok(Answer::Refused(_)) => HandshakeError::Refused(WRONG_TOKEN.to_owned()),
@@ -139,20 +167,25 @@ pub(crate) struct Caller<S> {
 /// The listener's side, up to the answer.
 pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
-    token: &Token,
-    binding: &[u8],
+    Terms { token, world, binding }: Terms<'_>,
 ) -> Result<Caller<S>, HandshakeError> {
-    let theirs = opening(&mut stream).await?;
+    let (theirs, tag) = opening(&mut stream).await?;
     let ours = drawn()?;
-    stream.write_all(&[&MAGIC[..], &ours].concat()).await?;
+    stream.write_all(&[&MAGIC[..], &ours, world].concat()).await?;
+    if tag != *world {
+        // The caller finds that out by the tag that it has just been sent.
+        stream.flush().await?;
+        return Err(HandshakeError::OtherWorld);
+    }
     let (text, proof) = read(&mut stream).await?;
-    let known = token.verify(&[b"caller", binding, &theirs, &ours, &text], &proof);
-    let transcript = vec![b"listener".to_vec(), binding.to_vec(), theirs.to_vec(), ours.to_vec(), text];
+    let known = token.verify(&[b"caller", binding, world, &theirs, &ours, &text], &proof);
+    let transcript =
+        [b"listener".as_slice(), binding, world, &theirs, &ours, &text].iter().map(|part| part.to_vec()).collect();
     if !known {
         write(&mut stream, &serde_json::to_vec(&Answer::Refused(WRONG_TOKEN.to_owned()))?, &[0; PROOF]).await?;
         return Err(HandshakeError::Refused(WRONG_TOKEN.to_owned()));
     }
-    let introduction = parse(&transcript[4])?;
+    let introduction = parse(&text)?;
     Ok(Caller { stream, token: token.clone(), transcript, introduction })
 }
 
@@ -180,7 +213,8 @@ async fn answer<S: AsyncWrite + Unpin>(
     timeout(ANSWER, write(stream, &text, &proof)).await.map_err(slow)?
 }
 
-async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<[u8; PROOF], HandshakeError> {
+/// The other side's number and tag.
+async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<([u8; PROOF], [u8; TAG]), HandshakeError> {
     let mut magic = [0; MAGIC.len()];
     let mut got = 0;
     // A TLS alert is shorter than what is expected, and says more than the end that follows it.
@@ -194,9 +228,10 @@ async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<[u8; PROOF], Ha
     if magic != *MAGIC {
         return Err(HandshakeError::Stranger(magic.to_vec()));
     }
-    let mut number = [0; PROOF];
+    let (mut number, mut tag) = ([0; PROOF], [0; TAG]);
     stream.read_exact(&mut number).await?;
-    Ok(number)
+    stream.read_exact(&mut tag).await?;
+    Ok((number, tag))
 }
 
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, text: &[u8], proof: &[u8]) -> Result<(), HandshakeError> {

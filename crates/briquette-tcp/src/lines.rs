@@ -30,6 +30,8 @@ pub(crate) enum Message {
     Ready,
     /// Rank 0: everyone has.
     Go,
+    /// This rank has not reached another one yet, at this address and for this cause.
+    Stuck { other: usize, address: String, cause: String },
     /// The world will not come about.
     Fail(String),
     /// This rank cannot join, now or later: the others need not wait for it.

@@ -1,31 +1,31 @@
 //! How a world comes together: everyone calls rank 0, rank 0 sends all the addresses of all, and each rank calls the
 //! ranks below its own.
 
-use std::collections::BTreeSet;
+mod ending;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use self::ending::{send_away, stopped};
 use crate::acceptor::{Calls, accept};
-use crate::builder::Settings;
-use crate::call::{bind, call_master, call_rank};
+use crate::call::{SILENCE, Wanted, call_master, call_rank};
 use crate::descriptors;
 use crate::error::JoinError;
 use crate::handshake::{Caller, Introduction, Role};
 use crate::lines::{Event, Lines, Message};
+use crate::listen;
 use crate::secure::Secure;
+use crate::settings::Settings;
 
 /// How much longer than rank 0 the others wait, so that they learn from it which ranks were missing.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long a rank that gives up goes on giving the reason to others that call, or waits until it has been read. Ranks that
-/// have found nobody call once a second.
-const PARTING: Duration = Duration::from_secs(2);
-/// The same for a rank that was interrupted.
-const HURRIED: Duration = Duration::from_millis(300);
 
 /// How long a rank whose call failed waits for rank 0's word of why.
 const GRACE: Duration = Duration::from_millis(500);
@@ -61,20 +61,16 @@ struct Gathering {
     machines: Vec<usize>,
     /// Why no more calls can be taken.
     exhausted: Option<io::Error>,
+    /// On rank 0: which rank has not reached which other one yet, and why.
+    stuck: BTreeMap<usize, JoinError>,
 }
 
 /// Rank 0's part.
 async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
-    let listener = match settings.take_listener()? {
-        Some(listener) => listener,
-        None => {
-            let address = settings.listen.as_ref().unwrap_or(&settings.master);
-            settings.unless_cancelled(bind(&settings, address, deadline)).await?
-        }
-    };
-    let calls = accept(listener, Arc::clone(&settings));
+    let (listeners, address) = settings.unless_cancelled(listen::lead(&settings, deadline)).await?;
+    let calls = accept(listeners, Arc::clone(&settings));
     let mut addresses = vec![String::new(); settings.world];
-    addresses[0].clone_from(&settings.master);
+    addresses[0] = address;
     let mut gathering = Gathering::new(&settings, deadline, calls);
     gathering.addresses = addresses;
     gathering.machines = vec![settings.machine; settings.world];
@@ -87,7 +83,7 @@ async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinE
 /// Every other rank's part.
 async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
     let master = settings.unless_cancelled(call_master(&settings, deadline)).await?;
-    let calls = accept(master.listener, Arc::clone(&settings));
+    let calls = accept(vec![master.listener], Arc::clone(&settings));
     let mut gathering = Gathering::new(&settings, deadline, calls);
     gathering.lines.add(0, master.stream);
     match settings.unless_cancelled(gathering.follow(master.address)).await {
@@ -99,7 +95,16 @@ async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, Joi
 impl Gathering {
     fn new(settings: &Arc<Settings>, deadline: Instant, calls: Calls) -> Gathering {
         let (settings, lines) = (Arc::clone(settings), Lines::new());
-        Gathering { settings, deadline, calls, lines, addresses: Vec::new(), machines: Vec::new(), exhausted: None }
+        Gathering {
+            settings,
+            deadline,
+            calls,
+            lines,
+            addresses: Vec::new(),
+            machines: Vec::new(),
+            exhausted: None,
+            stuck: BTreeMap::new(),
+        }
     }
 
     fn complete(self, links: Vec<Option<Secure>>) -> World {
@@ -117,7 +122,10 @@ impl Gathering {
         while !unready.is_empty() {
             match self.next(&session, &mut links).await {
                 Ok(None) => {}
-                Ok(Some((rank, Event::Said(Message::Ready)))) => drop(unready.remove(&rank)),
+                Ok(Some((rank, Event::Said(Message::Ready)))) => {
+                    self.stuck.remove(&rank);
+                    unready.remove(&rank);
+                }
                 Ok(Some((rank, event))) => return Err(stopped(rank, event)),
                 Err(_) => {
                     return Err(self.incomplete(format!("ranks {unready:?} did not get their links to the others")));
@@ -130,18 +138,26 @@ impl Gathering {
 
     /// Until every rank has joined.
     async fn gather(&mut self) -> Result<(), JoinError> {
+        let mut reminder = Some(Instant::now() + SILENCE);
         while !self.missing().is_empty() {
+            let remind = sleep_until(reminder.unwrap_or(self.deadline));
             let came = timeout_at(self.deadline, async {
                 tokio::select! {
                     // Lines first: a rank that died and came again is known to have died when it comes.
                     biased;
                     (rank, event) = self.lines.next() => Err((rank, event)),
-                    Some(call) = self.calls.recv() => Ok(call),
+                    Some(call) = self.calls.recv() => Ok(Some(call)),
+                    () = remind, if reminder.is_some() => Ok(None),
                 }
             });
             match came.await {
-                Ok(Ok(Ok((caller, from)))) => self.enrol(caller, from).await?,
-                Ok(Ok(Err(error))) => {
+                Ok(Ok(None)) => {
+                    reminder = None;
+                    let (missing, world) = (self.missing(), self.settings.world);
+                    tracing::warn!("rank 0 waits at {} for ranks {missing:?} of {world}", self.addresses[0]);
+                }
+                Ok(Ok(Some(Ok((caller, from))))) => self.enrol(caller, from).await?,
+                Ok(Ok(Some(Err(error)))) => {
                     self.exhausted = Some(error);
                     return Err(self.incomplete(String::new()));
                 }
@@ -156,7 +172,10 @@ impl Gathering {
                 Ok(Err((_, Event::Said(_)))) => {}
                 Err(_) => {
                     let missing: Vec<_> = self.missing().iter().map(ToString::to_string).collect();
-                    return Err(self.incomplete(format!("missing: {}", missing.join(", "))));
+                    let (missing, place) = (missing.join(", "), &self.addresses[0]);
+                    return Err(self.incomplete(format!(
+                        "missing: {missing}. Were they started, and can they reach rank 0 at {place}?"
+                    )));
                 }
             }
         }
@@ -177,7 +196,9 @@ impl Gathering {
             return Err(JoinError::Stopped { reason: problem });
         }
         (self.addresses, self.machines) = (addresses, machines);
-        // Where this rank found rank 0 counts, not what rank 0 calls itself.
+        // Where this rank found rank 0 counts, not what rank 0 calls itself. Ranks of its machine may have found it at an address
+        // of loopback, and say that they are there, too.
+        self.addresses.iter_mut().for_each(|address| *address = as_seen_from_elsewhere(address, master));
         self.addresses[0] = master.to_string();
         let mut links = self.mesh(&session, &mut BTreeSet::new()).await?;
         self.lines.send(0, &Message::Ready).await;
@@ -202,10 +223,18 @@ impl Gathering {
         let all = (0..=channels).flat_map(|channel| (0..world).map(move |other| (channel, other)));
         let mut links: Vec<Option<Secure>> = all.clone().map(|_| None).collect();
         for (channel, other) in all.clone().filter(|(_, other)| *other < rank) {
-            let calling = call_rank(&self.settings, (other, &self.addresses[other]), (session, channel), self.deadline);
-            let called = tokio::select! {
-                called = calling => called,
-                (rank, event) = self.lines.next() => return Err(stopped(rank, event)),
+            let (sender, mut troubles) = unbounded_channel();
+            let wanted = Wanted { other, address: &self.addresses[other], session, channel };
+            let mut calling = pin!(call_rank(&self.settings, wanted, self.deadline, &sender));
+            let called = loop {
+                tokio::select! {
+                    called = &mut calling => break called,
+                    Some(cause) = troubles.recv() => {
+                        let stuck = Message::Stuck { other, address: self.addresses[other].clone(), cause };
+                        self.lines.send(0, &stuck).await;
+                    }
+                    (rank, event) = self.lines.next() => return Err(stopped(rank, event)),
+                }
             };
             match called {
                 Ok(link) => links[channel * world + other] = Some(link),
@@ -240,6 +269,10 @@ impl Gathering {
         });
         match came.await {
             Err(_) => Err(()),
+            Ok(Err((rank, Event::Said(Message::Stuck { other, address, cause })))) if self.settings.rank == 0 => {
+                self.note(JoinError::Link { rank, other, address, cause });
+                Ok(None)
+            }
             Ok(Err(news)) => Ok(Some(news)),
             Ok(Ok(Ok((caller, from)))) => {
                 self.connect(caller, from, session, links).await;
@@ -306,70 +339,16 @@ impl Gathering {
         send_away(caller, from, problem).await;
         Ok(())
     }
-
-    /// Tells the others before giving up, unless it is from rank 0 that this rank knows.
-    async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
-        let reason = error.to_string();
-        // How long ranks that come late can still get the reason.
-        let parting = match error {
-            JoinError::Cancelled { .. } => HURRIED,
-            JoinError::Descriptors { .. } => PARTING,
-            _ => Duration::ZERO,
-        };
-        if self.settings.rank == 0 {
-            self.lines.tell_all(&Message::Fail(reason.clone())).await;
-            self.part(&reason, parting).await;
-        } else if !parting.is_zero() {
-            self.lines.tell_all(&Message::Unable(reason)).await;
-            // Rank 0 closes the line when it has read that.
-            timeout(parting, self.lines.close()).await.unwrap_or_default();
-        } else if !matches!(error, JoinError::Stopped { .. }) {
-            self.lines.tell_all(&Message::Fail(reason)).await;
-        }
-        Err(error)
-    }
-
-    /// Gives the reason to ranks that rank 0 has not taken in: else they would call in vain until their deadline.
-    async fn part(&mut self, reason: &str, limit: Duration) {
-        let until = Instant::now() + limit;
-        // Their lines' descriptors are those that further calls need.
-        self.lines = Lines::new();
-        while !self.missing().is_empty() {
-            match timeout_at(until, self.calls.recv()).await {
-                Ok(Some(Ok((caller, from)))) => {
-                    if let Some(address) = self.addresses.get_mut(caller.introduction.rank) {
-                        *address = from.to_string();
-                    }
-                    drop(caller.refuse(reason).await);
-                }
-                Ok(Some(Err(_))) => {}
-                Ok(None) | Err(_) => return,
-            }
-        }
-    }
-
-    fn incomplete(&mut self, missing: String) -> JoinError {
-        if let Some(error) = self.exhausted.take() {
-            return descriptors::exhausted(self.settings.rank, self.settings.world, error.to_string());
-        }
-        let Settings { rank, world, join_deadline, .. } = *self.settings;
-        JoinError::Incomplete { rank, world, seconds: join_deadline.as_secs_f64(), missing }
-    }
 }
 
-async fn send_away(caller: Caller<Secure>, from: SocketAddr, problem: String) {
-    let rank = caller.introduction.rank;
-    tracing::warn!("refused a process at {from} as rank {rank}: {problem}");
-    drop(caller.refuse(problem).await);
-}
-
-fn stopped(rank: usize, event: Event) -> JoinError {
-    let reason = match event {
-        Event::Said(Message::Fail(reason) | Message::Unable(reason)) => reason,
-        Event::Said(message) => format!("rank {rank} said {message:?} out of turn"),
-        Event::Closed(cause) => format!("rank {rank} went away while the world came together: {cause}"),
-    };
-    JoinError::Stopped { reason }
+/// Where to call a rank that says it is at `address`, for one that found rank 0 at `master`.
+fn as_seen_from_elsewhere(address: &str, master: SocketAddr) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(own) if own.ip().is_loopback() && !master.ip().is_loopback() => {
+            SocketAddr::new(master.ip(), own.port()).to_string()
+        }
+        _ => address.to_owned(),
+    }
 }
 
 fn random_name(rank: usize) -> Result<String, JoinError> {

@@ -67,3 +67,28 @@ fn a_rank_that_finds_nobody_stops_at_once() {
         assert!(at - begin < AT_ONCE, "{:?}", at - begin);
     }
 }
+
+/// A rank that has waited for long calls seldom, and must still find a rank 0 that is interrupted soon after it came.
+#[test]
+fn a_rank_that_has_waited_for_long_gets_the_reason_of_a_rank_0_that_is_there_for_a_moment() {
+    let moments = [0, 250, 500, 750];
+    thread::scope(|threads| {
+        for moment in moments {
+            threads.spawn(move || {
+                let (cancel, master) = (Arc::new(AtomicBool::new(false)), nowhere());
+                let waiting = thread::spawn(move || rank(1, master).join_deadline(6 * PATIENT).join().unwrap_err());
+                thread::sleep(Duration::from_millis(3000 + moment));
+                // Nobody can know of it before it listens.
+                let zero = rank(0, master).cancel(Arc::clone(&cancel));
+                let zero = thread::spawn(move || zero.join().unwrap_err());
+                thread::sleep(Duration::from_millis(20));
+                cancel.store(true, Ordering::Relaxed);
+                assert!(matches!(zero.join().unwrap(), JoinError::Cancelled { rank: 0 }));
+                let begin = Instant::now();
+                let text = waiting.join().unwrap().to_string();
+                assert!(text.contains("rank 0 was interrupted before all ranks had joined"), "{text}");
+                assert!(begin.elapsed() < PATIENT, "{:?}", begin.elapsed());
+            });
+        }
+    });
+}

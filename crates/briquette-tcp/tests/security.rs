@@ -284,7 +284,7 @@ fn a_caller_without_a_certificate_is_refused() {
         let mut connection = ClientConnection::new(Arc::clone(&config), "briquette".try_into().unwrap()).unwrap();
         let mut stream = source.connect(door);
         let mut tls = rustls::Stream::new(&mut connection, &mut stream);
-        let _ = tls.write_all(b"BRIQTCP1");
+        let _ = tls.write_all(b"BRIQTCP2");
         let text = tls.read_to_end(&mut Vec::new()).unwrap_err().to_string();
         assert!(text.to_lowercase().contains("certificate") && text.to_lowercase().contains("required"), "{text}");
     };
@@ -309,7 +309,7 @@ fn random_bytes_are_refused() {
 /// Threat S5.
 #[test]
 fn lengths_that_lie_are_refused() {
-    let introduction = |len: u32| [b"BRIQTCP1", &[7; 32][..], &len.to_le_bytes(), b"{}"].concat();
+    let introduction = |len: u32| [b"BRIQTCP2", &[7; 32][..], &[0; 32], &len.to_le_bytes(), b"{}"].concat();
     refused(secret, "a message of 4294967295 bytes", |source, door| drop(source.say(door, &introduction(u32::MAX))));
     refused(secret, "a message of 4097 bytes", |source, door| drop(source.say(door, &introduction(4097))));
 }
@@ -351,7 +351,7 @@ fn a_crowd_of_silent_connections_makes_room_for_ranks() {
             // Some say a little, and no more.
             crowd.extend((0..400).map(|number| {
                 let mut stream = source.connect(door);
-                stream.write_all(&b"BRIQTCP1"[..number % 9]).unwrap();
+                stream.write_all(&b"BRIQTCP2"[..number % 9]).unwrap();
                 stream
             }));
         }

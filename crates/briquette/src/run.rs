@@ -1,7 +1,10 @@
 //! Starting ranks: one of a launcher's processes, or threads of this one.
 
 use std::error::Error as StdError;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use briquette_core::Session;
 use briquette_core::comm::{Local, run_ranks};
@@ -46,7 +49,7 @@ pub enum RunError {
 ///
 /// A session has the wall clock, and a channel to exchange on in the background; a rank computes on [threads of its own](crate::Pool), its share
 /// of the machine's. What `body` returns on the first rank of this process is
-/// returned: on rank 0 of threads, and on every process. What only one should do (to print, to write files) belongs inside, on the rank
+/// returned: on rank 0 of threads, and on every process. [`Run`] has settings: how long to wait, which ports, how to stop. What only one should do (to print, to write files) belongs inside, on the rank
 /// whose [`rank`](Session::rank) is 0.
 ///
 /// ```
@@ -70,15 +73,101 @@ where
     T: Send,
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
-    #[cfg(feature = "tcp")]
-    if let Some(place) = Environment::from_env()? {
-        let clock = Arc::new(WallClock::start());
-        let comm = TcpBuilder::from_environment(&place)?.channels(1).clock(clock).join()?;
-        let result = on_own_threads(comm.into(), place.local_world, &body);
-        return result.map_err(|Failed(source)| RunError::Rank { rank: place.rank, source });
+    Run::new(ranks).start(body)
+}
+
+/// [`run`] with settings.
+///
+/// What is set here holds; what is not, the environment may say where ranks are processes
+/// ([`names`](crate::tcp::names): `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use briquette::Run;
+/// use briquette::core::error::CommError;
+///
+/// let run = Run::new(2).join_deadline(Duration::from_secs(600)).deadline(Duration::from_secs(60)).ports(29600..=29699);
+/// assert_eq!(run.start(|comm| Ok::<_, CommError>(comm.world()))?, 2);
+/// # Ok::<_, briquette::RunError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+#[must_use = "call `start`"]
+pub struct Run {
+    ranks: usize,
+    join_deadline: Option<Duration>,
+    deadline: Option<Duration>,
+    ports: Option<RangeInclusive<u16>>,
+    cancel: Option<Arc<AtomicBool>>,
+}
+
+impl Run {
+    /// A world of `ranks` threads, or of a launcher's processes.
+    pub fn new(ranks: usize) -> Run {
+        Run { ranks, ..Run::default() }
     }
-    let world = Local::builder(ranks).clock(Arc::new(WallClock::start())).build();
-    let results = run_ranks(world, |comm| on_own_threads(comm, ranks, &body));
+
+    /// How long processes wait for each other to join; 2 minutes if not set. Threads are there at once.
+    pub fn join_deadline(mut self, deadline: Duration) -> Run {
+        self.join_deadline = Some(deadline);
+        self
+    }
+
+    /// How long a call may wait for a rank that is alive; 5 minutes if not set. It should be longer than anything one rank does
+    /// alone, such as testing or saving.
+    pub fn deadline(mut self, deadline: Duration) -> Run {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// The ports on which processes accept connections, for firewalls; any that are free if not set. Where a launcher gives rank 0's
+    /// port, that holds for rank 0.
+    pub fn ports(mut self, ports: RangeInclusive<u16>) -> Run {
+        self.ports = Some(ports);
+        self
+    }
+
+    /// While this is set, this process does not wait for others to join: it fails within about 0.1 s. For signal handlers.
+    pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> Run {
+        self.cancel = Some(cancel);
+        self
+    }
+
+    /// Trains on all ranks, as [`run`] says.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn start<T, E>(self, body: impl Fn(Session) -> Result<T, E> + Sync) -> Result<T, RunError>
+    where
+        T: Send,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        #[cfg(feature = "tcp")]
+        if let Some(place) = Environment::from_env()? {
+            let clock = Arc::new(WallClock::start());
+            let comm = self.over_tcp(TcpBuilder::from_environment(&place)?.channels(1).clock(clock)).join()?;
+            let result = on_own_threads(comm.into(), place.local_world, &body);
+            return result.map_err(|Failed(source)| RunError::Rank { rank: place.rank, source });
+        }
+        let mut world = Local::builder(self.ranks).clock(Arc::new(WallClock::start()));
+        if let Some(deadline) = self.deadline {
+            world = world.deadline(deadline);
+        }
+        first(run_ranks(world.build(), |comm| on_own_threads(comm, self.ranks, &body)))
+    }
+
+    #[cfg(feature = "tcp")]
+    fn over_tcp(self, mut tcp: TcpBuilder) -> TcpBuilder {
+        let Run { join_deadline, deadline, ports, cancel, ranks: _ } = self;
+        tcp = join_deadline.into_iter().fold(tcp, TcpBuilder::join_deadline);
+        tcp = deadline.into_iter().fold(tcp, TcpBuilder::deadline);
+        tcp = ports.into_iter().fold(tcp, TcpBuilder::ports);
+        cancel.into_iter().fold(tcp, TcpBuilder::cancel)
+    }
+}
+
+/// What rank 0 returned, or the error of the first thread that was not stopped by another.
+fn first<T>(results: Vec<Result<T, Failed>>) -> Result<T, RunError> {
     let (mut first, mut failed) = (None, None::<(bool, RunError)>);
     for (rank, result) in results.into_iter().enumerate() {
         match result {

@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use briquette_examples::cli::{self, Cli};
+use briquette_examples::cli::{self, Program};
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{OptimizerKind, Options, Settings};
 use briquette_examples::task::TextTask;
 use briquette_examples::train::{Control, train};
-use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   ag-news --dataset generated --model lstm --ranks 2
@@ -16,8 +15,8 @@ const EXAMPLES: &str = "Examples:
   ag-news --reducer dense --network 100mbit,1ms";
 
 fn main() -> ExitCode {
-    let command = cli::command("ag-news", "Trains AG-News or generated texts on many ranks", EXAMPLES);
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
+    let program =
+        Program { name: "ag-news", about: "Trains AG-News or generated texts on many ranks", examples: EXAMPLES };
     let defaults = Options {
         dataset: Some("ag-news".into()),
         model: Some("bilstm".into()),
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
         epochs: Some(3),
         ..Options::default()
     };
-    cli::main(cli, defaults, run)
+    cli::main(program, defaults, run)
 }
 
 fn run(settings: &Settings, control: &Control) -> Result<Summary> {

@@ -3,13 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use briquette_examples::cli::{self, Cli};
+use briquette_examples::cli::{self, Program};
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::record::Summary;
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::task::ImageTask;
 use briquette_examples::train::{Control, train};
-use clap::FromArgMatches;
 
 const EXAMPLES: &str = "Examples:
   cifar --dataset generated --model resnet8 --ranks 4
@@ -19,8 +18,11 @@ const EXAMPLES: &str = "Examples:
   cifar --schedule constant --epochs 5 --out runs/long, and later: cifar --resume runs/long --epochs 10";
 
 fn main() -> ExitCode {
-    let command = cli::command("cifar", "Trains CIFAR-10, CIFAR-100 or generated images on many ranks", EXAMPLES);
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit());
+    let program = Program {
+        name: "cifar",
+        about: "Trains CIFAR-10, CIFAR-100 or generated images on many ranks",
+        examples: EXAMPLES,
+    };
     let defaults = Options {
         dataset: Some("cifar10".into()),
         model: Some("resnet8".into()),
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
         augment: Some(AugmentSpec::Flip),
         ..Options::default()
     };
-    cli::main(cli, defaults, run)
+    cli::main(program, defaults, run)
 }
 
 fn run(settings: &Settings, control: &Control) -> Result<Summary> {

@@ -223,6 +223,12 @@ impl Running {
         }
     }
 
+    /// Waits until the program has written `text` to stderr.
+    pub(crate) fn wait_said(&mut self, text: &str) {
+        let stderr = self.stderr.clone();
+        self.wait_until(|| fs::read_to_string(&stderr).is_ok_and(|said| said.contains(text)));
+    }
+
     /// Sends the program a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

@@ -26,6 +26,8 @@ pub(super) struct Plan {
     token_file: Option<PathBuf>,
     tls: Option<PathBuf>,
     command: Vec<OsString>,
+    /// The world's name; none where launchers of several machines were given none.
+    world_name: Option<String>,
     /// The identity of this launch.
     launch: String,
 }
@@ -61,6 +63,9 @@ impl Plan {
         let token_file = launch.token_file.as_deref().map(token_file).transpose()?;
         let tls = launch.tls.as_deref().map(certificates).transpose()?;
         executable(&launch.command[0])?;
+        let id = launch_id()?;
+        // Launchers of several machines have ids of their own.
+        let world_name = launch.world.clone().or_else(|| (nodes == 1).then(|| format!("launch/{id}")));
         Ok(Plan {
             local,
             nodes,
@@ -70,7 +75,8 @@ impl Plan {
             token_file,
             tls,
             command: launch.command.clone(),
-            launch: launch_id()?,
+            world_name,
+            launch: id,
         })
     }
 
@@ -124,7 +130,11 @@ impl Plan {
             local_world: self.ranks().len(),
             node: Some(self.node),
             master: self.master.clone(),
-            port: start.port,
+            port: Some(start.port),
+            world_name: self.world_name.clone(),
+            ports: None,
+            join_deadline: None,
+            deadline: None,
             token: start.token.clone(),
             token_file: self.token_file.clone(),
             tls: self.tls.clone(),

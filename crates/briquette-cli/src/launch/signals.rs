@@ -12,9 +12,9 @@ use signal_hook::iterator::{Handle, Signals};
 use super::LaunchError;
 use crate::signals::hangup_is_ignored;
 
-/// Receives the process's signals until it is dropped.
+/// Receives the process's signals until it is dropped. While no rank is there, a signal to stop ends the process.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub struct Listening {
     received: Receiver<i32>,
     handle: Handle,
     /// No rank is there that a signal could be passed on to.
@@ -22,14 +22,19 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn start() -> Result<Listening, LaunchError> {
+    /// Listens from now on: to be called before anything else, as a signal that came before is lost where the process was
+    /// started with signals ignored (in the background of a script).
+    ///
+    /// # Errors
+    /// [`LaunchError::System`] where the system does not let signals be listened for.
+    pub fn start() -> Result<Listening, LaunchError> {
         let what = "signals cannot be listened for";
         let mut wanted = vec![SIGINT, SIGTERM, SIGQUIT, SIGCHLD];
         if !hangup_is_ignored() {
             wanted.push(SIGHUP);
         }
         let mut signals = Signals::new(wanted).map_err(|source| LaunchError::System { what, source })?;
-        let (handle, idle) = (signals.handle(), Arc::new(AtomicBool::new(false)));
+        let (handle, idle) = (signals.handle(), Arc::new(AtomicBool::new(true)));
         let (sender, received) = mpsc::channel();
         let nobody = Arc::clone(&idle);
         std::thread::spawn(move || {
@@ -68,6 +73,11 @@ impl Listening {
     pub(super) fn while_idle(&self, work: impl FnOnce()) {
         self.idle.store(true, Ordering::SeqCst);
         work();
+        self.end_idleness();
+    }
+
+    /// From here on a signal to stop is received, and does not end the launcher.
+    pub(super) fn end_idleness(&self) {
         self.idle.store(false, Ordering::SeqCst);
     }
 }

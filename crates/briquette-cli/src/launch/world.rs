@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use briquette_tcp::names;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
@@ -19,6 +19,11 @@ use super::{LaunchError, child};
 /// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
 /// what the launcher got too.
 const SAME: Duration = Duration::from_millis(300);
+/// What says that torchrun started a process.
+const TORCHRUN: &[&str] =
+    &["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"];
+/// While a process ignores a signal that it should have got, it is looked at this often.
+const AGAIN: Duration = Duration::from_millis(20);
 /// Children are looked at this often even if no signal comes.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -31,6 +36,8 @@ pub(super) struct World<'a> {
     stage: Stage,
     /// The signal that was passed on, and when it came.
     stop: Option<(i32, Instant)>,
+    /// Processes that ignored it then, by their groups: it would have been lost. They get it when they no longer do.
+    deaf: Vec<(Pid, Pid)>,
 }
 
 /// How a world came to its end.
@@ -75,7 +82,8 @@ impl<'a> World<'a> {
         start: &Start,
         (output, logs): (&'a Output, &[Arc<Log>]),
     ) -> Result<World<'a>, LaunchError> {
-        let mut world = World { output, ranks: vec![], began: Instant::now(), stage: Stage::Running, stop: None };
+        let mut world =
+            World { output, ranks: vec![], began: Instant::now(), stage: Stage::Running, stop: None, deaf: vec![] };
         for (i, rank) in plan.ranks().enumerate() {
             let environment = plan.environment(rank, start);
             let log = logs.get(i).cloned();
@@ -86,7 +94,7 @@ impl<'a> World<'a> {
             let (program, arguments) = plan.command();
             let mut command = child::command(program, arguments);
             // What a launcher around this one told it is not for its ranks.
-            for name in [names::TOKEN, names::TOKEN_FILE, names::TLS] {
+            for name in [names::TOKEN, names::TOKEN_FILE, names::TLS].iter().chain(TORCHRUN) {
                 command.env_remove(name);
             }
             command.envs(environment.variables());
@@ -110,9 +118,11 @@ impl<'a> World<'a> {
                 Stage::Grace(until) | Stage::Terminated(until) => until.saturating_duration_since(Instant::now()),
                 Stage::Running | Stage::Killed => LOOK,
             };
+            let limit = if self.deaf.is_empty() { limit } else { limit.min(AGAIN) };
             if let Some(signal) = signals.wait(limit.min(LOOK)) {
                 self.asked_to_stop(signal);
             }
+            self.repeat();
             self.look();
             self.escalate(grace);
         }
@@ -137,7 +147,7 @@ impl<'a> World<'a> {
         match self.stop {
             None if signal != SIGQUIT => {
                 self.stop = Some((signal, Instant::now()));
-                self.send(signal, false);
+                self.pass_on(signal);
                 let shown = if signal == SIGINT { "Ctrl-C" } else { name };
                 self.output.say(format!("{shown} is passed on to {}; a second one kills them", ranks(self.living())));
             }
@@ -148,6 +158,40 @@ impl<'a> World<'a> {
                 self.kill();
             }
         }
+    }
+
+    /// Passes a signal on to every living rank's group. A process that ignores it is one that has not come to install its handler
+    /// yet, perhaps, as where a shell started it in the background: what is sent now, the system throws away.
+    fn pass_on(&mut self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        for rank in self.ranks.iter().filter(|rank| rank.end.is_none()) {
+            let members = rank.group().map(members).unwrap_or_default();
+            let (deaf, hearing): (Vec<_>, Vec<_>) = members.into_iter().partition(|process| ignores(*process, signal));
+            if deaf.is_empty() {
+                rank.signal(signal);
+                continue;
+            }
+            // Some may have ended.
+            for process in hearing {
+                let _ = kill(process, signal);
+            }
+            self.deaf
+                .extend(rank.group().into_iter().flat_map(|group| deaf.iter().map(move |process| (group, *process))));
+        }
+    }
+
+    /// Sends the signal to those that ignored it, and no longer do.
+    fn repeat(&mut self) {
+        let Some(signal) = self.stop.and_then(|(signal, _)| Signal::try_from(signal).ok()) else { return };
+        self.deaf.retain(|(group, process)| {
+            let is_there = group_of(*process) == Some(*group);
+            let is_deaf = ignores(*process, signal);
+            if is_there && !is_deaf {
+                // It may have ended.
+                let _ = kill(*process, signal);
+            }
+            is_there && is_deaf
+        });
     }
 
     /// After a failure, moves on from one way of ending the others to the next when its time is over.
@@ -246,7 +290,30 @@ impl Drop for World<'_> {
     }
 }
 
+/// The processes of a group, where the system shows them.
+fn members(group: Pid) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw));
+    processes.filter(|process| group_of(*process) == Some(group)).collect()
+}
+
+fn group_of(process: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // After the program's name, which may hold anything: state, parent, group.
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(2)?.parse().ok().map(Pid::from_raw)
+}
+
+fn ignores(process: Pid, signal: Signal) -> bool {
+    crate::signals::is_ignored_by(&process.to_string(), signal as i32).unwrap_or(false)
+}
+
 impl Running {
+    /// The process group that the rank leads, while it is its own.
+    fn group(&self) -> Option<Pid> {
+        let id = i32::try_from(self.child.id()).ok()?;
+        (!self.reaped).then(|| Pid::from_raw(id))
+    }
+
     /// Sends `signal` to the rank and all it started, as a terminal would.
     fn signal(&self, signal: Signal) {
         if !self.reaped

@@ -70,6 +70,26 @@ fn ctrl_c_is_passed_on_once_and_every_rank_may_end_by_itself() {
     assert!(left.err.contains("Ctrl-C is passed on to 2 ranks"), "{left:?}");
 }
 
+/// A shell starts what runs in its background with SIGINT ignored. What such a process is sent before its handler is there, the system
+/// throws away.
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_reaches_a_rank_that_does_not_listen_yet_once_it_does_and_only_once() {
+    let place = Place::new(
+        "trap '' INT; touch ready-$RANK; while [ ! -e go ]; do sleep 0.02; done
+        trap 'echo caught >> caught-$RANK' INT
+        while [ ! -e caught-$RANK ]; do sleep 0.02; done; sleep 0.3; sleep 0.2",
+    );
+    let launched = place.start("--ranks 2");
+    place.wait_for(&["ready-0", "ready-1"]);
+    launched.signal(Signal::SIGINT);
+    launched.wait_said("passed on");
+    std::fs::write(place.path("go"), "").unwrap();
+    let left = launched.end();
+    assert_eq!(left.code, Some(0), "{left:?}");
+    assert_eq!([place.read("caught-0"), place.read("caught-1")], ["caught\n", "caught\n"]);
+}
+
 #[test]
 fn ranks_that_a_signal_ends_give_the_launchers_exit_code() {
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGQUIT, 131)] {

@@ -27,6 +27,29 @@ fn each_rank_is_told_its_place_and_one_secret() {
     assert_ne!(fields_of(&place.read("told-0"))[6], fields[0][6], "a new secret each time");
 }
 
+#[test]
+fn every_launch_names_its_world_and_launchers_of_several_machines_are_told_its_name() {
+    let place = Place::new(r#"echo "world=$BRIQUETTE_WORLD agent=$TORCHELASTIC_USE_AGENT_STORE" > told-$RANK"#);
+    secret(&place, "secret", "0123456789abcdef\n", 0o600);
+    let told = |options: &str| {
+        let mut command = place.command(&format!("launch {options} -- /bin/sh rank.sh"));
+        // As where a script of another launcher starts this one.
+        command.env_remove("BRIQUETTE_WORLD").env("TORCHELASTIC_USE_AGENT_STORE", "True");
+        assert_eq!(place.spawn(&mut command).end().code, Some(0));
+        place.read("told-0")
+    };
+    let [first, second] = [(); 2].map(|()| told("--ranks 2"));
+    assert_eq!(first.len(), "world=launch/ agent=\n".len() + 16, "{first}");
+    assert_eq!(place.read("told-1"), second, "one name for all ranks");
+    assert_ne!(first, second, "and another for every launch");
+    assert_eq!(told("--ranks 2 --world mine"), "world=mine agent=\n");
+    let several = "--nodes node-a,node-b --node-rank 0 --ranks 1 --port 29499 --token-file secret";
+    let dry = place.launch(&format!("{several} --dry-run")).out;
+    assert!(!dry.contains("BRIQUETTE_WORLD"), "{dry}");
+    let dry = place.launch(&format!("{several} --world mine --dry-run")).out;
+    assert!(dry.contains(" BRIQUETTE_WORLD=mine "), "{dry}");
+}
+
 /// A file of this mode.
 fn secret(place: &Place, name: &str, text: &str, mode: u32) {
     std::fs::write(place.path(name), text).unwrap();

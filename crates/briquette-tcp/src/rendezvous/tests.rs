@@ -13,10 +13,11 @@ use briquette_core::comm::{Scope, Session};
 use super::VERSION;
 use crate::builder::TcpBuilder;
 use crate::frame::{Header, Kind};
-use crate::handshake::{self, HandshakeError, Introduction, Role};
+use crate::handshake::{self, HandshakeError, Introduction, Role, Terms};
 use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
 use crate::token::Token;
+use crate::world::TAG;
 
 const SOON: Duration = Duration::from_millis(1500);
 /// What a rank may take beyond that.
@@ -31,9 +32,14 @@ fn rank_2() -> Introduction {
     Introduction { rank: 2, to: 0, world: 3, version: VERSION.to_owned(), role }
 }
 
+/// Of a world without a name, without TLS.
+fn open(token: &Token) -> Terms<'_> {
+    Terms { token, world: &[0; TAG], binding: &[] }
+}
+
 async fn introduce(master: SocketAddr, introduction: &Introduction) -> Result<TcpStream, HandshakeError> {
     let mut stream = TcpStream::connect(master).await?;
-    handshake::call(&mut stream, &Token::default(), &[], introduction).await?;
+    handshake::call(&mut stream, open(&Token::default()), introduction).await?;
     Ok(stream)
 }
 
@@ -171,7 +177,7 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let call = async || {
             let (stream, _) = timeout(PATIENT, listener.accept()).await.unwrap().unwrap();
-            handshake::listen(stream, &Token::default(), &[]).await.unwrap()
+            handshake::listen(stream, open(&Token::default())).await.unwrap()
         };
         let mut lines = Lines::new();
         lines.add(1, Secure::Plain(call().await.welcome().await.unwrap()));
@@ -185,4 +191,20 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     let (text, failed) = joining.join().unwrap();
     assert!(text.contains("rank 1 could not reach rank 0") && text.contains("not today"), "{text}");
     assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
+}
+
+#[test]
+fn an_address_of_loopback_is_one_of_the_machine_where_rank_0_was_found() {
+    let master: SocketAddr = "10.78.0.1:29500".parse().unwrap();
+    for (said, meant) in [
+        ("127.0.0.1:4000", "10.78.0.1:4000"),
+        ("127.0.1.1:4000", "10.78.0.1:4000"),
+        ("[::1]:4000", "10.78.0.1:4000"),
+        ("10.78.0.2:4000", "10.78.0.2:4000"),
+        ("relay:4000", "relay:4000"),
+    ] {
+        assert_eq!(super::as_seen_from_elsewhere(said, master), meant);
+    }
+    let here: SocketAddr = "127.0.0.1:29500".parse().unwrap();
+    assert_eq!(super::as_seen_from_elsewhere("127.0.1.1:4000", here), "127.0.1.1:4000");
 }

@@ -108,9 +108,17 @@ pub fn check_frames(mut input: &[u8]) {
 /// Arbitrary bytes said to a listener and to a caller: neither believes them, and neither says the secret.
 pub fn check_handshake(bytes: &[u8]) {
     let piece = bytes.first().map_or(1, |first| usize::from(*first));
-    let answer =
-        [b"BRIQTCP1", &[5; 32][..], &(bytes.len() as u32 + 10).to_le_bytes(), b"\"nonsense", bytes, b"\"", &[9; 32]];
-    for said in [bytes.to_vec(), [b"BRIQTCP1", bytes].concat(), answer.concat()] {
+    let answer = [
+        b"BRIQTCP2",
+        &[5; 32][..],
+        &[0; 32],
+        &(bytes.len() as u32 + 10).to_le_bytes(),
+        b"\"nonsense",
+        bytes,
+        b"\"",
+        &[9; 32],
+    ];
+    for said in [bytes.to_vec(), [b"BRIQTCP2", bytes].concat(), answer.concat()] {
         // A fuzzer reads in the comparisons what it is compared with, and says that.
         if has_secret(&said) {
             return;
@@ -126,8 +134,8 @@ fn refuses(result: Result<(), String>, heard: &[u8]) {
     let text = result.expect_err("nobody who does not know the secret is believed");
     assert!(!text.is_empty() && text.len() < 300 && !text.contains("makes no sense"), "{text}");
     assert!(!has_secret(text.as_bytes()) && !has_secret(heard));
-    // Magic and number, at most a message with its length and proof.
-    assert!(heard.len() <= 40 + 4 + 4096 + 32);
+    // Magic, number and tag, at most a message with its length and proof.
+    assert!(heard.len() <= 72 + 4 + 4096 + 32);
 }
 
 fn has_secret(bytes: &[u8]) -> bool {

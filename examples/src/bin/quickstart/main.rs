@@ -22,7 +22,6 @@ use briquette_examples::cli::{before_all, exit_code};
 use briquette_examples::interrupt;
 use briquette_examples::lr_schedule::LrSchedule;
 use briquette_examples::models::ImageModelKind;
-use briquette_examples::output::Output;
 use briquette_examples::record::{BURN_VERSION, GIT_REVISION, Summary};
 use briquette_examples::settings::{AugmentSpec, Options, Settings};
 use briquette_examples::spec::ClockSpec;
@@ -77,13 +76,15 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    // Its own folder, of its own runs.
+    let control = Control { overwrite: true, ..Control::default() };
+    let caught = interrupt::catch(&control);
     let cli = Cli::parse();
-    let output = Output::default();
+    let output = control.output.clone();
     show_warnings(&output);
     output.take_panics();
-    // Its own folder, of its own runs.
-    let control = Control { plain: cli.plain, overwrite: true, output: output.clone(), ..Control::default() };
-    let code = match run(&cli, &control) {
+    let control = Control { plain: cli.plain, ..control };
+    let code = match caught.and_then(|()| run(&cli, &control)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(interrupt::INTERRUPTED),
         Err(error) => {
@@ -98,7 +99,6 @@ fn main() -> ExitCode {
 
 /// Both runs, and what is shown of them; false when interrupted.
 fn run(cli: &Cli, control: &Control) -> Result<bool> {
-    interrupt::catch(control)?;
     let settings = [settings(cli, "dense", false)?, settings(cli, "auto", true)?];
     let report = (!cli.no_report).then(|| cli.report.clone().unwrap_or_else(|| cli.out.join("report.html")));
     if let Some(path) = &cli.report {

@@ -1,0 +1,220 @@
+//! Places and job ids as torchrun, `mpirun` and `srun` give them.
+//!
+//! A job id must be the same on all ranks of a job and of no other job that runs at the same time. So it is made only of what
+//! the launcher gives every rank of a job: nothing of one machine or one rank goes in.
+
+use super::{EnvironmentError, names};
+
+/// The name of a variable that is none: the process of MPICH's launcher on this machine that started this rank.
+pub(super) const PROXY: &str = "(process of hydra_pmi_proxy)";
+
+/// A launcher that sets names of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launcher {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's and its relatives', and `srun` with PMI.
+    Pmi,
+    /// `srun`.
+    Slurm,
+}
+
+/// Its rank, number of ranks, rank on its machine, and ranks on its machine.
+const OF: [(Launcher, [&str; 4]); 3] = [
+    (
+        Launcher::OpenMpi,
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    ),
+    (Launcher::Pmi, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
+    // A job's own shell has these of Slurm too, but for the number of tasks of a step.
+    (Launcher::Slurm, ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"]),
+];
+
+impl Launcher {
+    fn names(self) -> [&'static str; 4] {
+        OF.iter().find(|(launcher, _)| *launcher == self).map(|(_, names)| *names).unwrap_or_default()
+    }
+
+    /// Its program, for errors.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Launcher::OpenMpi | Launcher::Pmi => "mpirun",
+            Launcher::Slurm => "srun",
+        }
+    }
+}
+
+/// Who started this process as one rank of several; a world of one is none.
+pub(super) fn launcher(lookup: &impl Fn(&str) -> Option<String>) -> Option<Launcher> {
+    let (launcher, names) = OF.into_iter().find(|(_, names)| lookup(names[0]).is_some())?;
+    let slurm = Launcher::Slurm.names();
+    // `srun` may set PMI's names as well, and has more to say than they do.
+    let is_slurm = launcher == Launcher::Pmi
+        && lookup(names[0]) == lookup(slurm[0])
+        && lookup(names[1]) == lookup(slurm[1])
+        && lookup(names[3]).is_none();
+    let launcher = if is_slurm { Launcher::Slurm } else { launcher };
+    lookup(launcher.names()[1]).filter(|world| world != "1").map(|_| launcher)
+}
+
+/// A variable of torchrun's that is not set, by what another launcher set.
+pub(super) fn place(lookup: &impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
+    let launcher = launcher(lookup)?;
+    let own = launcher.names();
+    let world = lookup(own[1])?;
+    match name {
+        names::RANK => lookup(own[0]),
+        names::WORLD_SIZE => Some(world),
+        names::LOCAL_RANK => lookup(own[2]),
+        names::LOCAL_WORLD_SIZE => local_world(launcher, lookup),
+        names::GROUP_RANK if launcher == Launcher::Slurm => lookup("SLURM_NODEID"),
+        // All on one machine: there is no need to say where rank 0 is.
+        names::MASTER_ADDR if local_world(launcher, lookup).as_ref() == Some(&world) => Some("127.0.0.1".to_owned()),
+        // Slurm puts the first task on the first node of the list.
+        names::MASTER_ADDR if launcher == Launcher::Slurm => first_host(&lookup("SLURM_STEP_NODELIST")?),
+        _ => None,
+    }
+}
+
+/// How many ranks the machine has.
+fn local_world(launcher: Launcher, lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
+    if launcher == Launcher::Slurm {
+        // Set for every step; the number below only where --ntasks-per-node was given, and then it is a maximum.
+        let each = lookup("SLURM_STEP_TASKS_PER_NODE").and_then(|text| tasks_per_node(&text));
+        let node = lookup("SLURM_NODEID").and_then(|node| node.trim().parse::<usize>().ok());
+        if let (Some(each), Some(node)) = (each, node) {
+            return each.get(node).map(ToString::to_string);
+        }
+    }
+    lookup(launcher.names()[3]).filter(|world| world.parse::<usize>().is_ok())
+}
+
+/// `2(x3),1` as 2, 2, 2, 1.
+fn tasks_per_node(text: &str) -> Option<Vec<usize>> {
+    let mut each = Vec::new();
+    for part in text.trim().split(',') {
+        let (tasks, times) = match part.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        // No cluster has more machines than this.
+        if times > 1 << 20 || each.len() > 1 << 20 {
+            return None;
+        }
+        each.extend(std::iter::repeat_n(tasks.parse::<usize>().ok()?, times));
+    }
+    Some(each)
+}
+
+/// The first name of Slurm's list of hosts: `node03` of `node[03-05,9],gpu1`.
+fn first_host(list: &str) -> Option<String> {
+    let list = list.trim();
+    let end = list.find([',', '[']).unwrap_or(list.len());
+    let mut host = list[..end].to_owned();
+    let mut rest = &list[end..];
+    // A name may have several lists of numbers.
+    while let Some(numbers) = rest.strip_prefix('[') {
+        let (numbers, after) = numbers.split_once(']')?;
+        host += numbers.split([',', '-']).next()?;
+        let end = after.find([',', '[']).unwrap_or(after.len());
+        host += &after[..end];
+        rest = &after[end..];
+    }
+    (!host.is_empty()).then_some(host)
+}
+
+/// The name of the world that this process is a rank of, by the id of its job.
+///
+/// # Errors
+/// [`EnvironmentError::Unnamed`] for a launcher that gives its job no id.
+pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Option<String>, EnvironmentError> {
+    let set = |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    if let Some(name) = set(names::WORLD) {
+        return Ok(Some(name));
+    }
+    if let (Some(id), Some(port)) = (set("TORCHELASTIC_RUN_ID"), set(names::MASTER_PORT)) {
+        // The id is `none` unless one was given; the port is the agents', and no other job's on that machine.
+        return Ok(Some(format!("torchrun/{id}/{port}")));
+    }
+    let Some(launcher) = launcher(lookup) else { return Ok(None) };
+    let is_ours = set(names::WORLD_SIZE).is_none_or(|world| Some(world) == set(launcher.names()[1]));
+    if !is_ours {
+        // A script made worlds of its own within the job.
+        return Ok(None);
+    }
+    let slurm = || Some(format!("slurm/{}/{}", set("SLURM_JOB_ID")?, set("SLURM_STEP_ID")?));
+    let pmix = || {
+        // The id is 16 bits of a hash in Open MPI 4: with the place of `mpirun` itself it is one job's alone.
+        let place = set("OMPI_MCA_orte_hnp_uri").unwrap_or_default();
+        let id = set("PMIX_NAMESPACE").or_else(|| set("OMPI_MCA_ess_base_jobid"));
+        id.map(|id| format!("mpirun/{id}/{place}"))
+    };
+    let name = match launcher {
+        Launcher::OpenMpi => pmix(),
+        Launcher::Slurm => slurm(),
+        Launcher::Pmi => set("PMI_JOBID").map(|id| format!("pmi/{id}")).or_else(pmix).or_else(|| {
+            // One launcher's process for each machine and job: of use where there is one machine.
+            let is_one_machine = set(launcher.names()[3]) == set(launcher.names()[1]);
+            set(PROXY).filter(|_| is_one_machine).map(|process| format!("hydra/{process}"))
+        }),
+    };
+    // With torchrun's names set by hand there is a port that was chosen for the job.
+    match name {
+        None if set(names::RANK).is_none() => Err(EnvironmentError::Unnamed { launcher: launcher.program() }),
+        name => Ok(name),
+    }
+}
+
+/// An id of this start of torchrun, and of all its restarts: the directory of error files that its agent makes for each. On several machines each
+/// agent has its own.
+pub(super) fn torchrun_launch(lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
+    let file = lookup("TORCHELASTIC_ERROR_FILE")?;
+    let (directory, _) = file.split_once("/attempt_")?;
+    Some(format!("torchrun{}", directory.replace('/', "-"))).filter(|_| !directory.is_empty())
+}
+
+/// MPICH's process that started this one, at whatever distance: `PID@START`. One that is gone can have its number given to
+/// another, which starts at another time.
+#[cfg(target_os = "linux")]
+pub(super) fn proxy() -> Option<String> {
+    let mut process = std::process::id();
+    // Shells and other wrappers may be in between.
+    for _ in 0..64 {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The program's name, in parentheses, may hold anything.
+        let (head, tail) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+        if head.ends_with("(hydra_pmi_proxy") || head.ends_with("(pmi_proxy") {
+            return Some(format!("{process}@{}", fields.get(19)?));
+        }
+        process = fields.get(1)?.parse().ok().filter(|parent| *parent > 1)?;
+    }
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn proxy() -> Option<String> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_slurm_are_read() {
+        assert_eq!(tasks_per_node("2(x3),1"), Some(vec![2, 2, 2, 1]));
+        assert_eq!(tasks_per_node("4"), Some(vec![4]));
+        assert_eq!(tasks_per_node("x"), None);
+        for (list, first) in [
+            ("node[03-05,9],gpu1", "node03"),
+            ("node7", "node7"),
+            ("a,b", "a"),
+            ("rack[1-2]n[4,6]-ib,x", "rack1n4-ib"),
+            ("gpu[12]", "gpu12"),
+        ] {
+            assert_eq!(first_host(list).as_deref(), Some(first), "{list}");
+        }
+        assert_eq!((first_host(""), first_host("node[1")), (None, None));
+    }
+}

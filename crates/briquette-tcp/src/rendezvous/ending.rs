@@ -1,0 +1,102 @@
+//! The end of an attempt to join: its reason, and telling it to the others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Gathering;
+use crate::descriptors;
+use crate::error::JoinError;
+use crate::handshake::Caller;
+use crate::lines::{Event, Lines, Message};
+use crate::secure::Secure;
+use crate::settings::Settings;
+
+/// How long a rank that gives up goes on giving the reason to others that call, or waits until it has been read. Ranks that
+/// have found nobody call five times a second.
+const PARTING: Duration = Duration::from_secs(2);
+/// The same for a rank that was interrupted.
+const HURRIED: Duration = Duration::from_millis(300);
+
+impl Gathering {
+    /// Tells the others before giving up, unless it is from rank 0 that this rank knows.
+    pub(super) async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
+        let reason = error.to_string();
+        // How long ranks that come late can still get the reason.
+        let parting = match error {
+            JoinError::Cancelled { .. } => HURRIED,
+            JoinError::Descriptors { .. } => PARTING,
+            _ => Duration::ZERO,
+        };
+        if self.settings.rank == 0 {
+            self.lines.tell_all(&Message::Fail(reason.clone())).await;
+            self.part(&reason, parting).await;
+        } else if !parting.is_zero() {
+            self.lines.tell_all(&Message::Unable(reason)).await;
+            // Rank 0 closes the line when it has read that.
+            timeout(parting, self.lines.close()).await.unwrap_or_default();
+        } else if !matches!(error, JoinError::Stopped { .. }) {
+            self.lines.tell_all(&Message::Fail(reason)).await;
+        }
+        Err(error)
+    }
+
+    /// Gives the reason to ranks that rank 0 has not taken in: else they would call in vain until their deadline.
+    async fn part(&mut self, reason: &str, limit: Duration) {
+        let until = Instant::now() + limit;
+        // Their lines' descriptors are those that further calls need.
+        self.lines = Lines::new();
+        while !self.missing().is_empty() {
+            match timeout_at(until, self.calls.recv()).await {
+                Ok(Some(Ok((caller, from)))) => {
+                    if let Some(address) = self.addresses.get_mut(caller.introduction.rank) {
+                        *address = from.to_string();
+                    }
+                    drop(caller.refuse(reason).await);
+                }
+                Ok(Some(Err(_))) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Keeps that a rank has not reached another one, and says so the first time.
+    pub(super) fn note(&mut self, trouble: JoinError) {
+        if let JoinError::Link { rank, other, .. } = trouble {
+            let is_known =
+                matches!(self.stuck.get(&rank), Some(JoinError::Link { other: known, .. }) if *known == other);
+            if !is_known {
+                tracing::warn!("{trouble}; it goes on trying");
+            }
+            self.stuck.insert(rank, trouble);
+        }
+    }
+
+    pub(super) fn incomplete(&mut self, missing: String) -> JoinError {
+        if let Some(error) = self.exhausted.take() {
+            return descriptors::exhausted(self.settings.rank, self.settings.world, error.to_string());
+        }
+        // Whom a rank could not reach says more than that its links are missing.
+        if let Some((_, trouble)) = self.stuck.pop_first() {
+            return trouble;
+        }
+        let Settings { rank, world, join_deadline, .. } = *self.settings;
+        JoinError::Incomplete { rank, world, seconds: join_deadline.as_secs_f64(), missing }
+    }
+}
+
+pub(super) async fn send_away(caller: Caller<Secure>, from: SocketAddr, problem: String) {
+    let rank = caller.introduction.rank;
+    tracing::warn!("refused a process at {from} as rank {rank}: {problem}");
+    drop(caller.refuse(problem).await);
+}
+
+pub(super) fn stopped(rank: usize, event: Event) -> JoinError {
+    let reason = match event {
+        Event::Said(Message::Fail(reason) | Message::Unable(reason)) => reason,
+        Event::Said(message) => format!("rank {rank} said {message:?} out of turn"),
+        Event::Closed(cause) => format!("rank {rank} went away while the world came together: {cause}"),
+    };
+    JoinError::Stopped { reason }
+}

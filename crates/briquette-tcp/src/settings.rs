@@ -1,0 +1,164 @@
+//! Settings of a rank that joins: its place, where rank 0 is, what all ranks must have alike.
+
+use std::net::{IpAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::JoinError;
+use crate::handshake::Terms;
+use crate::secure::Certificates;
+use crate::token::Token;
+use crate::world::{self, TAG};
+
+/// How often a rank that joins looks whether it is to stop. A signal handler can set a flag, and no more.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// What a rank needs to join.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) rank: usize,
+    pub(crate) world: usize,
+    pub(crate) master: String,
+    pub(crate) listener: Mutex<Option<TcpListener>>,
+    pub(crate) listen: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) token: Token,
+    pub(crate) certificates: Option<Certificates>,
+    pub(crate) join_deadline: Duration,
+    pub(crate) channels: usize,
+    pub(crate) machine: usize,
+    pub(crate) name: Option<String>,
+    /// The digest of the name.
+    pub(crate) tag: [u8; TAG],
+    /// Where connections may be accepted.
+    pub(crate) ports: Option<RangeInclusive<u16>>,
+    /// Whether all ranks are known to be on this machine.
+    pub(crate) is_alone: bool,
+    pub(crate) cancel: Option<Arc<AtomicBool>>,
+}
+
+impl Settings {
+    pub(crate) fn new(rank: usize, world: usize, master: String) -> Settings {
+        Settings {
+            rank,
+            world,
+            master,
+            listener: Mutex::new(None),
+            listen: None,
+            advertise: None,
+            token: Token::default(),
+            certificates: None,
+            join_deadline: Duration::from_secs(120),
+            channels: 0,
+            machine: rank,
+            name: None,
+            tag: world::tag(None),
+            ports: None,
+            is_alone: false,
+            cancel: None,
+        }
+    }
+
+    /// What `work` gives, unless this rank is to stop before.
+    pub(crate) async fn unless_cancelled<T>(
+        &self,
+        work: impl Future<Output = Result<T, JoinError>>,
+    ) -> Result<T, JoinError> {
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = self.cancelled() => Err(JoinError::Cancelled { rank: self.rank }),
+        }
+    }
+
+    async fn cancelled(&self) {
+        match &self.cancel {
+            Some(cancel) => {
+                while !cancel.load(Ordering::Relaxed) {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The socket that listens already, if there is one.
+    pub(crate) fn take_listener(&self) -> Result<Option<tokio::net::TcpListener>, JoinError> {
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let adopt = |listener: TcpListener| {
+            let address = listener.local_addr().map_or_else(|_| self.master.clone(), |address| address.to_string());
+            let adopted = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
+            adopted.map_err(|source| JoinError::Listen { address, source })
+        };
+        listener.map(adopt).transpose()
+    }
+
+    pub(crate) fn terms<'a>(&'a self, binding: &'a [u8]) -> Terms<'a> {
+        Terms { token: &self.token, world: &self.tag, binding }
+    }
+
+    /// Rank 0's host, if its port follows from the world's name.
+    pub(crate) fn derives_port(&self) -> Option<&str> {
+        self.name.as_ref().and_then(|_| self.master.strip_suffix(":0"))
+    }
+
+    /// The ports that rank 0 tries in turn, where they follow from the world's name.
+    pub(crate) fn derived_ports(&self) -> Vec<u16> {
+        match (&self.name, self.derives_port()) {
+            (Some(name), Some(_)) => world::ports(name, self.ports.as_ref().unwrap_or(&world::DERIVED)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where rank 0 may be, likeliest first.
+    pub(crate) fn masters(&self) -> Vec<String> {
+        match self.derives_port() {
+            Some(host) => self.derived_ports().into_iter().map(|port| format!("{host}:{port}")).collect(),
+            None => vec![self.master.clone()],
+        }
+    }
+
+    /// The same, in words.
+    pub(crate) fn whereabouts(&self) -> String {
+        match self.derives_port() {
+            Some(host) => format!("{host}, on one of the ports {:?} of its world's name", self.derived_ports()),
+            None => self.master.clone(),
+        }
+    }
+
+    /// Whether an address of loopback is not meant as such: rank 0's host has a name that means it on this machine alone (Debian's
+    /// 127.0.1.1), and ranks of other machines may call.
+    pub(crate) fn is_misnamed(&self, found: IpAddr) -> bool {
+        let host = self.master.rsplit_once(':').map_or(self.master.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+        let is_meant = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
+        // Without a token nobody else may come in, and all ranks are here.
+        found.is_loopback() && !is_meant && !self.is_alone && !self.token.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_means_loopback_is_misleading_only_where_others_may_call() {
+        let found = "127.0.1.1".parse().unwrap();
+        let misnamed = |master: &str, token: &str, is_alone| {
+            let mut settings = Settings::new(0, 4, master.to_owned());
+            (settings.token, settings.is_alone) = (Token::new(token), is_alone);
+            settings.is_misnamed(found)
+        };
+        let secret = "a secret of sixteen";
+        assert!(misnamed("host0:29500", secret, false));
+        assert!(!misnamed("host0:29500", "", false), "without a token nobody else may come in");
+        assert!(!misnamed("host0:29500", secret, true), "all ranks are here");
+        for meant in ["127.0.1.1:29500", "localhost:29500", "[::1]:29500", "LOCALHOST.:0"] {
+            assert!(!misnamed(meant, secret, false), "{meant}");
+        }
+        let settings = Settings::new(0, 4, "host0:29500".to_owned());
+        assert!(!settings.is_misnamed("10.0.0.1".parse().unwrap()));
+    }
+}
