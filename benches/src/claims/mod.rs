@@ -234,7 +234,6 @@ mod tests {
             (Family::Local, "bias"),
             (Family::Gossip, "mean"),
             (Family::Server, "picky"),
-            (Family::Server, "quantized differences"),
             (Family::Server, "asynchronous leader"),
             (Family::Optimizers, "counter-example"),
             (Family::Optimizers, "last iterate"),

@@ -88,6 +88,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         log: true,
     },
     smoothness::CLAIM,
+    smoothness::BLOCKS,
 ];
 
 const DENSE: &str = "dense";

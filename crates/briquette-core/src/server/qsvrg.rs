@@ -21,7 +21,8 @@
 //! | a dense compressor | SVRG |
 //!
 //! **On the wire.** `14 + 8d` bytes to a worker (`14 + 4d` for a full gradient), and 29 and a message from it. In an epoch of `T + 1` updates a worker
-//! sends `4d` bytes for the full gradient and `T` messages; with Elias codes and `√n` levels a message is at most `2.8n + 32` bits.
+//! sends `4d` bytes for the full gradient and `T` messages; with Elias codes and `√n` levels a message has about `2.8n + 32` bits by the paper, 3.1 a value
+//! here, where its lower-order terms are counted.
 //!
 //! **Properties.** On a strongly convex sum of smooth functions, with an unbiased compressor and epochs in proportion to the condition, the excess
 //! loss falls by a constant factor an epoch (the paper: 0.9). The update does not depend on who comes first.

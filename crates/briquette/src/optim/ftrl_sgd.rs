@@ -18,7 +18,7 @@
 //!
 //! **Properties.** For a convex loss whose stochastic gradients have a second moment of at most `G²`, with `rate_power` ½:
 //! `E f(x_T) − f* ≤ (‖x₁ − x*‖²/(2c) + c·G²)/√T`. On the worst case for constant momentum .9, of length `T`, the last iterate's excess loss
-//! times `√T` is .103, .173, .241, .308 for `T` of 64, 256, 1024, 4096, and here .038, .039, .039, .040 (`claims optimizers` in `benches/`).
+//! times `√T` is .107, .174, .241, .308 for `T` of 64, 256, 1024, 4096, and here .037, .039, .039, .039 (`claims optimizers` in `benches/`).
 //!
 //! **State.** Two vectors: the first parameters and the mean of gradients.
 //!
