@@ -134,13 +134,14 @@ flags! {
     /// Weight decay: `decay · parameter` is added to each rank's gradient
     weight_decay: f64 = 0.0,
     /// sgd or adam; or one of briquette's: comp-ams (AMSGrad of Comp-AMS), sign-sgd (generalized SignSGD), generic-adam, delayed-adagrad,
-    /// padamw, one-bit-adam (with --feedback one-bit-adam:WARM_UP)
+    /// delayed-adagrad-momentum, ftrl-sgd (momentum that grows, for the last iterate), padamw, one-bit-adam (with --feedback one-bit-adam:WARM_UP)
     optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Evaluate the mean of the parameters after each step from this one on (counted from 0), with BatchNorm's statistics estimated anew:
     /// Gadam with --optimizer adam, GadamX with padamw, but for --weight-decay, which those decouple. For a rate that stays large, --schedule constant; training itself is as without
     #[arg(value_name = "STEP")]
     average_from: u64,
-    /// Learning rate over the run: constant, cosine, or one-cycle (up over 30 %, then down)
+    /// Learning rate over the run: constant, cosine, exponential (down to --lr over the number of steps), or one-cycle (up over 30 %,
+    /// then down)
     schedule: LrSchedule = LrSchedule::Constant,
     /// Seed of weights, data order, augmentation and compressors
     seed: u64 = 1,

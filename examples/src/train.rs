@@ -18,7 +18,8 @@ use anyhow::{Result, bail};
 use briquette::core::Key;
 use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
 use briquette::optim::{
-    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
+    CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
+    GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
 };
 use briquette::{Pool, WallClock};
 use briquette_cli::memory;
@@ -215,6 +216,8 @@ impl<T: Task> Run<'_, T> {
             OptimizerKind::SignSgd => GeneralizedSignSgdConfig::new().init(),
             OptimizerKind::GenericAdam => GenericAdamConfig::new().init(),
             OptimizerKind::DelayedAdagrad => DelayedAdaGradConfig::new().init(),
+            OptimizerKind::DelayedAdagradMomentum => DelayedAdaGradMomentumConfig::new().init(),
+            OptimizerKind::FtrlSgd => FtrlSgdConfig::new().init(),
             OptimizerKind::Padamw => PAdamWConfig::new().init(),
             OptimizerKind::OneBitAdam => {
                 let of_exchange = settings.one_bit_adam().unwrap_or_default();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, Result};
-use briquette_benches::claims::{Family, Row, panels};
+use anyhow::{Context, Result, ensure};
+use briquette_benches::claims::{Claim, Family, Row, panels};
 use briquette_benches::picture::draw;
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::{day, machine};
@@ -20,6 +20,9 @@ Its last line says how many claims hold, the table which.")]
 struct Cli {
     /// Families to try; all if none is named
     family: Vec<Family>,
+    /// Try only claims of this name; may be given several times
+    #[arg(long, value_name = "NAME")]
+    claim: Vec<String>,
     /// Seeds of what is random
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -60,7 +63,8 @@ fn main() -> Result<()> {
     table.set_header(["family", "claim", "seen", "holds"]);
     for family in families {
         let mut of_family = Vec::new();
-        for claim in family.claims() {
+        let is_tried = |claim: &&Claim| cli.claim.is_empty() || cli.claim.iter().any(|name| name == claim.name);
+        for claim in family.claims().iter().filter(is_tried) {
             let begin = Instant::now();
             eprint!("{}: {} … ", family.name(), claim.name);
             let rows = (claim.run)(cli.seeds, cli.data.as_deref())
@@ -76,10 +80,14 @@ fn main() -> Result<()> {
         }
         all.extend(of_family);
     }
+    ensure!(count > 0, "no claim of these families has such a name");
     println!("{table}");
     let ((machine, cores), date) = (machine(), day(SystemTime::now())?);
     let data = if cli.data.is_some() { " --data datasets" } else { "" };
-    let command = format!("claims --seeds {}{data}", cli.seeds);
+    let names = families.iter().map(|family| format!(" {}", family.name())).collect::<String>();
+    let only = cli.claim.iter().map(|name| format!(" --claim '{name}'")).collect::<String>();
+    let command =
+        format!("claims{}{only} --seeds {}{data}", if cli.family.is_empty() { "" } else { &names }, cli.seeds);
     let line = |row: Row| {
         let Row { family, claim, setting, over, x, seed, quantity, rate, value } = row;
         let (command, machine, date) = (command.clone(), machine.clone(), date.clone());

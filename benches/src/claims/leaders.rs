@@ -48,7 +48,7 @@ pub(super) const CLAIMS: &[Claim] = &[
 ];
 
 /// `(x² − 1)²/4 + 0.1·x`: the minimum near −1 is the better one.
-fn two_wells(x: f32) -> (f64, f32) {
+pub(super) fn two_wells(x: f32) -> (f64, f32) {
     let x = f64::from(x);
     (0.25 * (x * x - 1.0).powi(2) + 0.1 * x, (x * x * x - x + 0.1) as f32)
 }

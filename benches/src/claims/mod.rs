@@ -6,12 +6,14 @@ mod gossip;
 mod growth;
 mod leaders;
 mod local;
+mod momentum;
 mod optimizers;
 mod robust;
 mod server;
 mod smoothness;
 mod texts;
 mod two_way;
+mod workers;
 mod world;
 
 use std::path::Path;
@@ -232,7 +234,9 @@ mod tests {
             (Family::Local, "bias"),
             (Family::Gossip, "mean"),
             (Family::Server, "picky"),
+            (Family::Server, "asynchronous leader"),
             (Family::Optimizers, "counter-example"),
+            (Family::Optimizers, "last iterate"),
             (Family::TwoWay, "preserved model"),
         ];
         for (family, name) in quick {

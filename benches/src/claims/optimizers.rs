@@ -1,4 +1,4 @@
-//! Optimizers and step sizes: generalized SignSGD, delayed AdaGrad, exponential and cosine steps, Gadam, Generic Adam.
+//! Optimizers and step sizes: generalized SignSGD, delayed AdaGrad, exponential and cosine steps, Gadam, Generic Adam, FTRL.
 
 use anyhow::{Result, anyhow};
 use briquette::optim::{
@@ -12,7 +12,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::world::noise;
-use super::{Claim, Family, Row, comp_ams, mean, slope};
+use super::{Claim, Family, Row, comp_ams, mean, momentum, slope};
 
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
@@ -91,6 +91,8 @@ pub(super) const CLAIMS: &[Claim] = &[
         log: true,
     },
     comp_ams::CLAIM,
+    momentum::LAST_ITERATE,
+    momentum::WORST_RUN,
 ];
 
 const SIGN: &str = "generalized SignSGD, β₂ = .9";
@@ -100,22 +102,22 @@ const CAP: f64 = 1e12;
 const SIZES: [f64; 6] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
 /// A vector that Burn's optimizers step.
-struct Walk {
+pub(super) struct Walk {
     x: Param<Tensor<1>>,
     optimizer: ModuleOptimizer,
 }
 
 impl Walk {
-    fn new(start: &[f32], optimizer: ModuleOptimizer) -> Walk {
+    pub(super) fn new(start: &[f32], optimizer: ModuleOptimizer) -> Walk {
         let tensor = tensor(start, &Device::flex().autodiff()).require_grad();
         Walk { x: Param::from_tensor(tensor), optimizer }
     }
 
-    fn at(&self) -> Result<Vec<f32>> {
+    pub(super) fn at(&self) -> Result<Vec<f32>> {
         Ok(self.x.val().inner().into_data().try_into_vec()?)
     }
 
-    fn step(self, rate: f64, gradient: &[f32]) -> Walk {
+    pub(super) fn step(self, rate: f64, gradient: &[f32]) -> Walk {
         let Walk { x, mut optimizer } = self;
         let mut gradients = GradientsParams::new();
         gradients.register(x.id, tensor(gradient, &Device::flex()));

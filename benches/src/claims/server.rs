@@ -8,7 +8,7 @@ use briquette::core::server::{Contribution, Reply, Server, Task};
 use briquette::core::{Key, Message};
 
 use super::world::{Problem, Service, noise};
-use super::{Claim, Family, Row, mean, means, slope};
+use super::{Claim, Family, Row, mean, means, slope, workers};
 
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
@@ -91,6 +91,8 @@ pub(super) const CLAIMS: &[Claim] = &[
         },
         log: true,
     },
+    workers::QUANTIZED_DIFFERENCES,
+    workers::LEADER,
 ];
 
 /// Nothing: for times alone.

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use briquette::core::comm::{Local, Session};
-use briquette::core::config::Exchange;
+use briquette::core::config::{CompressorConfig, Exchange};
 use briquette::core::error::ReduceError;
 use briquette::core::reduce::{AgreedStep, Reducer, Round, SmoothConfig};
-use briquette::core::{CompressionFactor, Key, Layout};
+use briquette::core::{CompressionFactor, Key, Layout, Message};
 
 use super::world::noise;
 use super::{Claim, Family, Row, mean};
@@ -83,6 +83,102 @@ fn smoothness(seeds: u64) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+pub(super) const BLOCKS: Claim = Claim {
+    name: "blocks",
+    says: "Block quantization (Wang 2022): DCGD+ with as many blocks as ranks, each with a norm of its own, needs fewer bits than with one block, by O(n)",
+    run: |seeds, _| blocks(seeds),
+    judge: |rows| {
+        let least = |what: &str, ranks: usize| {
+            let of = |levels: &u32| mean(rows, &block_setting(what, ranks), f64::from(*levels));
+            LEVELS.iter().map(of).fold(f64::INFINITY, f64::min)
+        };
+        let fewer = BLOCK_RANKS.map(|ranks| least("one block", ranks) / least("as many blocks", ranks));
+        let first = BLOCK_RANKS.map(|ranks| {
+            let [one, many] = ["one block", "as many blocks"].map(|what| mean(rows, &block_setting(what, ranks), 1.0));
+            one / many
+        });
+        let seen = format!(
+            "bits to the loss, one block over {} and {} blocks of as many ranks: {:.2} and {:.2} times at one level, {:.2} and {:.2} times each at its best \
+             number of levels",
+            BLOCK_RANKS[0], BLOCK_RANKS[1], first[0], first[1], fewer[0], fewer[1]
+        );
+        let holds = BLOCK_RANKS.iter().zip(fewer).all(|(ranks, fewer)| fewer > 0.5 * *ranks as f64);
+        (holds, seen)
+    },
+    log: true,
+};
+
+const BLOCK_RANKS: [usize; 2] = [4, 16];
+const LEVELS: [u32; 4] = [1, 2, 4, 8];
+const BLOCK_LEN: usize = 1024;
+
+fn block_setting(what: &str, ranks: usize) -> String {
+    format!("{what}, {ranks} ranks")
+}
+
+/// Bits a value that a rank sends until the loss is 1e-4 of the first, at the best of rates that differ by √2. The same quadratic on every rank, in
+/// coordinates in which its smoothness is 1, as DCGD+ compresses there. Elias codes; without what frames a message.
+fn blocks(seeds: u64) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for seed in 1..=seeds.min(2) {
+        for ranks in BLOCK_RANKS {
+            for (what, blocks) in [("one block", 1), ("as many blocks", ranks)] {
+                for levels in LEVELS {
+                    let compressor = format!("qsgd:s{levels}:{}:l2:elias", BLOCK_LEN / blocks);
+                    let mut best: Option<(u64, f64, f64)> = None;
+                    for half in 0..10 {
+                        let rate = 0.05 * 2_f64.powf(f64::from(half) / 2.0);
+                        let limit = best.map_or(4000, |(steps, ..)| steps);
+                        let ended = block_steps(&compressor, ranks, (rate, limit), seed)?;
+                        best = ended.map(|(steps, bits)| (steps, bits, rate)).or(best);
+                    }
+                    let (_, bits, rate) = best.ok_or_else(|| anyhow::anyhow!("{compressor}: no rate gets there"))?;
+                    rows.push(Row {
+                        family: Family::TwoWay,
+                        claim: BLOCKS.name,
+                        setting: block_setting(what, ranks),
+                        over: "levels",
+                        x: f64::from(levels),
+                        seed,
+                        quantity: "bits a value to 1e-4 of the first loss",
+                        rate: Some(rate),
+                        value: bits,
+                    });
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Steps to the target and bits a value; nothing where it is not reached before a limit.
+fn block_steps(compressor: &str, ranks: usize, (rate, limit): (f64, u64), seed: u64) -> Result<Option<(u64, f64)>> {
+    /// Of a frame: what is no scale and no code.
+    const FRAME: usize = 17;
+    let mut compressor = compressor.parse::<CompressorConfig>()?.build();
+    let mut draw = noise(seed, 99, 1);
+    let mut x: Vec<f64> = (0..BLOCK_LEN).map(|_| f64::from(draw())).collect();
+    let loss = |x: &[f64]| x.iter().map(|x| 0.5 * x * x).sum::<f64>();
+    let (first, mut bits, mut message) = (loss(&x), 0, Message::default());
+    for step in 0..limit {
+        let now = loss(&x);
+        if now < TARGET * first {
+            return Ok(Some((step, bits as f64 / (ranks * BLOCK_LEN) as f64)));
+        }
+        if now.partial_cmp(&(100.0 * first)) != Some(std::cmp::Ordering::Less) {
+            return Ok(None);
+        }
+        let (input, mut mean) = (x.iter().map(|x| *x as f32).collect::<Vec<f32>>(), vec![0.0_f32; BLOCK_LEN]);
+        for rank in 0..ranks {
+            compressor.compress_into(&input, Key::new(seed).step(step).rank(rank), &mut message);
+            message.add_to(1.0 / ranks as f32, &mut mean)?;
+            bits += 8 * (message.encoded_len() - FRAME);
+        }
+        x.iter_mut().zip(&mean).for_each(|(x, g)| *x -= rate * f64::from(*g));
+    }
+    Ok(None)
 }
 
 fn build(setting: &str) -> Result<Box<dyn Reducer>> {

@@ -72,7 +72,23 @@ pub(super) const CLAIMS: &[Claim] = &[
         },
         log: true,
     },
+    Claim {
+        name: "absent ranks",
+        says: "MCM, Rand-MCM (Philippenko 2021) with half of the ranks at a step: the plateau of the servers' model is that of exact means \
+               downwards of as many ranks, also where absent ranks receive nothing; Artemis' grows with ω",
+        run: |seeds, _| absent_ranks(seeds),
+        judge: |rows| {
+            let exact = mean(rows, "exact downwards", 0.0);
+            let times = |setting| mean(rows, setting, 1.0) / exact;
+            let [mcm, random, artemis] = ["mcm", "rand-mcm", "artemis"].map(times);
+            let seen =
+                format!("at one level {mcm:.2} times with MCM, {random:.2} with Rand-MCM, {artemis:.2} with Artemis");
+            (mcm < 1.3 && random < 1.3 && artemis > 2.0, seen)
+        },
+        log: true,
+    },
     smoothness::CLAIM,
+    smoothness::BLOCKS,
 ];
 
 const DENSE: &str = "dense";
@@ -203,6 +219,28 @@ fn preserved_model(seeds: u64) -> Result<Vec<Row>> {
             ("rand-mcm", "down=qsgd:s1:512:l2,per_rank=true"),
         ] {
             add(setting, format!("mcm:{coarse},{down}"), (LARGE_RATE, 1), seed)?;
+        }
+    }
+    Ok(rows)
+}
+
+/// The same at the small rate, half of the ranks taking part at a step.
+fn absent_ranks(seeds: u64) -> Result<Vec<Row>> {
+    let (coarse, down) = ("qsgd:s1:512:l2", "down=qsgd:s1:512:l2");
+    let mut rows = Vec::new();
+    for seed in 1..=seeds.min(2) {
+        for (setting, levels, reducer) in [
+            ("exact downwards", 0.0, format!("mcm:{coarse},down=dense")),
+            ("mcm", 1.0, format!("mcm:{coarse},{down}")),
+            ("rand-mcm", 1.0, format!("mcm:{coarse},{down},per_rank=true")),
+            ("artemis", 1.0, format!("artemis:{coarse},{down}")),
+        ] {
+            let reducer = format!("{reducer},server=0,alpha=0,participation=0.5");
+            let exchange = Exchange { reducer: reducer.parse()?, ..Exchange::default() };
+            let value = plateau(&exchange, RATE, setting != "artemis", seed)?;
+            let quantity = "squared distance to the optimum";
+            let row = row("absent ranks", setting, ("levels downwards", levels), seed, value);
+            rows.push(Row { quantity, rate: Some(f64::from(RATE)), ..row });
         }
     }
     Ok(rows)

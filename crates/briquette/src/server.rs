@@ -83,14 +83,14 @@ impl ServerTraining {
     }
 
     /// Has workers compress what they send; by default it is dense. One that remembers adds what a message leaves out to the next, and, where the
-    /// policy [says so](briquette_core::server::Policy::puts_back), what did not count, too. `synthesis` allows no memory.
+    /// policy [says so](briquette_core::server::Policy::puts_back), what did not count, too. `synthesis` and `qsvrg` allow no memory.
     #[must_use]
     pub fn with_compressor(mut self, compressor: CompressorConfig, remembers: bool) -> Self {
         self.uplink = Some((compressor, remembers));
         self
     }
 
-    /// How many batches all data of this rank are, numbered from 0: what `synthesis` takes its full gradients of.
+    /// How many batches all data of this rank are, numbered from 0: what `synthesis` and `qsvrg` take full gradients of.
     #[must_use]
     pub fn with_batches(mut self, batches: u64) -> Self {
         self.batches = Some(batches);
@@ -256,7 +256,7 @@ impl ServerTraining {
 const BATCH: &str = "batch";
 
 fn takes_all_data(policy: ServerConfig) -> bool {
-    matches!(policy, ServerConfig::Synthesis(_))
+    policy.get().takes_all_data()
 }
 
 /// The model and its data, as vectors.

@@ -18,6 +18,10 @@ pub enum OptimizerKind {
     GenericAdam,
     /// Delayed AdaGrad.
     DelayedAdagrad,
+    /// Delayed AdaGrad with momentum 0.9.
+    DelayedAdagradMomentum,
+    /// SGD by FTRL: momentum grows, updates shrink, and --lr is divided by the root of the step.
+    FtrlSgd,
     /// Adam with the eighth root of the second moment.
     Padamw,
     /// Adam, then steps of the momentum that --feedback one-bit-adam:WARM_UP exchanges.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette::ServerTraining;
-use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
+use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig, StrategyConfig};
 use briquette::core::reduce::GatherConfig;
 
 use super::{AugmentSpec, Settings};
@@ -39,11 +39,8 @@ impl Settings {
 
     /// Gradients of batches that are in an update of the model.
     pub fn gradients_of_an_update(&self) -> u64 {
-        match self.server {
-            Some(ServerConfig::Backup(settings)) => settings.ranks as u64,
-            Some(ServerConfig::AsyncLocalSgd(settings)) => u64::from(settings.period),
-            _ => 1,
-        }
+        let workers = self.ranks.saturating_sub(1);
+        self.server.map_or(1, |policy| policy.get().batches_of_an_update(workers))
     }
 
     pub(super) fn check_server(&self) -> Result<()> {
@@ -59,7 +56,7 @@ impl Settings {
         }
         let policy = self.server.context("checked where it is given")?;
         let draws = self.augment.is_some_and(|augment| augment != AugmentSpec::None);
-        if matches!(policy, ServerConfig::Synthesis(_)) && draws {
+        if policy.get().takes_all_data() && draws {
             bail!(
                 "--server {policy} compares gradients of the same samples, and --augment makes others of them at every pass: use --augment none"
             );

@@ -11,7 +11,7 @@ use crate::common::{CIFAR, Runs, launcher};
 use crate::processes::{children, processes, records};
 
 /// Flags, and which rank is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 24] = [
+const CASES: [(&str, usize); 26] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
@@ -37,6 +37,8 @@ const CASES: [(&str, usize); 24] = [
     ("--server backup:2,spare=1 --checkpoint-every 9", 1),
     ("--server picky:0.5 --checkpoint-every 9", 0),
     ("--server synthesis:4,delay=2 --augment none --checkpoint-every 9", 1),
+    ("--server async-lsgd:2 --checkpoint-every 9", 1),
+    ("--server qsvrg:4 --augment none --checkpoint-every 9", 2),
 ];
 
 #[test]

@@ -144,7 +144,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
 }
 
 /// Three steps each; what is not said is the trainer's default.
-const KINDS: [(&str, &str); 38] = [
+const KINDS: [(&str, &str); 40] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),
     (CIFAR, "--reducer power-sgd"),
@@ -168,6 +168,8 @@ const KINDS: [(&str, &str); 38] = [
     (CIFAR, "--optimizer sign-sgd --lr 0.0002"),
     (CIFAR, "--optimizer generic-adam --lr 0.001"),
     (CIFAR, "--optimizer delayed-adagrad --lr 0.01"),
+    (CIFAR, "--optimizer delayed-adagrad-momentum --lr 0.01 --schedule exponential"),
+    (CIFAR, "--optimizer ftrl-sgd --lr 0.1"),
     (CIFAR, "--optimizer padamw --lr 0.01"),
     (CIFAR, "--optimizer padamw --lr 0.01 --average-from 1"),
     (CIFAR, "--optimizer one-bit-adam --feedback one-bit-adam:2 --reducer two-way:sign,down=sign --lr 0.001"),

@@ -118,5 +118,7 @@ family! {
         Picky(PickyConfig),
         AsyncLocalSgd(AsyncLocalSgdConfig),
         Synthesis(SynthesisConfig),
+        AsyncLsgd(AsyncLsgdConfig),
+        Qsvrg(QsvrgConfig),
     }
 }

@@ -107,7 +107,7 @@ struct Plan {
 }
 
 /// The ranks that take part, at least one.
-fn draw(key: Key, participation: f64, world: usize) -> Vec<bool> {
+pub(super) fn draw(key: Key, participation: f64, world: usize) -> Vec<bool> {
     let mut rng = key.purpose("participation").block(0);
     loop {
         let active: Vec<bool> = (0..world).map(|_| rng.random::<f64>() < participation).collect();
@@ -213,13 +213,20 @@ impl Artemis {
     /// Writes the average from what all servers sent; this one's own message is at hand.
     fn receive(&mut self, plan: &Plan, round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let Round { slots, average, agreed_step, .. } = round;
+        let absent = self.down.is_per_rank() && !plan.active[rank];
         for (server, range) in plan.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             let frame = if server == rank { &mut self.bytes } else { &mut self.parts[server] };
+            if absent {
+                Downlink::absent(frame, (server, range.clone()), slots, average)?;
+                continue;
+            }
             let mut cursor = 0;
             self.down.read((frame, &mut cursor), (server, range.clone()), slots, average)?;
             Downlink::end(frame, cursor, server)?;
         }
-        self.down.finish(average, agreed_step)?;
+        if !absent {
+            self.down.finish(average, agreed_step)?;
+        }
         check_average(average, slots)
     }
 }
@@ -288,7 +295,8 @@ impl Reducer for Artemis {
             if self.down.is_per_rank() {
                 self.parts.iter_mut().for_each(Frame::clear);
                 if finite {
-                    self.down.send_to_each(&self.scratch, part, round.agreed_step, rank, &mut self.parts)?;
+                    let to = (&mut self.parts[..], &plan.active[..]);
+                    self.down.send_to_each(&self.scratch, part, round.agreed_step, rank, to)?;
                 }
                 std::mem::swap(&mut self.bytes, &mut self.parts[rank]);
                 return Ok(comm.all_to_all(&mut self.parts)?);

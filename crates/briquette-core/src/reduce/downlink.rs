@@ -8,7 +8,8 @@
 //! | error | `m + kept` | `Ω` | `x − Ω` |
 //! | model, `α` | `γm + kept` | `(Ω − (1−α)Ω′)/γ`, `Ω′` of the step before | `x − αΩ` |
 //!
-//! The third is MCM in differences: see [`mcm`](super::mcm). A server may have a memory of its own for each receiver.
+//! The third is MCM in differences: see [`mcm`](super::mcm). A server may have a memory of its own for each receiver. A receiver that is then
+//! absent from a step gets a byte in the place of a message, and keeps what it has: the memory for it goes on as if nothing had been sent.
 
 use std::ops::Range;
 
@@ -18,6 +19,9 @@ use crate::error::{AggregateError, ReduceError, StateError, WireError};
 use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Frame, Key, Slot};
+
+/// In the place of a message to a rank that is absent.
+const ABSENT: u8 = 0;
 
 /// What a server does with what its message does not say.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -141,24 +145,27 @@ impl Downlink {
         Ok(finite)
     }
 
-    /// A message of `mean`, of which `range` is in the whole vector, for each rank, in `frames`; for none where one would not be finite.
+    /// A message of `mean`, of which `range` is in the whole vector, for each rank that is active, in its frame; for none where one would not
+    /// be finite.
     pub(super) fn send_to_each(
         &mut self,
         mean: &[f32],
         (key, range): (Key, Range<usize>),
         agreed_step: &AgreedStep,
         rank: usize,
-        frames: &mut [Frame],
+        (frames, active): (&mut [Frame], &[bool]),
     ) -> Result<(), ReduceError> {
         let (of, mut own) = (frames.len(), Vec::with_capacity(mean.len()));
         for to in 0..of {
             own.clear();
             own.extend_from_slice(mean);
             let part = [(key.rank(to), range.clone())];
-            if !self.send_to((to, of), &mut own, &part, agreed_step, rank, &mut frames[to])? {
+            let parts = if active[to] { &part[..] } else { &[] };
+            if !self.send_to((to, of), &mut own, parts, agreed_step, rank, &mut frames[to])? {
                 frames.iter_mut().for_each(Frame::clear);
                 break;
             }
+            frames[to].extend((!active[to]).then_some(ABSENT));
         }
         Ok(())
     }
@@ -173,11 +180,30 @@ impl Downlink {
         average: &mut [f32],
     ) -> Result<(), ReduceError> {
         if frame.len() <= *cursor {
-            let slot = slots.iter().find(|slot| slot.range().end > range.start);
-            return Err(ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() });
+            return Err(overflow(slots, &range));
         }
         let read = self.way.read(frame, cursor, &mut average[range]);
         Ok(read.map_err(|source| AggregateError::Message { rank: server, source })?)
+    }
+
+    /// Reads what `server` sent of `range` to a rank that is absent: that the mean was finite. Nothing is applied.
+    pub(super) fn absent(
+        frame: &[u8],
+        (server, range): (usize, Range<usize>),
+        slots: &[Slot],
+        average: &mut [f32],
+    ) -> Result<(), ReduceError> {
+        match frame {
+            [] => Err(overflow(slots, &range)),
+            [ABSENT] => {
+                average[range].fill(0.0);
+                Ok(())
+            }
+            [first, ..] => {
+                let source = WireError::Field { what: "sign to an absent rank", value: u64::from(*first) };
+                Err(AggregateError::Message { rank: server, source }.into())
+            }
+        }
     }
 
     /// That nothing stands behind the last message of what `server` sent.
@@ -199,6 +225,12 @@ impl Downlink {
         }
         Ok(())
     }
+}
+
+/// A server's mean of `range` was not finite.
+fn overflow(slots: &[Slot], range: &Range<usize>) -> ReduceError {
+    let slot = slots.iter().find(|slot| slot.range().end > range.start);
+    ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() }
 }
 
 impl Stateful for Downlink {

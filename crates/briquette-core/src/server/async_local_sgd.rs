@@ -74,6 +74,10 @@ impl PolicySettings for AsyncLocalSgdConfig {
         super::check(self, workers)?;
         Ok(Box::new(AsyncLocalSgd { period: self.period, mixing: self.mixing.unwrap_or(1.0 / workers as f32) }))
     }
+
+    fn batches_of_an_update(&self, _: usize) -> u64 {
+        u64::from(self.period)
+    }
 }
 
 #[derive(Debug)]

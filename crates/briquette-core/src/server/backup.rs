@@ -77,6 +77,10 @@ impl PolicySettings for BackupConfig {
         }
         Ok(Box::new(*self))
     }
+
+    fn batches_of_an_update(&self, _: usize) -> u64 {
+        self.ranks as u64
+    }
 }
 
 impl Policy for BackupConfig {

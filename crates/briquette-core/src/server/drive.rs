@@ -127,7 +127,7 @@ fn rank_of(worker: usize, server: usize) -> usize {
 
 /// Without waiting until it is gone: the link takes what it can now, and the rest while the server waits for contributions.
 fn send(server: &Server, Reply { worker, verdict, task }: Reply, comm: &mut Session) -> Result<(), CommError> {
-    let models = [server.model(), server.model_before()];
+    let models = [server.model_of(worker), server.model_before()];
     let models = if task == Some(Task::Difference) { &models[..] } else { &models[..1] };
     let mut frame = comm.pool().take_for(super::wire::ASSIGNMENT + models.len() * 4 * server.model().len());
     let fate = verdict.map(|verdict| match verdict {
@@ -203,7 +203,7 @@ impl<T: Trainer> Worker<'_, T> {
             *comm.scope() = Scope { operation: Scope::COMPUTE, step: self.version, bucket: None };
             let first = *self.batch;
             let computed = self.compute(task, (&*x, &before), &mut out)?;
-            let contribution = self.contribution(&computed, &out, first, comm)?;
+            let contribution = self.contribution((&computed, task == Task::Exact), &out, first, comm)?;
             *comm.scope() = CONTRIBUTE;
             // The link takes the rest while this rank waits for what is next.
             let sent = comm.send(self.server, contribution);
@@ -232,10 +232,10 @@ impl<T: Trainer> Worker<'_, T> {
         Ok(assignment)
     }
 
-    /// The frame of what was computed from the batch `first` on. Each gradient takes a time of its own, where times are given.
+    /// The frame of what was computed from the batch `first` on, compressed or said exactly. Each gradient takes a time of its own, where times are given.
     fn contribution(
         &mut self,
-        computed: &Computed,
+        (computed, is_exact): (&Computed, bool),
         out: &[f32],
         first: u64,
         comm: &mut Session,
@@ -249,7 +249,8 @@ impl<T: Trainer> Worker<'_, T> {
             return Err(ReduceError::NonFinite { rank: comm.rank(), slot: "the loss".into() });
         }
         let key = self.key.step(first).rank(comm.rank());
-        let message = self.uplink.compress(out, key, comm.rank())?.clone();
+        let sends = if is_exact { Uplink::exact } else { Uplink::compress };
+        let message = sends(self.uplink, out, key, comm.rank())?.clone();
         let (version, stops, mut frame) = (self.version, self.trainer.stops(), Frame::new());
         Contribution { version, samples, loss, gradients, stops, message }.write(&mut frame);
         Ok(frame)
@@ -262,7 +263,7 @@ impl<T: Trainer> Worker<'_, T> {
                 *self.batch += 1;
                 Ok(computed)
             }
-            Task::Full => {
+            Task::Full | Task::Exact => {
                 let computed = self.trainer.gradient(x, Batch::All, out)?;
                 *self.batch += u64::from(computed.batches);
                 Ok(computed)

@@ -79,6 +79,23 @@ fn synthesis_by_hand() {
 }
 
 /// Begun in the midst of an epoch, without an estimate, it takes one first.
+/// H = (4 + 2)/2 = 3 at 10, which is marked; 3 − 1.5 and 3 − 2 of differences to it; then 1.5 at 4.5, which is marked.
+#[test]
+fn qsvrg_by_hand() {
+    let mut server = server(&QsvrgConfig { epoch: 3 }, 2);
+    assert_eq!(says(&mut server, 0, 0, 4.0), (None, 10.0));
+    assert_eq!(says(&mut server, 1, 0, 2.0), (ACCEPTED, 7.0));
+    assert_eq!(says(&mut server, 1, 1, -1.0), (None, 7.0));
+    assert_eq!(says(&mut server, 0, 1, -2.0), (ACCEPTED, 5.5));
+    assert_eq!(server.model_before(), [10.0]);
+    assert_eq!(says(&mut server, 0, 2, -3.0), (None, 5.5));
+    assert_eq!(says(&mut server, 1, 2, -1.0), (ACCEPTED, 4.5));
+    assert_eq!(server.model_before(), [10.0]);
+    assert_eq!(says(&mut server, 0, 3, 1.0), (None, 4.5));
+    assert_eq!(says(&mut server, 1, 3, 2.0), (ACCEPTED, 3.0));
+    assert_eq!(server.model_before(), [4.5]);
+}
+
 #[test]
 fn synthesis_without_an_estimate_begins_an_epoch() {
     let policy = SynthesisConfig { epoch: 8, delay: 1 }.build(1).unwrap();

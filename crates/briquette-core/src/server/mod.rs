@@ -14,10 +14,13 @@
 //! | [`picky`] | one gradient | the model has not moved far since |
 //! | [`backup`] | `N` of `N + b` gradients | it is of this version |
 //! | [`async_local_sgd`] | one rank's local steps | always |
+//! | [`async_lsgd`] | one rank's local steps, of a model of its own | always |
 //! | [`synthesis`] | one difference of gradients, or all ranks' full gradients | it is of this epoch, and not too late |
+//! | [`qsvrg`] | all ranks' differences of gradients, or their full gradients | it is of this version |
 //!
 //! **Who waits.** A worker whose contribution is in an update waits for that update: for nobody where one contribution makes it, and for the
-//! slowest of those that are needed under [`backup`] and at the start of an epoch of [`synthesis`]. The server waits for those that compute.
+//! slowest of those that are needed under [`backup`] and [`qsvrg`], and at the start of an epoch of [`synthesis`]. The server waits for those that
+//! compute.
 //!
 //! **Determinism.** What is made of contributions depends on the order in which they arrive. Over TCP that order differs between runs, and so do
 //! results. On a [simulated](crate::comm::Simulated) network with given compute times it follows from simulated seconds: a run is
@@ -32,7 +35,7 @@
 //!
 //! **A memory** of a worker ([`Uplink`]) keeps what its messages left out. What becomes of a message that did not count is the policy's to say
 //! ([`Policy::puts_back`]): one that came too late for its update waits in the memory; one that was refused for where it was taken must
-//! not, as it would travel with the next. [`synthesis`] allows no memory: a difference is of use in its epoch alone.
+//! not, as it would travel with the next. [`synthesis`] and [`qsvrg`] allow no memory: a difference is of use in its epoch alone.
 //!
 //! **On the wire.** An assignment is 14 bytes and the model in f32, twice that where gradients at two points are asked for; a contribution is 29
 //! bytes and a [message](crate::Message): `docs/wire.md`.
@@ -42,6 +45,7 @@
 //! named by the server at its deadline; those that wait for the server have [more patience](PATIENCE).
 
 pub mod async_local_sgd;
+pub mod async_lsgd;
 pub mod async_sgd;
 pub mod backup;
 mod drive;
@@ -50,6 +54,7 @@ mod failures;
 #[cfg(test)]
 mod golden;
 pub mod picky;
+pub mod qsvrg;
 mod shelf;
 mod state;
 pub mod synthesis;
@@ -61,14 +66,18 @@ mod uplink;
 mod wire;
 
 pub use async_local_sgd::AsyncLocalSgdConfig;
+pub use async_lsgd::AsyncLsgdConfig;
 pub use async_sgd::AsyncSgd;
 pub use backup::BackupConfig;
 pub use drive::{Batch, Computed, PATIENCE, Trainer, serve, work};
 pub use picky::PickyConfig;
+pub use qsvrg::QsvrgConfig;
 pub use shelf::Shelf;
 pub use state::{Contribution, Reply, Served, Server};
 pub use synthesis::SynthesisConfig;
 pub use uplink::Uplink;
+
+use std::sync::Arc;
 
 use crate::config::Described;
 use crate::error::ConfigError;
@@ -84,6 +93,8 @@ pub enum Task {
     Difference,
     /// The gradient of all its data.
     Full,
+    /// The same, which its message says exactly, whatever the compressor.
+    Exact,
 }
 
 /// What became of a contribution.
@@ -120,6 +131,8 @@ pub enum Update {
     Optimizer,
     /// It is subtracted, times this.
     Subtract(f32),
+    /// Workers have models of their own, and [`Policy::follow`] says where they go on from. A quorum of one.
+    Follow,
 }
 
 /// What a server does with what comes. Versions count updates from 0.
@@ -135,6 +148,15 @@ pub trait Policy: std::fmt::Debug + Send {
     /// How many contributions make the update of this version. A worker whose contribution is in it waits for it.
     fn quorum(&self, _version: u64) -> usize {
         1
+    }
+
+    /// All workers begin at the server's model: at the start of a run, and after a pause.
+    fn begin(&mut self) {}
+
+    /// A worker whose model is its own has come to `own`, with this mean loss on its way. `own` becomes where it goes on from; the answer is the
+    /// server's model then.
+    fn follow(&mut self, _worker: usize, own: &mut Vec<f32>, _loss: f64) -> Arc<Vec<f32>> {
+        Arc::new(own.clone())
     }
 
     /// Makes what is applied at this version of the mean of the contributions, weighed by their samples.
@@ -155,6 +177,11 @@ pub trait Policy: std::fmt::Debug + Send {
         false
     }
 
+    /// Whether the model of this version is the one that the next differences are taken from; else the one of before stays it.
+    fn marks(&self, _version: u64) -> bool {
+        true
+    }
+
     /// What it remembers between updates, one vector, empty at first.
     fn memory(&mut self) -> Option<&mut Vec<f32>> {
         None
@@ -172,6 +199,16 @@ pub trait PolicySettings: std::fmt::Debug {
     /// Whether workers may remember what their messages leave out.
     fn allows_memory(&self) -> bool {
         true
+    }
+
+    /// Whether workers take gradients of all their data, and so of a finite set of samples.
+    fn takes_all_data(&self) -> bool {
+        false
+    }
+
+    /// Batches that an update with `workers` workers takes, but for what it takes of all data.
+    fn batches_of_an_update(&self, _workers: usize) -> u64 {
+        1
     }
 }
 

@@ -79,7 +79,7 @@ enum Doing {
 pub struct Server {
     policy: Box<dyn Policy>,
     model: Arc<Vec<f32>>,
-    /// Of the version before.
+    /// Of the version before, or of the last one that the policy [marks](Policy::marks).
     before: Arc<Vec<f32>>,
     version: u64,
     until: u64,
@@ -109,9 +109,14 @@ impl Server {
         &self.model
     }
 
-    /// The model of the version before; at version 0 the same.
+    /// The model that differences are taken from: of the version before, or what the policy [marks](Policy::marks); at version 0 the same.
     pub fn model_before(&self) -> &[f32] {
         &self.before
+    }
+
+    /// The model that a worker computes from, or ends with.
+    pub fn model_of(&self, worker: usize) -> &[f32] {
+        &self.seats[worker].model
     }
 
     /// Updates so far.
@@ -149,6 +154,7 @@ impl Server {
     /// What all workers, which are idle, are told to begin with, when there are to be `until` updates.
     pub fn begin(&mut self, until: u64) -> Vec<Reply> {
         self.until = until;
+        self.policy.begin();
         (0..self.seats.len()).map(|worker| self.assign(worker, None)).collect()
     }
 
@@ -213,7 +219,7 @@ impl Server {
         &mut self,
         step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut mean = std::mem::take(&mut self.mean);
+        let (marks, mut mean) = (self.policy.marks(self.version), std::mem::take(&mut self.mean));
         mean.clear();
         mean.resize(self.model.len(), 0.0);
         let samples = self.waiters().map(|(_, contribution)| contribution.samples as f64).sum::<f64>().max(1.0);
@@ -225,21 +231,39 @@ impl Server {
         }
         self.served.loss = loss;
         self.policy.direct(&mut mean, self.version);
-        let mut next = (*self.model).clone();
-        match self.policy.update() {
-            Update::Optimizer => step(&mut next, &mean, self.version)?,
-            Update::Subtract(factor) => next.iter_mut().zip(&mean).for_each(|(x, mean)| *x -= factor * mean),
-        }
+        let mut next = Vec::clone(&self.model);
+        let next = match self.policy.update() {
+            Update::Optimizer => step(&mut next, &mean, self.version).map(|()| Arc::new(next))?,
+            Update::Subtract(factor) => {
+                next.iter_mut().zip(&mean).for_each(|(x, mean)| *x -= factor * mean);
+                Arc::new(next)
+            }
+            Update::Follow => self.follow(&mean, loss),
+        };
         self.mean = mean;
-        self.before = std::mem::replace(&mut self.model, Arc::new(next));
+        let before = std::mem::replace(&mut self.model, next);
+        if marks {
+            self.before = before;
+        }
         self.version += 1;
         Ok(())
+    }
+
+    /// The worker that waits has come `moved` away from its own model; the server's model then.
+    fn follow(&mut self, moved: &[f32], loss: f64) -> Arc<Vec<f32>> {
+        let Some(worker) = self.waiters().map(|(worker, _)| worker).next() else { return Arc::clone(&self.model) };
+        let mut own: Vec<f32> = self.seats[worker].model.iter().zip(moved).map(|(x, moved)| x - moved).collect();
+        let model = self.policy.follow(worker, &mut own, loss);
+        self.seats[worker].model = Arc::new(own);
+        model
     }
 
     fn assign(&mut self, worker: usize, verdict: Option<Verdict>) -> Reply {
         let task = (self.version < self.until).then(|| self.policy.task(self.version));
         let doing = if task.is_some() { Doing::Computes } else { Doing::Idle };
-        self.seats[worker] = Seat { model: Arc::clone(&self.model), version: self.version, doing };
+        let follows = self.policy.update() == Update::Follow && verdict.is_some() && task.is_some();
+        let model = if follows { &self.seats[worker].model } else { &self.model };
+        self.seats[worker] = Seat { model: Arc::clone(model), version: self.version, doing };
         Reply { worker, verdict, task }
     }
 

@@ -94,6 +94,10 @@ impl PolicySettings for SynthesisConfig {
     fn allows_memory(&self) -> bool {
         false
     }
+
+    fn takes_all_data(&self) -> bool {
+        true
+    }
 }
 
 #[derive(Debug)]

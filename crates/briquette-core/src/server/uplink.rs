@@ -1,7 +1,7 @@
 //! What a worker sends: compressed, with what was not sent remembered.
 
 use super::wire::Fate;
-use crate::compress::Compressor;
+use crate::compress::{Compressor, Dense};
 use crate::error::{ReduceError, StateError};
 use crate::state::{OnResize, Place, State};
 use crate::{Key, Message};
@@ -57,6 +57,19 @@ impl Uplink {
             return Err(ReduceError::NonFinite { rank, slot: "a contribution".into() });
         }
         self.compressor.compress_into(&self.fed, key, &mut self.message);
+        Ok(&self.message)
+    }
+
+    /// The message of `x` as it is: whatever waits goes on waiting.
+    ///
+    /// # Errors
+    /// [`ReduceError::NonFinite`] where it is not finite.
+    pub(super) fn exact(&mut self, x: &[f32], key: Key, rank: usize) -> Result<&Message, ReduceError> {
+        if !x.iter().all(|value| value.is_finite()) {
+            return Err(ReduceError::NonFinite { rank, slot: "a contribution".into() });
+        }
+        self.fed.clear();
+        Dense.compress_into(x, key, &mut self.message);
         Ok(&self.message)
     }
 

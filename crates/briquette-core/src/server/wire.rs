@@ -39,6 +39,7 @@ impl Assignment {
             Some(Task::Difference) => (2, 0),
             Some(Task::Full) => (3, 0),
             None => (4, 0),
+            Some(Task::Exact) => (5, 0),
         };
         let fate = match self.fate {
             None => 0,
@@ -63,6 +64,7 @@ impl Assignment {
             2 => Some(Task::Difference),
             3 => Some(Task::Full),
             4 => None,
+            5 => Some(Task::Exact),
             got => return Err(WireError::Field { what: "task of an assignment", value: u64::from(got) }),
         };
         if matches!(task, Some(Task::Steps(_))) != (steps > 0) {
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn frames_go_back_and_forth_and_damage_is_an_error() {
-        for task in [None, Some(Task::Gradient), Some(Task::Steps(7)), Some(Task::Difference), Some(Task::Full)] {
+        let tasks = [Task::Gradient, Task::Steps(7), Task::Difference, Task::Full, Task::Exact];
+        for task in tasks.map(Some).into_iter().chain([None]) {
             let assignment = Assignment { task, fate: Some(Fate::Dropped), version: 1 << 40 };
             let mut frame = Frame::new();
             assignment.write(&[&[1.0, 2.0]], &mut frame);

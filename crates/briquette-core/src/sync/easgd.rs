@@ -33,6 +33,18 @@
 //!
 //! **Deviations.** The paper's server receives from one rank at a time; this is its synchronous form, in which all ranks move at once.
 //!
+//! Equation 5 takes both forces from `x_t`: `x_{t+1} = x_t − ηg − α·(x_t − x̃)`, and equation 6 moves the centre to the mean of the `x_t`. Here
+//! the optimizer steps first, and the pull begins where it ended:
+//!
+//! ```text
+//! (1 − α)·(x_t − ηg) + α·x̃  =  x_t − (1 − α)·ηg − α·(x_t − x̃)
+//! ```
+//!
+//! So a rank's step is equation 5's, at a learning rate that is `1 − α` times as high at the steps that pull; the centre follows the mean of where
+//! the ranks are after that step, so it is one step less late. It is in this order because a strategy acts after the optimizer's step,
+//! whichever optimizer that is: from `x_t` a rank would need a copy of its parameters from before the step, and the learning rate, which Adam's step
+//! does not show. To have the paper's step with SGD at period 1, divide the rate by `1 − α`.
+//!
 //! **Reference.** S. Zhang, A. Choromanska, Y. LeCun, *Deep Learning with Elastic Averaging SGD*, NeurIPS 2015 (arXiv 1412.6651), equations 5
 //! and 6.
 //!
@@ -308,6 +320,31 @@ mod tests {
         }
         // What is evaluated is the centre, on every rank.
         assert!(ours.iter().all(|view| view.iter().zip(&centre).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5)));
+    }
+
+    /// Equation 5 as it stands, both forces from `x_t`, at the smaller rate of the steps that pull; the centre follows the mean of where the whole
+    /// step has led.
+    #[test]
+    fn a_pull_is_equation_5_at_a_learning_rate_that_is_smaller_by_alpha() {
+        let settings = EasgdConfig { period: 2, beta: 0.9, alpha: Some(0.25) };
+        let ours = train(3, || Easgd::new(settings, Dense).unwrap(), &[3.0; 10], (SGD, &noisy));
+        let (mut x, mut centre) = (vec![vec![3.0_f32; 10]; 3], vec![3.0_f32; 10]);
+        for step in 0..SGD.steps {
+            let pulls = (step + 1) % 2 == 0;
+            let (before, mut ends) = (centre.clone(), Vec::new());
+            for (rank, x) in x.iter_mut().enumerate() {
+                let gradient = noisy(rank, step, x);
+                ends.push(x.iter().zip(&gradient).map(|(x, g)| x - SGD.rate * g).collect::<Vec<f32>>());
+                for ((x, g), centre) in x.iter_mut().zip(gradient).zip(&before) {
+                    let (rate, alpha) = if pulls { (0.75 * SGD.rate, 0.25) } else { (SGD.rate, 0.0) };
+                    *x = *x - rate * g - alpha * (*x - centre);
+                }
+            }
+            if pulls {
+                centre.iter_mut().zip(mean(&ends)).for_each(|(c, mean)| *c += 0.9 * (mean as f32 - *c));
+            }
+        }
+        assert!(ours.iter().all(|view| view.iter().zip(&centre).all(|(a, b)| (a - b).abs() < 1e-4)), "{ours:?}");
     }
 
     #[test]

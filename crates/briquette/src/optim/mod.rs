@@ -8,6 +8,8 @@
 //! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
 //! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
 //! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
+//! | [`DelayedAdaGradMomentum`] | the same, added up with momentum | 2 |
+//! | [`FtrlSgd`] | `1/(t + 1)` of the way to `x₁ − η_t·Σ g` | 2 |
 //! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
 //! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` from outside | 2 |
 //!
@@ -23,6 +25,8 @@
 
 pub mod comp_ams;
 pub mod delayed_ada_grad;
+pub mod delayed_ada_grad_momentum;
+pub mod ftrl_sgd;
 pub mod generalized_sign_sgd;
 pub mod generic_adam;
 pub mod iterate_average;
@@ -38,6 +42,10 @@ pub(crate) use state::REFUSED;
 
 pub use comp_ams::{CompAms, CompAmsConfig, CompAmsState};
 pub use delayed_ada_grad::{DelayedAdaGrad, DelayedAdaGradConfig, DelayedAdaGradState};
+pub use delayed_ada_grad_momentum::{
+    DelayedAdaGradMomentum, DelayedAdaGradMomentumConfig, DelayedAdaGradMomentumState,
+};
+pub use ftrl_sgd::{FtrlSgd, FtrlSgdConfig, FtrlSgdState};
 pub use generalized_sign_sgd::{GeneralizedSignSgd, GeneralizedSignSgdConfig, GeneralizedSignSgdState};
 pub use generic_adam::{GenericAdam, GenericAdamConfig, GenericAdamState, Unmet};
 pub use iterate_average::{IterateAverage, IterateAverageConfig};

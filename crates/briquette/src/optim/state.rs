@@ -4,8 +4,16 @@ use burn::optim::{StateSource, join_path};
 use burn::tensor::{Device, Tensor};
 
 /// Names of the optimizers here, as records have them.
-const NAMES: [&str; 6] =
-    ["comp-ams", "generalized-sign-sgd", "generic-adam", "delayed-ada-grad", "padam-w", "one-bit-adam"];
+const NAMES: [&str; 8] = [
+    "comp-ams",
+    "generalized-sign-sgd",
+    "generic-adam",
+    "delayed-ada-grad",
+    "delayed-ada-grad-momentum",
+    "ftrl-sgd",
+    "padam-w",
+    "one-bit-adam",
+];
 
 /// A state struct of tensors and counters, with its record: by hand, as Burn's derive does not work outside its own crate.
 macro_rules! state {

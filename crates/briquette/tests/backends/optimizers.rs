@@ -1,8 +1,8 @@
 //! The optimizers of `briquette::optim` against naive twins in f64, and their records, on every backend.
 
 use briquette::optim::{
-    CompAmsConfig, DelayedAdaGradConfig, GeneralizedSignSgdConfig, GenericAdamConfig, IterateAverageConfig,
-    OneBitAdamConfig, PAdamWConfig,
+    CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
+    GenericAdamConfig, IterateAverageConfig, OneBitAdamConfig, PAdamWConfig,
 };
 use burn::module::{Module, Param};
 use burn::optim::decay::WeightDecayConfig;
@@ -64,7 +64,7 @@ fn average(old: &mut f64, value: f64, beta: f64) -> f64 {
     *old
 }
 
-fn optimizers() -> [(&'static str, ModuleOptimizer, Twin); 8] {
+fn optimizers() -> [(&'static str, ModuleOptimizer, Twin); 10] {
     let decay = Some(WeightDecayConfig::new(0.25));
     [
         ("comp-ams", CompAmsConfig::new().with_weight_decay(decay.clone()).init(), |_, [m, v, most], x, g| {
@@ -97,13 +97,28 @@ fn optimizers() -> [(&'static str, ModuleOptimizer, Twin); 8] {
         ),
         (
             "delayed-ada-grad",
-            DelayedAdaGradConfig::new().with_beta(0.5).with_epsilon(0.125).with_weight_decay(decay).init(),
+            DelayedAdaGradConfig::new().with_beta(0.5).with_epsilon(0.125).with_weight_decay(decay.clone()).init(),
             |_, [sum, ..], x, g| {
                 let (g, before) = (g + 0.25 * x, *sum);
                 *sum += g * g;
                 RATE * g / (0.5 + before).powf(0.625)
             },
         ),
+        (
+            "delayed-ada-grad-momentum",
+            DelayedAdaGradMomentumConfig::new().with_beta(0.5).with_weight_decay(decay.clone()).init(),
+            |_, [sum, velocity, _], x, g| {
+                let (g, before) = (g + 0.25 * x, *sum);
+                *sum += g * g;
+                *velocity = 0.9 * *velocity + RATE * g / (0.5 + before).sqrt();
+                *velocity
+            },
+        ),
+        ("ftrl-sgd", FtrlSgdConfig::new().with_weight_decay(decay).init(), |t, [sum, start, _], x, g| {
+            *start = if t == 1.0 { x } else { *start };
+            *sum += g + 0.25 * x;
+            (x - (*start - RATE / t.sqrt() * *sum)) / (t + 1.0)
+        }),
         ("padam-w", PAdamWConfig::new().with_weight_decay(0.5).init(), |t, [m, v, _], x, g| {
             let (m, v) = (average(m, g, 0.9), average(v, g * g, 0.999));
             let correction = (1.0 - 0.999_f64.powf(t)).sqrt() / (1.0 - 0.9_f64.powf(t));

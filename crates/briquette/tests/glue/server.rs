@@ -130,7 +130,8 @@ fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: boo
         let mut server = server(text);
         if compressed {
             // Differences allow no memory.
-            server = server.with_compressor("topk:4x".parse().expect("a compressor"), !text.starts_with("synthesis"));
+            let remembers = policy(text).get().allows_memory();
+            server = server.with_compressor("topk:4x".parse().expect("a compressor"), remembers);
         }
         let mut rank = Rank::new(sgd_with_momentum(), comm, server);
         let mut model = rank.optim.join(Net::new(if from.is_some() { 999 } else { 5 }))?;
@@ -149,7 +150,9 @@ fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: boo
 
 #[test]
 fn every_policy_resumes_bit_exactly_and_leaves_all_ranks_alike() {
-    for text in ["async-sgd", "backup:2,spare=1", "picky:0.5", "async-local-sgd:2", "synthesis:epoch=4,delay=2"] {
+    let local = ["async-local-sgd:2", "async-lsgd:2,pull=0.25"];
+    let all_data = ["synthesis:epoch=4,delay=2", "qsvrg:4"];
+    for text in ["async-sgd", "backup:2,spare=1", "picky:0.5"].into_iter().chain(local).chain(all_data) {
         for compressed in [false, true] {
             let directory = tempfile::tempdir().expect("a directory");
             let whole = two_parts(text, None, Some(directory.path()), compressed);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::comm::Local;
 use crate::error::ReduceError;
+use crate::reduce::artemis::draw;
 use crate::reduce::{AgreedStep, Round};
 use crate::state::State;
 use crate::{Key, Layout};
@@ -117,6 +118,96 @@ fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
     }
 }
 
+/// Ranks that take part at a step.
+fn active(step: u64) -> Vec<bool> {
+    draw(Key::new(4).step(step), 0.5, 3)
+}
+
+/// Nothing is lost, so a rank that takes part has the servers' model, `w ← w − γ/(p̂N) Σ g`; one that is absent has that of the step that it
+/// took part in last.
+#[test]
+fn an_absent_rank_keeps_its_model_and_one_message_brings_it_back() {
+    let exchange = "mcm:dense,down=dense,alpha=0,model_alpha=0.25,server=1,per_rank=true,participation=0.5";
+    let exchange = Exchange { reducer: exchange.parse().unwrap(), ..Exchange::default() };
+    let layout = Layout::flat(LEN);
+    // Of 3 ranks, drawn again where none takes part: ½/(1 − ⅛).
+    let weight = (7.0 / 8.0) / 0.5 / 3.0;
+    let mut w = vec![vec![0.0_f32; LEN]];
+    for step in 0..12 {
+        let mut next = w[step as usize].clone();
+        for rank in (0..3).filter(|rank| active(step)[*rank]) {
+            next.iter_mut().zip(input(rank, step)).for_each(|(w, g)| *w -= rate(step) * weight * g);
+        }
+        w.push(next);
+    }
+    let absences = Local::run(3, |mut comm| {
+        let mut reducer = exchange.reducer.get().build(&exchange, &layout).unwrap();
+        let (rank, mut x, mut average) = (comm.rank(), vec![0.0_f32; LEN], vec![9.0; LEN]);
+        let (mut last, mut absent) = (0, 0);
+        for step in 0..12 {
+            let (learning_rate, input) = (Some(f64::from(rate(step))), input(rank, step));
+            let (key, slots, before) = (Key::new(4).step(step), layout.slots(), comm.traffic());
+            let agreed_step = &AgreedStep { step, learning_rate, ..AgreedStep::default() };
+            let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+            reducer.exchange(round, &mut comm)?;
+            x.iter_mut().zip(&average).for_each(|(x, average)| *x -= rate(step) * average);
+            // At a rate of 0 nothing moves.
+            if active(step)[rank] && rate(step) > 0.0 {
+                last = step as usize + 1;
+            }
+            let near = x.iter().zip(&w[last]).all(|(x, w)| (x - w).abs() < 1e-4);
+            assert!(near, "rank {rank}, step {step}: {x:?}, expected {:?}", w[last]);
+            if !active(step)[rank] {
+                absent += 1;
+                let traffic = comm.traffic() - before;
+                assert!(rank == 1 || traffic.received < 20, "step {step}: {traffic:?}");
+            }
+        }
+        Ok::<_, ReduceError>(absent)
+    });
+    assert!(absences.into_iter().map(Result::unwrap).sum::<u64>() > 5);
+}
+
+/// A server's memory of a rank goes on while that rank is absent, as if it had been sent nothing.
+#[test]
+fn what_an_absent_rank_missed_is_in_its_next_message() {
+    let text = "mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1,per_rank=true,participation=0.5";
+    let (outcomes, states) = run(text, 12);
+    let mut compressor = "qsgd:4:8:l2".parse::<CompressorConfig>().unwrap().build();
+    let (mut message, mut sent) = (crate::Message::default(), vec![0.0; LEN]);
+    let (mut memory, mut last, mut absent) = (vec![0.0_f32; LEN], vec![0.0_f32; LEN], 0);
+    for (step, [average, mean]) in (0..).zip(&outcomes).filter(|(step, _)| rate(*step) > 0.0) {
+        let rate = rate(step);
+        memory.iter_mut().zip(mean).for_each(|(x, mean)| *x += rate * mean);
+        if !active(step)[0] {
+            assert!(average.iter().all(|average| *average == 0.0), "step {step}: {average:?}");
+            absent += 1;
+            continue;
+        }
+        let key = Key::new(4).step(step).purpose("down").bucket(1).rank(0);
+        compressor.compress_into(&memory, key, &mut message);
+        message.decode_into(&mut sent).unwrap();
+        for (i, (sent, last)) in sent.iter().zip(&last).enumerate() {
+            let expected = (sent - 0.75 * last) / rate;
+            assert!((average[i] - expected).abs() < 1e-2, "step {step}: {} and {expected}", average[i]);
+        }
+        memory.iter_mut().zip(&sent).for_each(|(x, sent)| *x -= 0.25 * sent);
+        last.copy_from_slice(&sent);
+    }
+    assert!((2..8).contains(&absent), "{absent}");
+    let kept = &states[1].f32s("kept", Some(3 * LEN)).unwrap()[..LEN];
+    assert!(kept.iter().zip(&memory).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+/// One message for all reaches those that sent nothing, too.
+#[test]
+fn where_one_message_goes_to_all_every_rank_has_the_same_model_at_every_step() {
+    let text = "mcm:dense,down=dense,alpha=0.25,model_alpha=0.25,participation=0.5";
+    for (step, [average, mean]) in run(text, 8).0.iter().enumerate() {
+        assert!(average.iter().zip(mean).all(|(a, b)| (a - b).abs() < 1e-4), "step {step}: {average:?}, {mean:?}");
+    }
+}
+
 #[test]
 fn replicas_that_differ_are_for_a_strategy_that_lets_them() {
     use crate::config::Config;
@@ -152,6 +243,7 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         ("mcm:qsgd:2,model_alpha=0.9", "none", &["model_alpha of mcm", "at most 0.", "got 0.9"]),
         ("mcm:qsgd:2,alpha=0.9", "none", &["alpha of mcm", "at most 0.", "got 0.9"]),
         ("mcm:qsgd:2,model_alpha=-1", "none", &["model_alpha of mcm", "-1"]),
+        ("mcm:qsgd:2,participation=0", "none", &["participation of mcm", "at least 0.001 and at most 1", "got 0"]),
         ("mcm:qsgd:2,server=9", "none", &["server=9", "at least 10 ranks"]),
     ] {
         let error = error(reducer, feedback);
