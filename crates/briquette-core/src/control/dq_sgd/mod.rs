@@ -24,7 +24,7 @@
 //! *Error.* `Σ ‖g‖²/s²` relative to constant bits of the same mean, 4, over 300 steps: .72 where norms fall 20-fold, .61 for `1/√n`, .98
 //! where they drop tenfold after 30 steps, .82 where they rise 20-fold. With the best constant of the whole run, which is known afterwards, it is
 //! .39, .52, .09 and .39. Flat norms cost 1.04: three of the first steps have a bit more, and three of the last ones a bit less. No rule
-//! that knows only the past is below 1 at the drop and at 1 on flat norms. A tenfold rise within one step costs up to 2.2.
+//! that knows only the past is below 1 at the drop and at 1 on flat norms. A tenfold rise within one step costs up to 2.2 (ADR 46).
 //!
 //! With `error`, the dual: the fewest bits whose term of theorem 1, `(L·d·η²/12)·Σ α^(N−1−n)·‖g‖²/s²/ranks`, is at most
 //! `error`. Every step may add an equal share: `s = √(N·L·d·η²/(12·error·ranks))·α^((N−1−n)/2)·‖g‖`, and bits are rounded up.
