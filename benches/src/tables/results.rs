@@ -60,6 +60,16 @@ impl Outcome {
         self.steps.iter().map(|step| step.factor.unwrap_or(1.0))
     }
 
+    /// The gradient's norm at tenths of the run, as far as the controller's reasons state it: `0: 2.31e0, 24: 1.87e0`. Each is the last one
+    /// stated in its tenth. Empty under a controller that states none.
+    pub fn norms(&self) -> String {
+        let stated = self.steps.iter().filter_map(|step| norm(step.reason.as_deref()?));
+        let tenths: BTreeMap<u64, (u64, String)> = stated
+            .map(|(step, norm)| (step.saturating_mul(10) / (self.steps.len() as u64).max(1), (step, norm)))
+            .collect();
+        tenths.values().map(|(step, norm)| format!("{step}: {norm}")).collect::<Vec<_>>().join(", ")
+    }
+
     /// Mean bits a value, by the nominal ratios.
     pub fn bits(&self) -> f64 {
         self.ratios().map(|ratio| 32.0 / ratio).sum::<f64>() / self.steps.len() as f64
@@ -90,6 +100,13 @@ impl Outcome {
     pub fn bytes_to(&self, steps: usize) -> u64 {
         RANKS as u64 * self.steps.iter().take(steps).map(|step| step.bytes_sent).sum::<u64>()
     }
+}
+
+/// `gradient norm 2.31e0 at step 24: 5 bits a value`
+fn norm(reason: &str) -> Option<(u64, String)> {
+    let (norm, rest) = reason.strip_prefix("gradient norm ")?.split_once(" at step ")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
+    Some((digits.parse().ok()?, norm.to_owned()))
 }
 
 /// `epoch   1  step     78  test accuracy 0.4012  test loss …`
@@ -166,5 +183,15 @@ mod tests {
         let line = "epoch   2  step    156  test accuracy 0.5012  test loss 1.4  factor 10.0  wire factor 8.1";
         assert_eq!(evaluation(line), Some((156, 0.5012)));
         assert_eq!(evaluation("10000 training and 10000 test images"), None);
+    }
+    #[test]
+    fn norms_are_read_from_the_reasons_of_dq_sgd() {
+        let read = |reason: &str| norm(reason).map(|(step, norm)| format!("{step}: {norm}"));
+        assert_eq!(read("gradient norm 2.31e0 at step 24: 5 bits a value").as_deref(), Some("24: 2.31e0"));
+        assert_eq!(
+            read("gradient norm 1.00e1 at step 7 needs 9 bits for this error: 8 bits a value").as_deref(),
+            Some("7: 1.00e1")
+        );
+        assert_eq!(read("window over: trying 20x"), None);
     }
 }

@@ -28,6 +28,8 @@ pub struct Run {
     /// Sent bits a value to each other rank.
     sent_bits: f64,
     shares: String,
+    /// The gradient's norm at tenths of the run, where a controller states it.
+    norms: String,
     simulated_seconds: f64,
     /// Of each step, part of the above; empty where they were not measured.
     codec_seconds: Option<f64>,
@@ -119,6 +121,7 @@ fn run(
         nominal_bits: outcome.bits(),
         sent_bits: 8.0 * summary.bytes_sent as f64 / receivers,
         shares: outcome.shares(),
+        norms: outcome.norms(),
         simulated_seconds: ends.last().copied().unwrap_or(f64::NAN),
         codec_seconds: codec,
         target,

@@ -163,6 +163,14 @@ mod tests {
         assert_eq!(combined(Krum { byzantine: 1, keep: 2 }, &line), [2.0]);
     }
 
+    /// On a line at 0, 1, 1.9, 10 and 11, with two neighbours: 1 + 3.61, 1 + .81, .81 + 3.61, and far. With a third one, 81 and 65.61 away from 1
+    /// and 1.9, another rank would be selected.
+    #[test]
+    fn neighbours_are_counted_by_hand() {
+        let line: Vec<Vec<f32>> = [0.0, 1.0, 1.9, 10.0, 11.0].iter().map(|x| vec![*x]).collect();
+        assert_eq!(rated(Krum::default(), &line, 1), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    }
+
     #[test]
     fn whole_contributions_are_rated_however_they_are_cut() {
         let (vectors, _) = world(7, 2, |t| -t);

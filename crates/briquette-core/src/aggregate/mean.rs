@@ -30,3 +30,15 @@ impl Described for Mean {
     const NAME: &'static str = "mean";
     const HELP: &'static str = "the mean over ranks, weighted by samples";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testkit::combined;
+    use super::*;
+
+    /// (1 + 3 + 8 + 4)/4, (0 + 5 − 2 + 1)/4.
+    #[test]
+    fn the_mean_by_hand() {
+        assert_eq!(combined(&mut Mean, &[vec![1.0, 0.0], vec![3.0, 5.0], vec![8.0, -2.0], vec![4.0, 1.0]]), [4.0, 1.0]);
+    }
+}

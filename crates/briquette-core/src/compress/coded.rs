@@ -125,6 +125,14 @@ mod tests {
         (0..n).map(|i| (i as f32 * 1.7).sin() * (1.0 + (i % 13) as f32)).collect()
     }
 
+    /// ω of 2x random-k is 1, of natural rounding ⅛: (1 + 1)·(1 + ⅛) − 1 = 1¼.
+    #[test]
+    fn unbiased_both_ways_by_hand() {
+        let random = crate::compress::RandomK::fraction(0.5).unwrap().scaled();
+        let bound = Coded::new(random, Natural).error_bound(&[1.0, -2.0, 3.0, 0.7]);
+        assert_eq!(bound, ErrorBound::Unbiased { omega: 1.25 });
+    }
+
     #[test]
     fn with_dense_values_it_is_the_sparsifier() {
         let (x, top_k) = (wave(1000), TopK::fraction(0.1).unwrap());

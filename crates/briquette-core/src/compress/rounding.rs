@@ -219,6 +219,16 @@ mod tests {
         }
     }
 
+    /// 1 is a level; 0.625 lies between ½ and 1, to the nearest ⅛ away: ⅛², and ⅛·⅜ at random.
+    #[test]
+    fn variances_by_hand() {
+        let x = [1.0, -0.625];
+        assert_eq!(Rounding::nearest(2.0).unwrap().variance(&x), 0.015625);
+        assert_eq!(Rounding::random(2.0).unwrap().variance(&x), 0.046875);
+        let out = decoded(&mut Rounding::nearest(2.0).unwrap(), &x, Key::new(0));
+        assert_eq!((distance2(&x, &out), &out[..]), (0.015625, &[1.0, -0.5][..]));
+    }
+
     #[test]
     fn random_draws_are_unbiased_with_the_exact_variance() {
         let x: Vec<f32> = (0..40).map(|i| (i as f32 * 1.7).sin() * 10_f32.powi(i % 5 - 2)).collect();

@@ -278,6 +278,25 @@ mod tests {
         }
     }
 
+    /// The slots of the module's example: at 2x, 2.8x, 4x, 5.7x and 8x `a` keeps 4, 3, 2, 1, 1 values and loses 1, 2, 6, 22, 22, and `b` keeps 16, 11,
+    /// 8, 6, 4 and loses 16, 21, 24, 26, 28. 4x for both sends 10 and loses 30. At a tolerance of 1, 29 is allowed to send 8 (1 + 28); at 1½, of
+    /// 45, 6 + 28 = 34 to send 6 (22 + 21 = 43 would send 12); at 1.7, of 51, 22 + 28 = 50 to send 5.
+    #[test]
+    fn the_tolerance_is_how_much_more_may_be_lost_by_hand() {
+        let factor = CompressionFactor::constant(4.0);
+        let (layout, mut energies) = (Layout::new([("a", vec![8]), ("b", vec![32])]), Energies::new());
+        energies.clear(5);
+        for (slot, norm2, kept) in [(0, 86.0, [85.0, 84.0, 80.0, 64.0, 64.0]), (1, 32.0, [16.0, 11.0, 8.0, 6.0, 4.0])] {
+            energies.push(norm2);
+            energies.kept_mut(slot).copy_from_slice(&kept);
+        }
+        for (tolerance, best, sent) in [(1.0, [0, 4], 8), (1.5, [2, 4], 6), (1.7, [3, 4], 5)] {
+            let chooser = LGreco { factor, octaves: 1, tolerance, ..LGreco::default() }.chooser().unwrap();
+            let (chosen, sizes) = choose(&chooser, &energies, layout.slots());
+            assert_eq!((chosen, sizes), (best.to_vec(), [sent, 10]), "tolerance {tolerance}");
+        }
+    }
+
     /// NaN must not look as if nothing were lost.
     #[test]
     fn energies_that_are_not_finite_leave_all_slots_at_the_factor() {

@@ -55,6 +55,18 @@ fn picky_sgd_by_hand() {
     assert!(!server.puts_back());
 }
 
+/// A distance and not its square: 1¼ is within 1½ (its square is not), and ⅝ is beyond ½ (its square is within).
+#[test]
+fn picky_sgd_measures_a_distance_by_hand() {
+    let mut near = server(&PickyConfig { threshold: 1.5 }, 2);
+    assert_eq!(says(&mut near, 0, 0, 1.25), (ACCEPTED, 8.75));
+    assert_eq!(says(&mut near, 1, 0, 1.0), (ACCEPTED, 7.75));
+    let mut far = server(&PickyConfig { threshold: 0.5 }, 2);
+    assert_eq!(says(&mut far, 0, 0, 0.625), (ACCEPTED, 9.375));
+    assert_eq!(says(&mut far, 1, 0, 1.0), (Some(Verdict::Far), 9.375));
+    assert_eq!(says(&mut far, 0, 1, 0.25), (ACCEPTED, 9.125));
+}
+
 /// Half of how far local steps led, by default of two workers: 10 − 4/2 − 2/2, and 7 − 6/2.
 #[test]
 fn asynchronous_local_sgd_by_hand() {

@@ -167,6 +167,18 @@ mod tests {
         assert_close(&run(&bmuf, 3, SGD), &run(&slow_mo, 3, SGD));
     }
 
+    /// η = ½, slope 1 at rate 1, from 10. Δ = −1: W = 9, and training goes on at 9 − ½. Δ = −½ − 1: W = 7½, at 7½ − ¾.
+    /// Δ = −¾ − 1: W = 5¾, at 5¾ − ⅞.
+    #[test]
+    fn three_blocks_with_nesterovs_momentum_by_hand() {
+        let bmuf = BmufConfig { period: 1, eta: Some(0.5), nesterov: true, ..BmufConfig::default() };
+        let after = |steps| {
+            let (sgd, slope) = (Sgd { rate: 1.0, momentum: 0.0, steps }, |_: usize, _: u64, _: &[f32]| vec![1.0]);
+            train(1, || Outer::new(bmuf, Dense, None).unwrap(), &[10.0], (sgd, &slope))[0][0]
+        };
+        assert_eq!([1, 2, 3].map(after), [8.5, 6.75, 4.875]);
+    }
+
     /// Claim: with many ranks and rare averages, the momentum of `1 − 1/W` reaches a lower loss in the same steps.
     #[test]
     fn it_makes_up_for_averaging() {

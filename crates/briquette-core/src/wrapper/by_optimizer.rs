@@ -34,3 +34,28 @@ impl FeedbackSettings for ByOptimizer {
         Asks::Bounded
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::Local;
+    use crate::reduce::{AgreedStep, Round};
+    use crate::{Key, Session};
+
+    /// Of (3, 2), 3 is sent; then 2 + 2.
+    #[test]
+    fn without_an_optimizer_it_is_error_feedback() {
+        let feedback = crate::config::Feedback::ByOptimizer;
+        let exchange = Exchange { reducer: "gather:topk:2x".parse().unwrap(), feedback, ..Exchange::default() };
+        let (layout, mut comm) = (Layout::flat(2), Local::world(1).remove(0));
+        let mut reducer = exchange.build_reducer(&layout, 1).unwrap();
+        let mut step = |comm: &mut Session| {
+            let mut average = [0.0; 2];
+            let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
+            let round = Round { key, slots, agreed_step, input: &[3.0, 2.0], average: &mut average, sent: None };
+            reducer.exchange(round, comm).unwrap();
+            average
+        };
+        assert_eq!([step(&mut comm), step(&mut comm)], [[3.0, 0.0], [0.0, 4.0]]);
+    }
+}

@@ -53,6 +53,13 @@ fn picks_are_within_a_fifth_on_every_tail() {
     assert!(enough(kept_count(fraction(0.01), &x), 500), "one huge value");
 }
 
+/// Of ten, from 8 to 12; of one, one.
+#[test]
+fn enough_is_eight_to_twelve_tenths() {
+    assert_eq!([7, 8, 12, 13].map(|n| enough(n, 10)), [false, true, true, false]);
+    assert_eq!((most(10), most(1), most(4)), (12, 1, 4));
+}
+
 #[test]
 fn edges_are_finite() {
     for x in edges() {

@@ -1,6 +1,7 @@
 //! The knobs of DQ-SGD and what they may be.
 
 use super::plan::{Budget, Dual};
+use super::trend::Trend;
 use super::{Goal, Planner};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described, Feedback};
@@ -101,7 +102,7 @@ impl DqSgd {
             }
             _ => Goal::Mean(Budget { mean: self.mean(), steps, decay }),
         };
-        Ok(Planner { goal, ranks, min, max, spent: [0.0; 2], norms: [0.0; 2], last: 0 })
+        Ok(Planner { goal, ranks, min, max, spent: [0.0; 2], norms: [0.0; 2], trend: Trend::default(), last: 0 })
     }
 
     /// Bits a step that are spent in the mean; 4 where they may be.

@@ -12,6 +12,9 @@ pub(super) fn level_of(bits: f64) -> f64 {
     ((bits - 1.0).exp2() - 1.0).log2()
 }
 
+/// Bits that a trend may move to, or from, each of the steps that remain.
+const ROOM: f64 = 0.125;
+
 /// A mean number of bits over a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
@@ -33,6 +36,16 @@ impl Budget {
         let known = self.steps.and_then(|steps| steps.checked_sub(step)).filter(|remaining| *remaining > 0);
         let remaining = known.unwrap_or((step / 8).max(100));
         (remaining, self.mean + (self.mean - mean) * step as f64 / remaining as f64)
+    }
+
+    /// By how much norms to come are expected to be off the present level, as a logarithm, where those so far point in this `direction`.
+    /// A whole bit, as parts of one are rounded away; while what it moves between steps leaves the rest of them near the mean.
+    pub(super) fn lean(&self, step: u64, mean: f64, direction: f64) -> f64 {
+        let Some(steps) = self.steps.filter(|steps| step < *steps) else { return 0.0 };
+        let begins = self.decay == 0.0 && step < steps / 100;
+        let direction = if begins { -1.0 } else { direction };
+        let saved = self.remaining(step, mean).1 - self.mean;
+        if direction * saved < ROOM { direction } else { 0.0 }
     }
 
     /// The constant at norm 1 with which the steps from `step` on spend what they have.

@@ -35,16 +35,17 @@ fn golden_bits_of_the_formulas() {
     assert_eq!([f64::NEG_INFINITY, -2000.0, 2000.0].map(bits_of), [1.0, 1.0, 2001.0]);
 }
 
-/// Norms 1, 4, 1, ¼, 0, 2 with 3 bits (s = 3) in the mean over ten steps. `m` is the base-2 logarithm of the geometric mean norm.
+/// Norms 1, 4, 1, ¼, 0, 2 with 3 bits (s = 3) in the mean over ten steps. `m` is the base-2 logarithm of the present level, in which the
+/// last norm has a half at the second step and 2/5 afterwards.
 ///
 /// | step | norm | m | bits so far | left a step | s = (2^(left − 1) − 1)·norm/2^m | log₂(s + 1) + 1 | bits |
 /// |---|---|---|---|---|---|---|---|
 /// | 0 | 1 | 0 | 0 | 30/10 = 3 | 3 | 3 | 3 |
-/// | 1 | 4 | 2/2 = 1 | 3 | 27/9 = 3 | 3·4/2 = 6 | 3.81 | 4 |
-/// | 2 | 1 | 2/3 | 7 | 23/8 = 2.875 | 2.668/1.587 = 1.68 | 2.42 | 2 |
-/// | 3 | ¼ | 0/4 | 9 | 21/7 = 3 | 3/4 | 1.81 | 2 |
-/// | 4 | 0 | 0/4 | 11 | | | | 2 |
-/// | 5 | 2 | 1/5 | 13 | 17/5 = 3.4 | 4.278·2/1.149 = 7.45 | 4.08 | 4 |
+/// | 1 | 4 | (0 + 2)/2 = 1 | 3 | 27/9 = 3 | 3·4/2 = 6 | 3.81 | 4 |
+/// | 2 | 1 | .6·1 + .4·0 = .6 | 7 | 23/8 = 2.875 | 2.668/1.516 = 1.76 | 2.46 | 2 |
+/// | 3 | ¼ | .6·.6 − .4·2 = −.44 | 9 | 21/7 = 3 | .75·1.357 = 1.02 | 2.01 | 2 |
+/// | 4 | 0 | −.44 | 11 | | | | 2 |
+/// | 5 | 2 | −.6·.44 + .4·1 = .136 | 13 | 17/5 = 3.4 | 4.278·2/1.099 = 7.79 | 4.14 | 4 |
 #[test]
 fn golden_bits_follow_norm_and_budget() {
     let settings = DqSgd { bits: Some(3.0), steps: Some(10), ..DqSgd::default() };
@@ -72,22 +73,48 @@ fn bits_do_not_depend_on_how_many_ranks_have_the_same_norm() {
     }
 }
 
+/// The level and the trend from all levels so far, by the formulas of a textbook.
+fn expected(levels: &[f64]) -> (f64, f64) {
+    let level = levels.iter().enumerate().fold(0.0, |level, (i, next)| {
+        let gain = if i == 0 { 1.0 } else { 0.4_f64.max(1.0 / (i + 1) as f64) };
+        (1.0 - gain) * level + gain * next
+    });
+    let count = levels.len() as f64;
+    let times: Vec<f64> = (1..=levels.len()).map(|n| (n as f64).ln()).collect();
+    let about = |values: &[f64]| -> Vec<f64> { values.iter().map(|value| value - mean(values)).collect() };
+    let (times, levels) = (about(&times), about(levels));
+    let sum = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let slope = sum(&times, &levels) / sum(&times, &times);
+    let left: f64 = times.iter().zip(&levels).map(|(time, level)| (level - slope * time).powi(2)).sum();
+    let error = ((left + 0.08) / count / sum(&times, &times)).sqrt();
+    let is_clear = count > 2.0 && slope.abs() > 3.0 * (1.0 + 8.0 / (count - 2.0)).sqrt() * error;
+    (level, if is_clear { slope.signum() } else { 0.0 })
+}
+
 /// The constant found by trying all on a fine grid, from everything that was seen.
 #[test]
 fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
-    for (target, steps, contraction) in [(4.0, 30, 0.9_f64), (3.3, 25, 1.0), (5.5, 32, 0.97), (4.0, 32, 0.6)] {
+    let mut leans = [0; 3];
+    for (target, steps, contraction, falls) in
+        [(4.0, 30, 0.9_f64, 0.0), (3.3, 25, 1.0, 0.0), (5.5, 32, 0.97, 0.7), (4.0, 110, 1.0, 0.8), (4.0, 90, 1.0, -0.8)]
+    {
         let settings = DqSgd { bits: Some(target), steps: Some(steps), contraction, ..DqSgd::default() };
         let mut controller = settings.controller(1).unwrap();
-        let (mut norms, mut sent) = (Vec::new(), Vec::<f64>::new());
+        let (mut levels, mut sent) = (Vec::new(), Vec::<f64>::new());
         let rule = |k: f64, step: u64, norm: f64| {
             ((k * contraction.powf((steps - step) as f64 / 2.0) * norm + 1.0).log2() + 1.0).clamp(2.0, 8.0)
         };
         for step in 0..steps {
-            let norm = (0.3 * ((step * 7 % 11) as f64) - 1.0).exp();
-            norms.push(norm);
-            let typical = norms.iter().product::<f64>().powf(1.0 / norms.len() as f64);
+            let norm = (0.3 * ((step * 7 % 11) as f64) - 1.0).exp() * ((step + 1) as f64).powf(-falls);
+            levels.push(norm.log2());
+            let (level, trend) = expected(&levels);
             let left = target * steps as f64 - sent.iter().sum::<f64>();
-            let spends = |k: f64| (step..steps).map(|later| rule(k, later, typical)).sum::<f64>();
+            let saved = left / (steps - step) as f64 - target;
+            // The first hundredth.
+            let trend = if contraction == 1.0 && step < steps / 100 { -1.0 } else { trend };
+            let lean = if trend * saved < 0.125 { trend } else { 0.0 };
+            leans[(lean + 1.0) as usize] += 1;
+            let spends = |k: f64| (step..steps).map(|later| rule(k, later, (level + lean).exp2())).sum::<f64>();
             let mut constants = (-8000..12_000).map(|i| (f64::from(i) / 400.0).exp2());
             // More than there is to spend it on is spent as far as it can be.
             let k = constants.find(|k| spends(*k) >= left).unwrap_or(f64::MAX);
@@ -97,6 +124,7 @@ fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
             sent.push(got);
         }
     }
+    assert!(leans.iter().all(|count| *count > 10), "{leans:?}");
 }
 
 #[test]
@@ -201,7 +229,8 @@ fn golden_bits_of_an_error_are_rounded_up_and_a_shortage_is_stated() {
 fn norms_that_are_not_finite_get_the_most_bits_and_are_forgotten() {
     let settings = DqSgd { bits: Some(4.0), steps: Some(1000), ..DqSgd::default() };
     let mut controller = settings.controller(1).unwrap();
-    (0..20).for_each(|step| assert_eq!(decide(&mut controller, step, 1.0).0, 4.0));
+    // A hundredth of the steps counts as falling.
+    (0..20).for_each(|step| assert_eq!(decide(&mut controller, step, 1.0).0, if step < 10 { 5.0 } else { 4.0 }));
     let (bits, reason) = decide(&mut controller, 20, f64::NAN);
     assert_eq!((bits, reason.as_deref()), (8.0, Some("the gradient's norm is not finite: 8 bits a value")));
     assert_eq!(decide(&mut controller, 21, f64::INFINITY).0, 8.0);
@@ -246,6 +275,11 @@ fn state_of_other_settings_is_refused() {
     decide(&mut controller, 0, 1.0);
     controller.save(&mut state);
     assert!(other.load(&state).unwrap_err().to_string().contains("`last` is 4"));
+    let mut short = State::default();
+    short.put("last", 4_u64);
+    short.put("sums", vec![0.0; 4]);
+    short.put("trend", vec![0.0; 3]);
+    assert!(controller.load(&short).unwrap_err().to_string().contains("`trend`"));
 }
 
 #[test]
@@ -262,3 +296,5 @@ fn texts_are_read_and_ratios_are_those_of_bits() {
     }
     assert_eq!(read("dqsgd:min=3,max=6").ratios(), [F(32.0 / 6.0), F(32.0 / 3.0)]);
 }
+
+mod profiles;

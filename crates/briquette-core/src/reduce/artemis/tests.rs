@@ -269,3 +269,23 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
     }
 }
+
+/// `α` is `1/(2(1 + ω))` where it is not set. Without loss that is ½: of (4, 8), memories are ½, ¾ and ⅞. One of two values, doubled, has
+/// `ω = 1` and `α = ¼`: after one exchange the memory of the value that was sent is `¼·2` of it, and the other's is 0.
+#[test]
+fn default_step_sizes_by_hand() {
+    let memories = |text: &str, steps: u64| {
+        let (mut comm, mut reducer) = (Local::world(1).remove(0), build(settings(text), 2, 1));
+        let memory = |step| {
+            exchange(&mut *reducer, step, &[4.0, 8.0], &mut comm).unwrap();
+            reducer.commit();
+            let mut state = State::default();
+            reducer.save(&mut state);
+            state.f32s("memory", None).unwrap().to_vec()
+        };
+        (0..steps).map(memory).collect::<Vec<_>>()
+    };
+    assert_eq!(memories("artemis:dense,down=dense", 3), [[2.0, 4.0], [3.0, 6.0], [3.5, 7.0]]);
+    let [memory] = &memories("artemis:randk:2x:scaled,down=dense", 1)[..] else { unreachable!() };
+    assert!(memory == &[2.0, 0.0] || memory == &[0.0, 4.0], "{memory:?}");
+}

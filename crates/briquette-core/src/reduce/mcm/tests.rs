@@ -250,3 +250,26 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         assert!(words.iter().all(|word| error.contains(word)), "{reducer}: {error}");
     }
 }
+
+/// Both step sizes are `1/(2(1 + ω))` where they are not set: ½ without loss. With γ = ½ and (4, 8), `x = γĝ + kept` is sent whole, and
+/// half of it stays: kept = ½·2 = 1, then ½·(2 + 1) = 1½, then ½·3½ = 1¾ of the first value, twice that of the second. The ranks'
+/// memories are ½, ¾ and ⅞ of the vector.
+#[test]
+fn default_step_sizes_by_hand() {
+    let exchange = Exchange { reducer: "mcm:dense,down=dense".parse().unwrap(), ..Exchange::default() };
+    let (layout, mut comm) = (Layout::flat(2), Local::world(1).remove(0));
+    let mut reducer = exchange.reducer.get().build(&exchange, &layout).unwrap();
+    for (step, (kept, memory)) in (0..).zip([(1.0, 0.5), (1.5, 0.75), (1.75, 0.875)]) {
+        let agreed_step = &AgreedStep { step, learning_rate: Some(0.5), ..AgreedStep::default() };
+        let (input, mut average) = ([4.0, 8.0], [0.0; 2]);
+        let (key, slots) = (Key::new(4).step(step), layout.slots());
+        let round = Round { key, slots, agreed_step, input: &input, average: &mut average, sent: None };
+        reducer.exchange(round, &mut comm).unwrap();
+        reducer.commit();
+        let mut state = State::default();
+        reducer.save(&mut state);
+        assert_eq!(average, input, "step {step}");
+        assert_eq!(state.f32s("kept", Some(2)).unwrap(), [kept, 2.0 * kept], "step {step}");
+        assert_eq!(state.f32s("memory", Some(2)).unwrap(), [4.0 * memory, 8.0 * memory], "step {step}");
+    }
+}

@@ -132,3 +132,40 @@ fn what_was_hidden_is_reported() {
     assert!((all.exchange - 0.048).abs() < 1e-3 && (all.exchange - all.hidden).abs() < 1e-9, "{all:?}");
     assert!((part.exchange - 0.096).abs() < 2e-3 && (part.hidden - 0.050).abs() < 1e-3, "{part:?}");
 }
+
+/// Gradients (3, 2) at rates ½, ¼, 1 and ½; of each exchange one value is sent, and the other waits inside the rate of the step whose
+/// gradient it is: e = γ·(what was fed − what was sent), and g + e/γ is fed.
+///
+/// | gradient of step | γ | fed | sent | e |
+/// |---|---|---|---|---|
+/// | 0 | ½ | (3, 2) | (3, 0) | (0, 1) |
+/// | 1 | ¼ | (3, 2 + 4) | (0, 6) | (¾, 0) |
+/// | 2 | 1 | (3 + ¾, 2) | (3¾, 0) | (0, 2) |
+///
+/// Each arrives a step later, whether the run is saved and resumed at every step or goes on.
+#[test]
+fn what_is_under_way_keeps_the_rate_of_its_own_step_over_a_resume() {
+    let new = || Delayed::new(ErrorFeedback::inside_learning_rate(Gather::new(TopK::fraction(0.5).unwrap(), Mean)));
+    let layout = Layout::flat(2);
+    for is_resumed in [false, true] {
+        let (mut comm, mut delayed, mut arrived) = (crate::comm::Local::world(1).remove(0), new(), Vec::new());
+        delayed.begin(&[0.0; 2]);
+        for (step, rate) in (0..).zip([0.5, 0.25, 1.0, 0.5]) {
+            let agreed_step = AgreedStep { step, learning_rate: Some(rate), ..AgreedStep::default() };
+            let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let mut gradient = vec![3.0, 2.0];
+            delayed.after_backward(&mut gradient, &cx, &mut comm).unwrap();
+            delayed.commit();
+            arrived.push(gradient);
+            if is_resumed {
+                let mut state = State::default();
+                delayed.save(&mut state);
+                delayed = new();
+                delayed.load(&state).unwrap();
+            } else {
+                delayed.after_commit(&cx, &mut comm);
+            }
+        }
+        assert_eq!(arrived, [[0.0, 0.0], [3.0, 0.0], [0.0, 6.0], [3.75, 0.0]], "resumed: {is_resumed}");
+    }
+}

@@ -125,6 +125,27 @@ fn one_rank_alone_is_plain_sgd() {
     }
 }
 
+/// Rank 0 leads from 0, rank 1 is at 1. The world's pull is ⅘ when its leader is chosen, at every fourth step, and ⅕ between; the group's is
+/// ⅖ at every second step, and ⅕ between.
+#[test]
+fn pulls_between_choices_are_shares_of_their_own_period_by_hand() {
+    let ends = |pull, global_pull, steps| {
+        let settings = LsgdConfig { period: 4, local: 2, pull, global_pull, group: Some(2) };
+        let task = (Sgd { steps, ..STILL }, &rest as Gradient<'_>);
+        let x = train_with_losses(2, lsgd(settings, 2), &|rank| vec![rank as f32], task, &|rank, _| rank as f64);
+        assert_eq!(x[0], [0.0]);
+        x[1][0]
+    };
+    // 1 − ⅘ = .2 after four steps, then three times ⅘ of it.
+    for (steps, x) in [(3, 1.0), (4, 0.2), (5, 0.16), (6, 0.128), (7, 0.1024)] {
+        assert!((ends(0.0, 0.8, steps) - x).abs() < 1e-6, "after {steps} steps: {}", ends(0.0, 0.8, steps));
+    }
+    // 1 − ⅖ = .6 after two steps, ⅘ of it, ⅗ of that.
+    for (steps, x) in [(1, 1.0), (2, 0.6), (3, 0.48), (4, 0.288)] {
+        assert!((ends(0.4, 0.0, steps) - x).abs() < 1e-6, "after {steps} steps: {}", ends(0.4, 0.0, steps));
+    }
+}
+
 #[test]
 fn a_leader_is_not_pulled_back_while_it_leads() {
     // A constant slope. Rank 0 leads after two steps, when it has moved by 2; rank 1 after four.

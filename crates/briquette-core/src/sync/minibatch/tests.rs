@@ -143,14 +143,17 @@ fn restarts_help_where_the_problem_is_strongly_convex() {
     assert!(often < 0.01 * never, "{often} against {never}");
 }
 
-/// Two rounds by hand, gradient x, from 1 with γ = ½: γ_t = ½, ¾. Round 1: x = ½ = x_ag. Round 2 at ½/1.5 + ½/3 = ½:
-/// x = ½ − ¾·½ = ⅛, x_ag = ⅛/1.5 + ½/3 = ¼.
+/// Three rounds by hand, gradient x, from 1 with γ = ½: β_t = (t + 1)/2 = 1, 3/2, 2, and γ_t = γ·β_t = ½, ¾, 1. Round 1: x = ½ = x_ag.
+/// Round 2 at ½/1.5 + ½/3 = ½: x = ½ − ¾·½ = ⅛, x_ag = ⅛/1.5 + ½/3 = ¼. Round 3 at ⅛/2 + ¼/2 = 3/16: x = ⅛ − 3/16 = −1/16,
+/// x_ag = −1/32 + ⅛ = 3/32. Another β_t, such as (t + 2)/3, also gives ¼ in round 2.
 #[test]
-fn two_accelerated_rounds_by_hand() {
+fn three_accelerated_rounds_by_hand() {
     let gradient = |_: usize, _: u64, x: &[f32]| x.to_vec();
     let sgd = |steps| Sgd { rate: 0.5, momentum: 0.0, steps };
     let after = |steps| train(2, minibatch(ACCELERATED), &[1.0], (sgd(steps), &gradient))[1][0];
-    assert!((after(1) - 0.5).abs() < 1e-7 && (after(2) - 0.25).abs() < 1e-7, "{} {}", after(1), after(2));
+    for (rounds, x) in [(1, 0.5), (2, 0.25), (3, 0.09375)] {
+        assert!((after(rounds) - x).abs() < 1e-7, "after {rounds} rounds: {}", after(rounds));
+    }
 }
 
 #[test]

@@ -58,6 +58,18 @@ fn alone_and_without_momentum_it_is_lookahead() {
     assert_eq!(x[0][0], 0.625 * 0.625 * 0.625);
 }
 
+/// γ = ¼, α = β = ½, mean gradients 4, 4 and 8, a period a step. The momentum counts with α, too:
+/// u = 4: 1 − ⅛·4 = ½. u = 2 + 4 = 6: ½ − ⅛·6 = −¼. u = 3 + 8 = 11: −¼ − 11/8 = −1⅝.
+#[test]
+fn three_outer_steps_by_hand() {
+    let settings = SlowMoConfig { period: 1, alpha: 0.5, beta: 0.5, ..SlowMoConfig::default() };
+    let gradient = |rank: usize, step: u64, _: &[f32]| vec![[4.0, 4.0, 8.0][step as usize] + [2.0, -2.0][rank]];
+    let after = |steps| train(2, || slow_mo(settings.clone()), &[1.0], (Sgd { rate: 0.25, steps, ..SGD }, &gradient));
+    for (steps, x) in [(1, 0.5), (2, -0.25), (3, -1.625)] {
+        assert_eq!(after(steps), [[x], [x]], "after {steps} steps");
+    }
+}
+
 #[test]
 fn the_division_is_by_the_rate_of_the_step_that_ends_the_period() {
     let mut comm = crate::comm::Local::world(1).remove(0);

@@ -1,0 +1,61 @@
+//! The level and the trend of the norms so far: what the steps that remain are expected to need.
+
+/// Where the logarithms of the norms are, and whether they fall or rise.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Trend {
+    count: f64,
+    /// The mean that forgets: the last norm has two fifths of it.
+    level: f64,
+    /// Means of `ln(number of the norm)` and of the levels, and their sums of squares and of products about them.
+    mean: [f64; 2],
+    squares: [f64; 2],
+    products: f64,
+}
+
+/// How much of the last level goes into the mean.
+const GAIN: f64 = 0.4;
+/// Standard errors that a slope must exceed, where there are many norms.
+const CLEAR: f64 = 3.0;
+/// As if two norms had been off by a fifth of a bit: three norms on a line by chance are no trend.
+const NOISE: f64 = 2.0 * 0.2 * 0.2;
+
+impl Trend {
+    /// Takes in the logarithm of one more norm. Equal ones leave a slope of exactly 0.
+    pub(super) fn add(&mut self, level: f64) {
+        self.count += 1.0;
+        self.level += (level - self.level) * GAIN.max(1.0 / self.count);
+        let at = [self.count.ln(), level];
+        let before = [0, 1].map(|i| at[i] - self.mean[i]);
+        self.mean = [0, 1].map(|i| self.mean[i] + before[i] / self.count);
+        let after = [0, 1].map(|i| at[i] - self.mean[i]);
+        self.squares = [0, 1].map(|i| self.squares[i] + before[i] * after[i]);
+        self.products += before[0] * after[1];
+    }
+
+    pub(super) fn level(&self) -> f64 {
+        self.level
+    }
+
+    /// -1 where norms clearly fall with the logarithm of time, 1 where they clearly rise, else 0.
+    pub(super) fn direction(&self) -> f64 {
+        let degrees = self.count - 2.0;
+        if degrees < 1.0 {
+            return 0.0;
+        }
+        // The regression's sum of squares, and what it leaves.
+        let explained = self.products * self.products / self.squares[0];
+        let left = (self.squares[1] - explained).max(0.0) + NOISE;
+        let is_clear = explained > CLEAR * CLEAR * (1.0 + 8.0 / degrees) * left / self.count;
+        if is_clear { self.products.signum() } else { 0.0 }
+    }
+
+    pub(super) fn saved(&self) -> Vec<f64> {
+        let Trend { count, level, mean, squares, products } = *self;
+        vec![count, level, mean[0], mean[1], squares[0], squares[1], products]
+    }
+
+    pub(super) fn loaded(saved: &[f64]) -> Option<Self> {
+        let &[count, level, time, mean, times, levels, products] = saved else { return None };
+        Some(Trend { count, level, mean: [time, mean], squares: [times, levels], products })
+    }
+}
