@@ -33,9 +33,9 @@
 //! what waits in memories: of 1000x that is hundreds of steps old, and sent at once where the limit falls it ends training.
 //!
 //! A validation loss that the training loop reports is a second trend, with a point a report. Its steady rise is not an alarm: it is more often
-//! overfitting. A training loss that rises for other reasons than compression (an adversary, harder data) costs compression, not accuracy. Steps without a loss change nothing; with
-//! none at all this controller has no effect, and neither has it while points are as expected. The controller inside learns what was
-//! sent instead ([`Controller::overruled`]).
+//! overfitting. A training loss that rises for other reasons than compression (an adversary, harder data) costs compression, not accuracy.
+//! Steps without a loss change nothing; with none at all this controller has no effect, and neither has it while points are as expected. The
+//! controller inside learns what was sent instead ([`Controller::overruled`]).
 //!
 //! **Knobs.** [`LossGuardConfig`].
 //!
