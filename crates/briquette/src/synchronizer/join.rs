@@ -107,6 +107,9 @@ impl Synchronizer {
         let (mut run, mut part) = self.settings.clone();
         run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
+        // Where several optimizers share a world, ranks must join with them in the same order.
+        let number = self.comm.share_number();
+        part.extend((number > 0).then(|| ("optimizer of the world, counted from 0".to_owned(), number.to_string())));
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
@@ -170,14 +173,7 @@ impl Synchronizer {
 
     /// Makes the values rank 0's.
     pub(super) fn broadcast(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.comm.broadcast(0, &mut bytes)?;
-        let expected = values.len() * 4;
-        if bytes.len() != expected {
-            return Err(self.mismatch(0, "bytes of parameters", expected, bytes.len()));
-        }
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
-        Ok(())
+        Ok(self.comm.broadcast_values(0, values)?)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
 
+mod alternating;
 mod auto;
 mod averages;
 mod both;
@@ -21,6 +22,7 @@ mod once;
 mod only_some;
 mod optimizers;
 mod periodic;
+mod pieces;
 mod replicas;
 mod resume;
 mod saving;
@@ -33,6 +35,7 @@ mod starting;
 mod strategies;
 mod telemetry;
 mod timing;
+mod two_optimizers;
 mod unagreed;
 mod unequal;
 mod worlds;
