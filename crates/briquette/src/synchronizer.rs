@@ -229,6 +229,9 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let _step = self.begin_span();
+        if grads.is_empty() {
+            flat::forget_leaves(module);
+        }
         let grads = if plan.gradients {
             let settled = flat::settle(module);
             self.begin();
