@@ -5,12 +5,14 @@ mod backends;
 #[path = "../common/mod.rs"]
 mod common;
 mod directory;
+mod endpoint;
 mod frames;
 mod killed;
 mod output;
 mod processes;
 mod resume;
 mod settings;
+mod special_files;
 mod telemetry;
 
 use std::collections::BTreeSet;
