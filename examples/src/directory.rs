@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette::Checkpoint;
+use briquette::core::files;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::lock::RunLock;
-use crate::record::RunFiles;
+use crate::record::{RunFiles, Written};
 use crate::settings::Settings;
 use crate::train::{Control, Refused};
 
@@ -67,7 +68,7 @@ fn saved_run(directory: &Path) -> Result<Option<String>> {
         run: Option<String>,
     }
     let path = directory.join(CONFIG);
-    match fs::read_to_string(&path) {
+    match files::read_to_string(&path) {
         Ok(text) => Ok(toml::from_str::<Config>(&text).with_context(|| format!("in {}", path.display()))?.run),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -151,14 +152,14 @@ impl RunDirectory {
         let settled = self.settle();
         begun.and(settled)?;
         let metrics = self.path.join(METRICS);
-        let file = File::create(&metrics).with_context(|| format!("cannot write {}", metrics.display()))?;
+        let file = files::create(&metrics).with_context(|| format!("cannot write {}", metrics.display()))?;
         Ok(RunFiles::new(self.path, file, self.lock))
     }
 
-    /// The files of a run that goes on from a step.
-    pub(crate) fn resume(self, settings: &Settings, run: Option<&str>, from: u64) -> Result<RunFiles> {
+    /// The files of a run that goes on.
+    pub(crate) fn resume(self, settings: &Settings, run: Option<&str>, written: Written) -> Result<RunFiles> {
         let metrics = self.path.join(METRICS);
-        let file = crate::record::keep_before(&metrics, from);
+        let file = crate::record::keep_before(&metrics, written);
         let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;
         self.write_config(settings, run)?;
         Ok(RunFiles::new(self.path, file, self.lock))
@@ -173,7 +174,8 @@ impl RunDirectory {
 
     fn move_aside(&self, aside: &Path) -> Result<()> {
         let failed = || format!("cannot move the earlier run to {}", aside.display());
-        for from in FILES.map(|name| self.path.join(name)).into_iter().filter(|path| path.exists()) {
+        for from in FILES.map(|name| self.path.join(name)).into_iter().filter(|path| fs::symlink_metadata(path).is_ok())
+        {
             fs::create_dir_all(aside).with_context(failed)?;
             let to = aside.join(from.file_name().context("a file has a name")?);
             fs::rename(from, to).with_context(failed)?;
@@ -204,7 +206,7 @@ fn replaced(directory: &Path) -> io::Result<Vec<(PathBuf, String)>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let by = entry.file_name().to_str().and_then(|name| name.strip_prefix(REPLACED)).map(str::to_owned);
-        found.extend(by.map(|by| (entry.path(), by)));
+        found.extend(by.filter(|_| entry.path().is_dir()).map(|by| (entry.path(), by)));
     }
     Ok(found)
 }
@@ -221,10 +223,10 @@ fn put_back(aside: &Path, directory: &Path) -> io::Result<()> {
 pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let write = || {
-        let mut file = File::create(&partial)?;
+        let mut file = files::create(&partial)?;
         file.write_all(contents)?;
         file.sync_all()?;
-        fs::rename(&partial, path)?;
+        files::rename(&partial, path)?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         sync_directory(parent.unwrap_or(Path::new(".")))
     };

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use briquette::StepReport;
 use briquette::core::comm::Event;
-use briquette::core::{Layout, Slot};
+use briquette::core::{Layout, Slot, files};
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
 pub use self::metrics::append;
-pub(crate) use self::metrics::keep_before;
+pub(crate) use self::metrics::{Written, keep_before};
 use crate::directory::{FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
 use crate::settings::Settings;
 use crate::spec::RecordSpec;
@@ -214,6 +214,9 @@ pub struct Totals {
     pub evaluated: Option<u64>,
     #[serde(with = "float")]
     pub best_test_accuracy: f64,
+    /// Records written so far.
+    #[serde(default)]
+    pub records: u64,
 }
 
 /// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. What comes from an evaluation is
@@ -307,7 +310,7 @@ pub(crate) fn write_frames(out: &Path, rank: usize, frames: &[Event]) -> Result<
 pub fn read_frames(out: &Path, ranks: usize) -> Result<Vec<Vec<Event>>> {
     let read = |rank| {
         let path = out.join(FRAMES).join(format!("rank-{rank}.json"));
-        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("in {}", path.display()))
     };
     (0..ranks).map(read).collect()
@@ -330,5 +333,6 @@ pub fn gradient(settings: &Settings, layout: &Layout, values: &[f32]) -> Result<
     };
     let views = layout.slots().iter().map(view).collect::<Result<Vec<_>, _>>()?;
     let path = settings.out.join(GRADIENT);
-    safetensors::serialize_to_file(views, None, &path).with_context(|| format!("cannot write {}", path.display()))
+    let written = safetensors::serialize(views, None).map_err(std::io::Error::other);
+    written.and_then(|bytes| write_whole(&path, &bytes)).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -17,6 +17,7 @@ use briquette::core::comm::Network;
 use briquette::core::config::{
     AggregatorConfig, CompressorConfig, Config, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
 };
+use briquette::core::files;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -272,7 +273,7 @@ impl Options {
         if self.config.is_some() {
             return Ok(self);
         }
-        let mut former: toml::Table = toml::from_str(&std::fs::read_to_string(path)?)?;
+        let mut former: toml::Table = toml::from_str(&files::read_to_string(path)?)?;
         former.retain(|key, _| SHORT_FORMS.contains(&key.replace('-', "_").as_str()));
         Ok(Options { former: Some(former), ..self })
     }

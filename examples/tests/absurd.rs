@@ -26,7 +26,7 @@ const NUMBERS: [&str; 11] = [
 ];
 
 /// Numbers within texts.
-const TEXTS: [&str; 22] = [
+const TEXTS: [&str; 26] = [
     "--clock=fixed:1e300s",
     "--clock=fixed:1e308ms",
     "--clock=fixed:1e6s",
@@ -46,6 +46,10 @@ const TEXTS: [&str; 22] = [
     "--reducer=shared-random-k:1e308x",
     "--reducer=sketched-sgd:1e308x",
     "--controller=gravac:window=18446744073709551615",
+    "--server=async-local-sgd:4294967295",
+    "--server=synthesis:18446744073709551615",
+    "--server=backup:18446744073709551615",
+    "--strategy=local-sgd:18446744073709551615",
     "--controller=schedule:epochs=1e308",
     "--feedback=diana:1e308",
     "--record-gradient=18446744073709551615",

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use briquette_core::files;
 use half::{bf16, f16};
 use npyz::WriterBuilder;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -59,7 +60,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let len = fs::metadata(path)?.len();
     memory::check("its bytes and the values in them take", len.saturating_mul(2))?;
     // Fails rather than aborts where even that is too much.
-    Ok(fs::read(path)?)
+    Ok(files::read(path)?)
 }
 
 /// Room for `len` values, or an error where there is none.

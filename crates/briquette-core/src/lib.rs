@@ -90,6 +90,7 @@ pub mod config;
 pub mod control;
 pub mod error;
 mod factor;
+pub mod files;
 mod key;
 #[cfg(feature = "testing")]
 pub mod laws;

@@ -28,7 +28,8 @@ pub(crate) use self::parts::Part;
 use self::parts::Parts;
 use self::transfer::{Pieces, as_f32};
 pub(crate) use self::values::{
-    flat_gradients, flat_parameters, like, read_bytes, read_gradients, read_values, write_bytes, write_values,
+    flat_gradients, flat_parameters, forget_leaves, like, read_bytes, read_gradients, read_values, write_bytes,
+    write_values,
 };
 use crate::backend::{describe, in_host_memory};
 use crate::error::Error;

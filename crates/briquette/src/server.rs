@@ -324,6 +324,7 @@ impl<M: Module, R: FnMut(u64) -> f64, B: FnMut(&M, u64) -> (Tensor<1>, usize)> T
         // Zeros are gradients, too: momenta go on.
         self.gradients.present.fill(true);
         let grads = self.gradients.restore(&module, &self.inventory.layout)?;
+        flat::forget_leaves(&module);
         let rate = (self.rate)(update);
         if !rate.is_finite() {
             return Err(SyncError::Rate { step: update, rank: self.rank, got: rate }.into());

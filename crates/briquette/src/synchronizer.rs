@@ -270,6 +270,9 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "sync_parameters"));
         }
         let _step = self.begin_span();
+        if grads.is_empty() {
+            flat::forget_leaves(module);
+        }
         let grads = if plan.gradients {
             let ready = flat::settle(module).and_then(|()| self.check_layout(module));
             self.begin();

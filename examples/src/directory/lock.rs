@@ -1,12 +1,13 @@
 //! One process at a time in a run's directory.
 
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use briquette::core::files;
 use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,7 @@ enum Earlier {
 pub(super) fn check(directory: &Path) -> Result<()> {
     let path = directory.join(LOCK);
     // What cannot be looked at now is found out when the lock is taken.
-    let Ok(file) = File::open(&path) else { return Ok(()) };
+    let Ok(file) = files::open(&path) else { return Ok(()) };
     match patiently(|| file.try_lock_shared()) {
         Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
         Err(TryLockError::Error(_)) => Ok(()),
@@ -61,7 +62,10 @@ impl RunLock {
     pub(super) fn take(directory: &Path) -> Result<RunLock> {
         let path = directory.join(LOCK);
         let failed = || format!("cannot write {}", path.display());
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = files::open_or_create(&path).or_else(|error| match files::is_irregular(&error) {
+            true => set_aside(directory, &path).and_then(|()| files::open_or_create(&path)),
+            false => Err(error),
+        });
         let file = file.with_context(failed)?;
         let locked = match patiently(|| file.try_lock()) {
             Ok(()) => true,
@@ -90,6 +94,20 @@ impl Drop for RunLock {
         // Closing the file would not do: a process that is being started may have inherited it for a moment.
         let _ = self.file.unlock();
     }
+}
+
+/// Frees the lock's name where it stands for something else than a file. Processes that find it so take turns: none moves the file that
+/// another has made since.
+fn set_aside(directory: &Path, path: &Path) -> io::Result<()> {
+    let turn = File::open(directory)?;
+    // Where directories cannot be locked, turns are not taken.
+    let _ = patiently(|| turn.try_lock());
+    let Err(error) = files::open(path) else { return Ok(()) };
+    if files::is_irregular(&error) {
+        let aside = files::set_aside(path)?;
+        tracing::warn!("{}: {error}: moved to {}, and a new lock made", path.display(), aside.display());
+    }
+    Ok(())
 }
 
 /// Tries again while another process has the lock.

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
+
+use briquette::core::files;
 
 use super::StepRecord;
 use crate::directory::write_whole;
@@ -71,18 +73,48 @@ impl Kept {
         self.lines.get(whole).filter(|_| self.lines[0].start == 0).map_or(0, |line| line.end)
     }
 
-    /// What a run that goes on from `from` reports of its record; nothing where it is whole.
-    fn losses(&self, from: u64) -> Option<String> {
-        let missing: Vec<u64> = (0..from).filter(|step| !self.steps.contains(step)).collect();
-        if missing.is_empty() && self.repeated == 0 {
-            return None;
+    /// What a run that goes on reports of its record; nothing where it is whole.
+    fn losses(&self, written: Written) -> Option<String> {
+        let lost = match written {
+            Written::EachStepBefore(from) => {
+                let missing: Vec<u64> = (0..from).filter(|step| !self.steps.contains(step)).collect();
+                let text =
+                    || format!("{} of {from} steps have no record any more: {}", missing.len(), ranges(&missing));
+                (!missing.is_empty()).then(text)
+            }
+            Written::Pauses { count, .. } => {
+                let missing = count.saturating_sub(self.lines.len() as u64);
+                (missing > 0).then(|| format!("{missing} of {count} pauses have no record any more"))
+            }
+        };
+        let dropped =
+            [(self.damaged, "damaged"), (self.repeated, "repeated")].into_iter().filter(|(lines, _)| *lines > 0);
+        let dropped: Vec<String> = dropped.map(|(lines, what)| format!("{lines} {what}")).collect();
+        let dropped = (!dropped.is_empty()).then(|| format!("lines were dropped: {}", dropped.join(" and ")));
+        // A damaged line of a step that is taken once more is no loss.
+        (lost.is_some() || self.repeated > 0).then(|| dropped.into_iter().chain(lost).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Which records a run has written that goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// One of each step before this one.
+    EachStepBefore(u64),
+    /// One of each pause of a server: so many, of steps before this one.
+    Pauses {
+        /// How many; 0 where an older version has not counted them.
+        count: u64,
+        /// The step to go on with.
+        before: u64,
+    },
+}
+
+impl Written {
+    fn before(self) -> u64 {
+        match self {
+            Written::EachStepBefore(step) | Written::Pauses { before: step, .. } => step,
         }
-        let (damaged, repeated) = (self.damaged, self.repeated);
-        let mut text = format!("{damaged} damaged and {repeated} repeated lines were dropped");
-        if !missing.is_empty() {
-            let _ = write!(text, "; {} of {from} steps have no record any more: {}", missing.len(), ranges(&missing));
-        }
-        Some(text)
     }
 }
 
@@ -96,16 +128,18 @@ fn ranges(steps: &[u64]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The file, open behind the records of the steps before `from`; what is lost is reported. Lines that are kept are rewritten only
+/// The file, open behind the records of what the run has done before it goes on; what is lost is reported. Lines that are kept are rewritten only
 /// where some before them are dropped, and then to a new file that takes the place of the old one when it is complete.
-pub(crate) fn keep_before(path: &Path, from: u64) -> io::Result<File> {
-    let (bytes, missing) = match fs::read(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), true),
-        read => (read?, false),
+pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
+    let (bytes, what) = match files::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), "was missing".to_owned()),
+        Err(error) if files::is_irregular(&error) => {
+            (Vec::new(), format!("was damaged ({error}; now {})", files::set_aside(path)?.display()))
+        }
+        read => (read?, "is not as it was written".to_owned()),
     };
-    let kept = sort(&bytes, from);
-    if let Some(losses) = kept.losses(from) {
-        let what = if missing { "was missing" } else { "was damaged" };
+    let kept = sort(&bytes, written.before());
+    if let Some(losses) = kept.losses(written) {
         tracing::warn!("{} {what}: {losses}", path.display());
     }
     let mut end = kept.head();
@@ -114,7 +148,7 @@ pub(crate) fn keep_before(path: &Path, from: u64) -> io::Result<File> {
         write_whole(path, &whole)?;
         end = whole.len();
     }
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut file = files::open_or_create(path)?;
     file.set_len(end as u64)?;
     file.seek(SeekFrom::Start(end as u64))?;
     Ok(file)
@@ -130,6 +164,9 @@ pub fn append(file: &mut File, record: &StepRecord) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::Written::EachStepBefore;
     use super::*;
 
     fn record(step: u64) -> StepRecord {
@@ -169,19 +206,32 @@ mod tests {
     #[test]
     fn what_is_lost_is_reported_with_its_steps() {
         let mut bytes = file(&[0, 1, 2, 2, 3, 4, 8]);
-        assert_eq!(sort(&file(&[0, 1, 2]), 3).losses(3), None);
+        assert_eq!(sort(&file(&[0, 1, 2]), 3).losses(EachStepBefore(3)), None);
         let len = bytes.len() / 7;
         bytes[len + 20] ^= 1;
         bytes.extend_from_slice(b"{\"step\": 9, \"ep");
         let kept = sort(&bytes, 8);
         assert_eq!(kept.steps.iter().copied().collect::<Vec<_>>(), [0, 2, 3, 4]);
-        let said = kept.losses(8).unwrap();
-        assert!(
-            said.contains("1 damaged and 1 repeated lines")
-                && said.ends_with("4 of 8 steps have no record any more: 1, 5–7"),
-            "{said}"
-        );
-        assert_eq!(sort(&[], 3).losses(3).unwrap().split(": ").last(), Some("0–2"));
+        let said = kept.losses(EachStepBefore(8)).unwrap();
+        let expected = "lines were dropped: 1 damaged and 1 repeated; 4 of 8 steps have no record any more: 1, 5–7";
+        assert_eq!(said, expected);
+        let said = sort(&[], 3).losses(EachStepBefore(3)).unwrap();
+        assert_eq!(said, "3 of 3 steps have no record any more: 0–2");
+    }
+
+    /// Records of a server's run are of its pauses: steps in between have none, and nothing is lost by that.
+    #[test]
+    fn of_a_servers_run_only_pauses_that_are_lost_are_reported() {
+        let pauses = |count| Written::Pauses { count, before: 30 };
+        let mut bytes = file(&[9, 19, 29]);
+        assert_eq!(sort(&bytes, 30).losses(pauses(3)), None);
+        // Of an older version, which has not counted; of steps that are taken once more.
+        assert_eq!(sort(&bytes, 30).losses(pauses(0)), None);
+        assert_eq!(sort(&file(&[9, 19, 29, 39]), 30).losses(pauses(3)), None);
+        assert_eq!(sort(&[], 30).losses(pauses(3)).unwrap(), "3 of 3 pauses have no record any more");
+        bytes[5] ^= 1;
+        let said = sort(&bytes, 30).losses(pauses(3)).unwrap();
+        assert_eq!(said, "lines were dropped: 1 damaged; 1 of 3 pauses have no record any more");
     }
 
     #[test]
@@ -190,7 +240,7 @@ mod tests {
         let path = directory.path().join("metrics.jsonl");
         let old: String = (0..3).map(|step| serde_json::to_string(&record(step)).unwrap() + "\n").collect();
         fs::write(&path, format!("{old}{{\"step\":3,\"ep")).unwrap();
-        let mut file = keep_before(&path, 2).unwrap();
+        let mut file = keep_before(&path, EachStepBefore(2)).unwrap();
         append(&mut file, &record(2)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let steps: Vec<_> = text.split_inclusive('\n').map(|line| step(line.as_bytes())).collect();
@@ -205,10 +255,10 @@ mod tests {
         let mut bytes = file(&[0, 1, 2, 3]);
         bytes[5] ^= 4;
         fs::write(&path, &bytes).unwrap();
-        append(&mut keep_before(&path, 3).unwrap(), &record(3)).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(3)).unwrap(), &record(3)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), file(&[1, 2, 3]));
         fs::remove_file(&path).unwrap();
-        append(&mut keep_before(&path, 7).unwrap(), &record(7)).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(7)).unwrap(), &record(7)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), file(&[7]));
     }
 }

@@ -178,6 +178,7 @@ impl<T: Task> Rank<'_, T> {
         if has_slots {
             record = record.with_slots(report, sync.layout()?);
         }
+        self.totals.records += 1;
         files.step(&record)
     }
 

@@ -96,6 +96,7 @@ impl<T: Task> Rank<'_, T> {
         let (settings, epoch) = (self.run.settings, step.saturating_sub(1) / self.run.steps_per_epoch);
         let lr = settings.schedule.at(settings.lr, report.step, self.run.total);
         self.bar.set_message(format!("loss {:.3}", served.loss));
+        self.totals.records += 1;
         files.step(&StepRecord::new(&report, epoch, lr, SecondsAre::of(settings)))
     }
 }

@@ -14,7 +14,7 @@ use super::rank::Rank;
 use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
 use crate::lr_schedule::LrSchedule;
-use crate::record::{RunFiles, Summary, Totals};
+use crate::record::{RunFiles, Summary, Totals, Written};
 use crate::spec::Toggle;
 use crate::task::Task;
 
@@ -63,7 +63,11 @@ impl<T: Task> Run<'_, T> {
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
             }
-            from = Some(optim.synchronizer().step());
+            let step = optim.synchronizer().step();
+            from = Some(match server {
+                Some(_) => Written::Pauses { count: totals.records, before: step },
+                None => Written::EachStepBefore(step),
+            });
         }
         let files = self.open(&mut optim, directory, &start, from)?;
         if self.records_frames() {
@@ -111,13 +115,13 @@ impl<T: Task> Run<'_, T> {
         optim: &mut DistributedOptimizer,
         directory: Option<RunDirectory>,
         start: &Start,
-        from: Option<u64>,
+        from: Option<Written>,
     ) -> Result<Option<RunFiles>> {
         let sync = optim.synchronizer_mut();
         // Simulated time begins with the first step, not with the joining.
         let clock = from.map_or(0.0, |_| sync.session().now());
         let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
-            (Some(step), run) => directory.resume(self.settings, run, step),
+            (Some(written), run) => directory.resume(self.settings, run, written),
             (None, Some(run)) => directory.begin(self.settings, run),
             (None, None) => bail!("a run that begins has an id"),
         };

@@ -6,12 +6,14 @@ mod chosen;
 #[path = "../common/mod.rs"]
 mod common;
 mod directory;
+mod endpoint;
 mod frames;
 mod killed;
 mod output;
 mod processes;
 mod resume;
 mod settings;
+mod special_files;
 mod telemetry;
 
 use std::collections::BTreeSet;

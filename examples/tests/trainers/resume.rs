@@ -91,6 +91,33 @@ fn how_often_a_run_is_saved_and_evaluated_changes_no_bit_of_it() {
     assert_eq!(summary.final_test_loss.to_bits(), runs.summary("longer").final_test_loss.to_bits());
 }
 
+/// An exchange that a checkpoint waits for, or that a resumed run sends again, counts at the step that uses it.
+#[test]
+fn bytes_in_flight_count_once_however_often_a_run_is_saved_evaluated_or_resumed() {
+    for strategy in [
+        "sgp:exponential,staleness=2",
+        "overlap-local-sgd:3",
+        "cocod:3",
+        "streaming-diloco:4,fragments=2,overlap=1",
+        "delayed",
+    ] {
+        let runs = Runs::default();
+        let flags = format!("--strategy {strategy}");
+        run(&runs, "whole", 12, &format!("{flags} --checkpoint-every 0 --eval-every 100"));
+        run(&runs, "often", 12, &format!("{flags} --checkpoint-every 1 --eval-every 1"));
+        run(&runs, "broken", 4, &flags);
+        for steps in [5, 6, 8, 12] {
+            runs.run(CIFAR, &format!("--resume broken --steps {steps} --plain")).succeeds();
+        }
+        let bytes = |out: &str| {
+            let records = runs.metrics(out).into_iter().map(|r| (r.step, r.bytes_sent, r.bytes_received));
+            (records.collect::<Vec<_>>(), runs.summary(out).bytes_sent, runs.summary(out).bytes_received)
+        };
+        assert_eq!(bytes("often"), bytes("whole"), "{strategy}: saved at every step");
+        assert_eq!(bytes("broken"), bytes("whole"), "{strategy}: resumed");
+    }
+}
+
 #[test]
 fn a_finished_run_resumed_stays_as_it_is() {
     let runs = Runs::default();

@@ -17,7 +17,7 @@
 //! **Properties.** Not linear, and ranks are not weighted by samples. In the convex hull of contributions; equivariant under permutation, translation and
 //! rotation. What is not finite has no weight. Time `O(W²·d)`, of which rounds are `O(R·W²)`.
 //!
-//! **Knobs.** `rounds` `R`, default 32, at least 1; `smoothing` `ν`, default 1e-6, above 0: a distance below which nothing is nearer.
+//! **Knobs.** `rounds` `R`, default 32, at least 1 and at most 1000; `smoothing` `ν`, default 1e-6, above 0: a distance below which nothing is nearer.
 //!
 //! **Deviations.** From the mean, three rounds (the paper's choice, since each costs an exchange there) leave a contribution of a million times the others' norm
 //! more weight than they have together: a round divides its weight by `W − 1`. From the weights above one round is enough to be rid of it. What lies ten million times as far as
@@ -64,6 +64,9 @@ impl Default for GeometricMedian {
 /// What is so many times as far from the nearest half as the nearest contribution is has no weight: rounding would be all that is left of the
 /// others.
 const FAR: f64 = 1e7;
+
+/// Steps of one aggregation: weights have settled long before.
+const MOST_ROUNDS: usize = 1000;
 
 impl GeometricMedian {
     /// Weights whose sum is 1, by the inverse of some distances; none of what is not finite, and equal ones where nothing is.
@@ -137,7 +140,8 @@ impl Described for GeometricMedian {
 
     fn check(&self) -> Result<(), ConfigError> {
         let Self { rounds, smoothing } = *self;
-        ConfigError::unless(rounds > 0, "rounds of geometric-median", "at least 1", rounds)?;
+        let is_right = (1..=MOST_ROUNDS).contains(&rounds);
+        ConfigError::unless(is_right, "rounds of geometric-median", "at least 1 and at most 1000", rounds)?;
         ConfigError::unless(
             smoothing.is_finite() && smoothing > 0.0,
             "smoothing of geometric-median",

@@ -189,16 +189,28 @@ impl<T> Pending<T> {
     /// # Panics
     /// When the job did, with its panic.
     pub fn finish(self, comm: &mut Session) -> (T, Result<(), CommError>) {
+        let (result, ended, traffic) = self.finish_uncounted(comm);
+        comm.count(traffic);
+        (result, ended)
+    }
+
+    /// As [`finish`](Self::finish), for a result that a later step may use: returns the job's bytes and does not count them.
+    /// [`Session::count`] them at the step that uses the result. The bytes of a step then do not depend on when the job was waited for: an
+    /// exchange that a checkpoint waits for is counted where it would be without the checkpoint.
+    ///
+    /// # Panics
+    /// When the job did, with its panic.
+    pub fn finish_uncounted(self, comm: &mut Session) -> (T, Result<(), CommError>, Traffic) {
         let _wait = phase!("wait");
         comm.timed_untraced(|comm| {
             comm.call.time.end_turn();
             let (result, ended) = self.wait();
             comm.call.time.finish_job(ended.at);
-            comm.traffic += ended.traffic;
             comm.calls += ended.calls;
             let result = result.unwrap_or_else(|panic| resume_unwind(panic));
-            let ended = ended.failed.map_or(Ok(()), Err).and_then(|()| comm.take_turn());
-            (result, comm.keep_failure(ended))
+            let (traffic, failed) = (ended.traffic, ended.failed);
+            let ended = failed.map_or(Ok(()), Err).and_then(|()| comm.take_turn());
+            (result, comm.keep_failure(ended), traffic)
         })
     }
 }

@@ -5,11 +5,15 @@ use super::Frame;
 /// Frames waiting to be used again, so that a steady run allocates none.
 ///
 /// Frames travel: one taken here is given back to the pool of the rank that receives it. The collectives keep that
-/// balanced, so pools neither run dry nor grow.
+/// balanced, so pools neither run dry nor grow. A pool that is given more frames than are ever taken from it drops the smallest: it holds
+/// no more than were once taken in a row, and a few.
 #[derive(Debug, Default)]
 pub struct FramePool {
     /// Smallest capacity first.
     free: Vec<Frame>,
+    /// Frames taken and not given back, since there were fewest such; and the most of them so far.
+    out: usize,
+    most_out: usize,
     /// Emptied lists, for collectives that hold one frame per rank for a moment.
     lists: Vec<Vec<Frame>>,
     allocations: u64,
@@ -18,13 +22,20 @@ pub struct FramePool {
 impl FramePool {
     /// An empty frame with the capacity of an earlier one where possible: the largest, as the need is not known.
     pub fn take(&mut self) -> Frame {
+        self.note_taken();
         self.free.pop().unwrap_or_default()
+    }
+
+    fn note_taken(&mut self) {
+        self.out += 1;
+        self.most_out = self.most_out.max(self.out);
     }
 
     /// An empty frame with room for `bytes` bytes: the smallest that has it, or the largest, enlarged.
     pub fn take_for(&mut self, bytes: usize) -> Frame {
         let fits = self.free.partition_point(|frame| frame.capacity() < bytes);
         if fits < self.free.len() {
+            self.note_taken();
             return self.free.remove(fits);
         }
         if bytes == 0 {
@@ -51,6 +62,11 @@ impl FramePool {
         frame.clear();
         let at = self.free.partition_point(|other| other.capacity() < frame.capacity());
         self.free.insert(at, frame);
+        self.out = self.out.saturating_sub(1);
+        // The smallest: whatever fits it fits a larger one.
+        if self.free.len() > self.most_out + SPARE {
+            self.free.remove(0);
+        }
     }
 
     /// Frames held now.
@@ -82,9 +98,34 @@ impl FramePool {
     }
 }
 
+/// Frames that are held beside those that were once taken in a row.
+const SPARE: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_that_is_given_more_than_is_taken_does_not_grow() {
+        let mut pool = FramePool::default();
+        for _ in 0..1000 {
+            let taken = [pool.take_for(50), pool.take_for(50)];
+            taken.into_iter().for_each(|frame| pool.put(frame));
+            // Made elsewhere.
+            pool.put(Vec::with_capacity(60));
+        }
+        assert_eq!((pool.frames(), pool.allocations()), (2 + SPARE, 2));
+    }
+
+    #[test]
+    fn a_burst_is_held_for_the_next_one() {
+        let mut pool = FramePool::default();
+        for _ in 0..3 {
+            let taken: Vec<_> = (0..100).map(|_| pool.take_for(50)).collect();
+            taken.into_iter().for_each(|frame| pool.put(frame));
+        }
+        assert_eq!((pool.frames(), pool.allocations()), (100, 100));
+    }
 
     #[test]
     fn pool_gives_the_smallest_frame_that_fits_and_enlarges_the_largest() {

@@ -274,6 +274,12 @@ impl Session {
         self.traffic
     }
 
+    /// Counts the bytes of a background exchange that was [finished without counting](super::Pending::finish_uncounted), at the step that
+    /// uses its result.
+    pub fn count(&mut self, traffic: Traffic) {
+        self.traffic += traffic;
+    }
+
     /// Calls of [`send`](Self::send), [`recv`](Self::recv) and [`recv_any`](Self::recv_any) so far, those of the collectives included.
     pub fn calls(&self) -> u64 {
         self.calls

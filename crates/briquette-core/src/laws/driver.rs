@@ -193,6 +193,11 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         (self.step, self.last) = (other.step, other.last);
     }
 
+    /// Waits for what the strategy exchanges in the background, as a save does first.
+    pub fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
+        self.strategy.settle(comm)
+    }
+
     /// A fresh rank that loaded what this one saved.
     pub fn clone_saved(&self) -> Rank<'a, C> {
         let mut other = Rank::new(self.setup, self.rank);

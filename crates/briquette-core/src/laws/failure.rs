@@ -3,7 +3,7 @@
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, local, same_bits};
 use super::long;
 use super::{Reduces, Synchronizes};
-use crate::comm::Faulty;
+use crate::comm::{Faulty, Session};
 use crate::error::SyncError;
 use crate::reduce::Reducer;
 use crate::state::State;
@@ -158,6 +158,43 @@ pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
             assert!(same_bits(&a.average, &b.average), "law 5 broken: {setup}, rank {rank}: average");
             assert_eq!(a.state, b.state, "law 5 broken: {setup}, rank {rank}: state");
             assert_eq!(a.factor, b.factor, "law 5 broken: {setup}, rank {rank}: ratio");
+        }
+    }
+}
+
+/// Laws 5 and 8 over checkpoints: ranks that wait for what is under way after every step, as a save does, and fresh ranks in a fresh world
+/// that continue from what was saved, take the steps of a run without a break, to the bit, with the same bytes at each step.
+///
+/// # Panics
+/// Where they do not.
+pub fn accounts_over_a_resume<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let half = 4;
+    let whole = setup.run(2 * half);
+    let steps = |rank: &mut Rank<'_, C>, comm: &mut Session| -> Vec<Outcome> {
+        let each = |_| {
+            let outcome = rank.step(comm).unwrap();
+            rank.settle(comm).unwrap();
+            outcome
+        };
+        (0..half).map(each).collect()
+    };
+    let saved = each_rank(local(setup.world).build(), |mut comm, rank| {
+        let mut first = Rank::new(setup, rank);
+        let outcomes = steps(&mut first, &mut comm);
+        (outcomes, first.clone_saved())
+    });
+    let runs = each_pair(local(setup.world).build(), saved, |mut comm, (mut outcomes, mut second), _| {
+        outcomes.extend(steps(&mut second, &mut comm));
+        outcomes
+    });
+    for (rank, outcomes) in runs.iter().enumerate() {
+        for (step, (a, b)) in outcomes.iter().zip(&whole[rank]).enumerate() {
+            let place = format!("{setup}, rank {rank}, step {step} of a run that resumes at step {half}");
+            assert!(same_bits(&a.average, &b.average), "law 5 broken: {place}: average");
+            assert_eq!(a.state, b.state, "law 5 broken: {place}: state");
+            assert_eq!(a.reported, b.reported, "law 8 broken: {place}: bytes as reported");
+            assert_eq!(a.counted, b.counted, "law 8 broken: {place}: bytes as the transport counted them");
+            assert_eq!(a.reported, a.counted, "law 8 broken: {place}");
         }
     }
 }

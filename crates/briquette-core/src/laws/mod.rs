@@ -21,7 +21,7 @@
 //! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
 //! | 7 declared class | [`check_class`] |
-//! | 8 accounting | [`accounts_for_its_bytes`] |
+//! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
 //! | 9 same observations, same decision | [`decides_alike`] |
 //! | 10 what is not finite is refused | [`refuses_what_is_not_finite`] |
 //!
@@ -45,8 +45,8 @@ pub use exchange::{
     stays_in_range,
 };
 pub use failure::{
-    calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit, stages_until_committed,
-    steps_to_fail_at, takes_back_the_state_of_step_0,
+    accounts_over_a_resume, calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit,
+    stages_until_committed, steps_to_fail_at, takes_back_the_state_of_step_0,
 };
 
 use std::fmt;
@@ -257,6 +257,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     takes_back_the_state_of_step_0(&Setup::short(own, 2));
     holds_absent_slots(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
+    accounts_over_a_resume(&setup);
     refuses_what_is_not_finite(&setup);
     steps_to_fail_at(&setup).into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }

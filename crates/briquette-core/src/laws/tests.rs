@@ -4,11 +4,12 @@ use std::panic::catch_unwind;
 
 use super::*;
 use crate::compress::{ErrorBound, TopK};
-use crate::error::ReduceError;
+use crate::error::{CommError, ReduceError, SyncError};
 use crate::reduce::{Exchanged, Round};
 use crate::report::Report;
 use crate::state::Stateful;
-use crate::{CompressionFactor, Session};
+use crate::sync::{Context, Plan};
+use crate::{CompressionFactor, Session, Traffic};
 
 #[test]
 fn what_is_here_keeps_them() {
@@ -70,6 +71,45 @@ impl Reducer for Faults {
     fn report(&self, _: &mut Report) {}
 }
 
+/// A strategy whose first step after loading exchanges, and reports, a few bytes more.
+struct Repeats(EveryStep<Gather<TopK, Mean>>, bool, Traffic);
+
+impl Stateful for Repeats {
+    fn save(&self, state: &mut crate::state::State) {
+        self.0.save(state);
+    }
+    fn load(&mut self, state: &crate::state::State) -> Result<(), crate::error::StateError> {
+        self.1 = true;
+        self.0.load(state)
+    }
+    fn commit(&mut self) {
+        self.0.commit();
+    }
+    fn discard(&mut self) {
+        self.0.discard();
+    }
+}
+
+impl SyncStrategy for Repeats {
+    fn plan(&self, step: u64) -> Plan {
+        self.0.plan(step)
+    }
+    fn after_backward(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
+        self.0.after_backward(x, cx, comm)?;
+        let before = comm.traffic();
+        if std::mem::take(&mut self.1) {
+            let failed = |source: CommError| SyncError::Reduce { step: cx.agreed_step.step, source: source.into() };
+            comm.all_reduce_sum(&mut [1.0]).map_err(failed)?;
+        }
+        self.2 = comm.traffic() - before;
+        Ok(())
+    }
+    fn report(&self, report: &mut Report) {
+        self.0.report(report);
+        report.traffic = report.traffic.map(|traffic| traffic + self.2);
+    }
+}
+
 fn broken(run: impl FnOnce() + std::panic::UnwindSafe) -> String {
     let panic = catch_unwind(run).expect_err("a law is broken");
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
@@ -89,6 +129,12 @@ fn what_breaks_a_law_is_named_with_the_law() {
         let text = broken(move || reducer(&OwnReducer::new(format!("{fault:?}"), &make)));
         assert!(text.contains(law), "{fault:?}: {text}");
     }
+    let make = |_: &Layout, _| {
+        let every_step = EveryStep::new(Gather::new(TopK::fraction(0.5)?, Mean));
+        Ok::<_, ConfigError>(Repeats(every_step, false, Traffic::default()))
+    };
+    let text = broken(move || strategy(&Own::new("repeats", &make)));
+    assert!(text.contains("law 8 broken: repeats") && text.contains("resumes at step 4"), "{text}");
     let make = |_: &Layout, _| Ok(EveryStep::new(Faults(Fault::Differs, Gather::new(TopK::fraction(0.5)?, Mean), 0.0)));
     let text = broken(move || strategy(&Own::new("differs", &make)));
     assert!(text.contains("law 1 broken: differs"), "{text}");

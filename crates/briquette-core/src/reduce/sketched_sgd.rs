@@ -95,6 +95,10 @@ impl Default for Sketch {
     }
 }
 
+/// A sketch of more is larger than what it is a sketch of.
+const MOST_ROWS: usize = 99;
+const MOST_WIDTH: f64 = 1000.0;
+
 /// A sketched all-reduce; see the [module](self).
 #[derive(Debug)]
 pub struct SketchedSgd {
@@ -111,13 +115,14 @@ impl SketchedSgd {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ConfigError`] when `rows` is even, or `width` or `candidates` below 1.
+    /// [`ConfigError`] when `rows` is even, `width` or `candidates` below 1, or a size beyond what a sketch can use.
     pub fn new(settings: Sketch) -> Result<Self, ConfigError> {
-        if settings.rows.is_multiple_of(2) {
-            return Err(ConfigError::range("rows of a sketch", "odd, for the median", settings.rows));
+        if settings.rows.is_multiple_of(2) || settings.rows > MOST_ROWS {
+            return Err(ConfigError::range("rows of a sketch", "odd, for the median, and at most 99", settings.rows));
         }
-        if !(settings.width >= 1.0 && settings.width.is_finite()) {
-            return Err(ConfigError::range("width of a sketch", "at least 1 column a value", settings.width));
+        if !(1.0..=MOST_WIDTH).contains(&settings.width) {
+            let range = "at least 1 column a value and at most 1000";
+            return Err(ConfigError::range("width of a sketch", range, settings.width));
         }
         if settings.candidates == 0 {
             return Err(ConfigError::range("candidates of a sketch", "at least 1 a value", settings.candidates));

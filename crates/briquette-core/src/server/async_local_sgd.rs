@@ -17,7 +17,7 @@
 //!
 //! **State.** The model, on the server; a worker's optimizer is its own.
 //!
-//! **Knobs.** `period` `H`, steps, default 8; `mixing` `α` in (0, 1]; by default `1/W` of `W` workers, so that a round of all moves the model by their mean.
+//! **Knobs.** `period` `H`, steps, default 8, at most 10 000; `mixing` `α` in (0, 1]; by default `1/W` of `W` workers, so that a round of all moves the model by their mean.
 //!
 //! **Deviations.** Stich's workers add to a shared model what they did since they last read it, `1/W` each; here the server does.
 //!
@@ -47,6 +47,9 @@ pub struct AsyncLocalSgdConfig {
     pub mixing: Option<f32>,
 }
 
+/// Steps of a period: the server waits for the first of them, and a worker that is asked to stop takes them all.
+const MOST_STEPS: u32 = 10_000;
+
 impl Default for AsyncLocalSgdConfig {
     fn default() -> Self {
         AsyncLocalSgdConfig { period: 8, mixing: None }
@@ -59,7 +62,9 @@ impl Described for AsyncLocalSgdConfig {
     const HELP: &'static str = "PERIOD steps (8) of each rank by itself, mixed into the model as they come";
 
     fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.period > 0, "period of async-local-sgd", "at least 1", self.period)?;
+        let is_right = (1..=MOST_STEPS).contains(&self.period);
+        let range = "at least 1 and at most 10000";
+        ConfigError::unless(is_right, "period of async-local-sgd", range, self.period)?;
         let mixing = self.mixing.unwrap_or(1.0);
         ConfigError::unless(mixing > 0.0 && mixing <= 1.0, "mixing of async-local-sgd", "in (0, 1]", mixing)
     }

@@ -251,7 +251,8 @@ impl<T: Trainer> Worker<'_, T> {
         let key = self.key.step(first).rank(comm.rank());
         let sends = if is_exact { Uplink::exact } else { Uplink::compress };
         let message = sends(self.uplink, out, key, comm.rank())?.clone();
-        let (version, stops, mut frame) = (self.version, self.trainer.stops(), Frame::new());
+        let (version, stops) = (self.version, self.trainer.stops());
+        let mut frame = comm.pool().take_for(super::wire::CONTRIBUTION + message.encoded_len());
         Contribution { version, samples, loss, gradients, stops, message }.write(&mut frame);
         Ok(frame)
     }

@@ -51,6 +51,35 @@ fn what_nobody_asked_for_is_refused() {
     assert_eq!(*server.served(), Served { accepted: 1, gradients: 1, ..Served::default() });
 }
 
+/// Frames held by each rank's pool, and how often one had to be allocated: the same after 2 000 more updates, but for frames on their way.
+#[test]
+fn a_long_run_of_a_server_holds_and_allocates_no_more_frames() {
+    for config in all(3) {
+        let held = run_ranks(Local::world(4), |mut comm| {
+            let (rank, noisy) = (comm.rank(), Noisy::default());
+            let mut trainer = Recording::new(&noisy, rank);
+            let mut server = Server::new(config.get().build(3).unwrap(), noisy.start(), 3);
+            let (mut x, mut uplink, mut batch) = (noisy.start(), Uplink::new(Dense, false), 0);
+            let mut held = Vec::new();
+            for until in [200, 2200] {
+                match rank {
+                    0 => serve(&mut server, &mut trainer, until, &mut comm)?,
+                    _ => {
+                        work(&mut uplink, &mut trainer, (0, &mut batch), (Key::new(1), &mut x), &mut comm).map(drop)?
+                    }
+                }
+                held.push((comm.pool().frames(), comm.pool().allocations()));
+            }
+            Ok::<_, ReduceError>(held)
+        });
+        for (rank, held) in held.into_iter().map(Result::unwrap).enumerate() {
+            let ((frames, allocations), (frames_then, allocations_then)) = (held[0], held[1]);
+            assert!(frames_then <= frames + 8, "{config}, rank {rank}: {frames_then} frames held, {frames} before");
+            assert!(allocations_then <= allocations + 16, "{config}, rank {rank}: {held:?}");
+        }
+    }
+}
+
 const PACES: &str = "0ms,50ms;lognormal=0.4;slow=0.1x10";
 
 fn compressed() -> Uplink {

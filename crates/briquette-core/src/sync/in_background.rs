@@ -8,7 +8,7 @@ use crate::error::{ReduceError, StateError};
 use crate::reduce::{AgreedStep, Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Key, layout};
+use crate::{Key, Traffic, layout};
 
 /// The channel that it uses.
 pub(super) const CHANNEL: usize = 1;
@@ -48,10 +48,22 @@ struct Reduced<R> {
     result: Result<Exchanged, ReduceError>,
 }
 
+/// The mean of all ranks' inputs, once it has been waited for.
+struct Arrived {
+    mean: Vec<f32>,
+    /// When that was, on the session's clock.
+    at: f64,
+    /// Bytes of the exchange that no step has counted: nothing once the mean has been received.
+    uncounted: Traffic,
+}
+
 /// A reducer, and what it does in the background: one exchange at a time.
 ///
 /// **State.** What is being exchanged, and the reducer as it was before: a run that is resumed sends it again, and gets the same bits. So
 /// does one that goes on in another session, whatever has arrived in the one before: of the other ranks' it is not known.
+///
+/// **Bytes** count at the step that receives the mean, also where a checkpoint has waited for it before. A run that is resumed sends the
+/// input again and counts it there: so its steps have the bytes of a run without a break.
 pub(super) struct InBackground<R> {
     /// Nothing while it is in the background.
     reducer: Option<R>,
@@ -66,8 +78,7 @@ pub(super) struct InBackground<R> {
     session: Option<Arc<()>>,
     /// Storage for what the next exchange owns.
     spare: [Vec<f32>; 2],
-    /// The mean of all ranks' inputs once it has been waited for, and when that was.
-    arrived: Option<(Vec<f32>, f64)>,
+    arrived: Option<Arrived>,
     report: Report,
 }
 
@@ -127,7 +138,7 @@ impl<R: Reducer + 'static> InBackground<R> {
     /// Waits for what is under way.
     fn finish(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let Some(pending) = self.pending.take() else { return Ok(()) };
-        let (Reduced { reducer, input, mean, result }, ended) = pending.finish(comm);
+        let (Reduced { reducer, input, mean, result }, ended, uncounted) = pending.finish_uncounted(comm);
         self.spare[0] = input;
         let reducer = self.reducer.insert(reducer);
         match ended.map_err(ReduceError::from).and(result) {
@@ -135,10 +146,11 @@ impl<R: Reducer + 'static> InBackground<R> {
                 self.report = Report::default();
                 reducer.report(&mut self.report);
                 self.report.traffic = Some(exchanged.traffic);
-                self.arrived = Some((mean, comm.now()));
+                self.arrived = Some(Arrived { mean, at: comm.now(), uncounted });
                 Ok(())
             }
             Err(error) => {
+                comm.count(uncounted);
                 reducer.discard();
                 Err(error)
             }
@@ -169,8 +181,11 @@ impl<R: Reducer + 'static> InBackground<R> {
             }
             self.finish(comm)?;
         }
-        if let Some((_, at)) = self.arrived.as_ref().filter(|(_, at)| *at > comm.now()) {
-            comm.set_clock(*at);
+        if let Some(arrived) = &mut self.arrived {
+            if arrived.at > comm.now() {
+                comm.set_clock(arrived.at);
+            }
+            comm.count(std::mem::take(&mut arrived.uncounted));
         }
         let waited = comm.now() - before;
         if let Some(seconds) = &mut self.report.seconds {
@@ -181,10 +196,10 @@ impl<R: Reducer + 'static> InBackground<R> {
 
     /// What has arrived and is not committed yet.
     pub(super) fn mean(&self) -> Option<&[f32]> {
-        self.arrived.as_ref().map(|(mean, _)| &mean[..])
+        self.arrived.as_ref().map(|arrived| &arrived.mean[..])
     }
 
-    /// Waits for what is under way; training goes on from where it is: the exchange still ends when it ends.
+    /// Waits for what is under way; training goes on from where it is: the exchange still ends when it ends, and counts where it is used.
     pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         self.forget_other_sessions(comm);
         let now = comm.now();
@@ -225,8 +240,8 @@ impl<R: Reducer + 'static> InBackground<R> {
     /// Where there is a next input, what has arrived has been used.
     pub(super) fn commit(&mut self) {
         if self.input.is_staged() {
-            if let Some((mean, _)) = self.arrived.take() {
-                self.spare[1] = mean;
+            if let Some(arrived) = self.arrived.take() {
+                self.spare[1] = arrived.mean;
             }
             self.reducer.iter_mut().for_each(Stateful::commit);
         }

@@ -22,15 +22,16 @@ pub struct Threaded<R> {
     pool: ThreadPool,
 }
 
+/// Threads of one rank.
+const MOST_THREADS: usize = 1024;
+
 impl<R: Reducer> Threaded<R> {
     /// With this many threads.
     ///
     /// # Errors
-    /// [`ConfigError`] when `threads` is 0, or the system gives none.
+    /// [`ConfigError`] when `threads` is 0 or above 1024, or the system gives none.
     pub fn new(inner: R, threads: usize) -> Result<Self, ConfigError> {
-        if threads == 0 {
-            return Err(ConfigError::range("threads", "at least 1", threads));
-        }
+        ConfigError::unless((1..=MOST_THREADS).contains(&threads), "threads", "at least 1 and at most 1024", threads)?;
         let name = |index| format!("briquette-{index}");
         let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
         let pool = pool.map_err(|error| ConfigError::Conflict(format!("cannot start {threads} threads: {error}")))?;

@@ -68,6 +68,7 @@ fn a_strategy_that_exchanges_gradients_and_parameters_keeps_the_laws() {
         laws::leaves_no_trace(&setup, 1);
         laws::resumes_to_the_bit(&setup);
         laws::accounts_for_its_bytes(&setup);
+        laws::accounts_over_a_resume(&setup);
         if world > 1 {
             laws::refuses_what_is_not_finite(&setup);
         }

@@ -110,6 +110,13 @@ fn law_8_traffic_is_what_the_transport_counted() {
 }
 
 #[test]
+fn law_8_holds_over_a_resume() {
+    for config in representatives() {
+        [1, 2, 3].into_iter().for_each(|world| laws::accounts_over_a_resume(&Setup::short(&config, world)));
+    }
+}
+
+#[test]
 fn law_8_dense_moves_what_the_ring_formula_says() {
     assert!(short().len() <= SMALL_ALL_REDUCE && long().len() > SMALL_ALL_REDUCE);
     for setup in Setup::<Config>::all(&Config::dense()) {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use briquette_core::files;
+
 use super::fail;
 use super::file::{partial, put_in_place};
 use super::manifest::Manifest;
@@ -58,9 +60,9 @@ impl<'a> Series<'a> {
         Ok(numbers)
     }
 
-    /// Those that are complete, damaged or not, oldest first.
+    /// Those that are complete, damaged or not, oldest first. One whose manifest is no regular file is damaged.
     pub(crate) fn complete(self) -> Result<Vec<u64>, Error> {
-        let complete = |number: &u64| self.path(*number).join(MANIFEST).is_file();
+        let complete = |number: &u64| fs::symlink_metadata(self.path(*number).join(MANIFEST)).is_ok();
         Ok(self.found()?.into_iter().filter(complete).collect())
     }
 
@@ -114,7 +116,7 @@ impl Checkpoint {
     /// The complete checkpoint of this number.
     pub(crate) fn open(series: Series<'_>, number: u64) -> Result<Checkpoint, Error> {
         let path = series.path(number);
-        let text = fs::read(path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
+        let text = files::read(&path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         let manifest = Manifest::parse(&text).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
         if series.prefix == "step-" && manifest.step != number {
             return Err(fail(&path, format!("manifest.json is of step {}: the directory was renamed", manifest.step)));
@@ -176,11 +178,11 @@ impl Checkpoint {
     fn read_either(&self, name: &str, checksum: Option<&u32>) -> Result<Vec<u8>, Error> {
         let path = self.path.join(name);
         let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == checksum;
-        let found = match fs::read(&path) {
+        let found = match files::read(&path) {
             Ok(bytes) if is_it(&bytes) => return Ok(bytes),
             other => other,
         };
-        if let Some(bytes) = fs::read(partial(&path)).ok().filter(is_it) {
+        if let Some(bytes) = files::read(&partial(&path)).ok().filter(is_it) {
             return Ok(bytes);
         }
         found.map_err(|e| fail(&path, e))?;
@@ -199,10 +201,10 @@ pub(super) fn common_name(leader: usize) -> String {
 
 /// Ends what a save that was killed left of a rank's files: one that a manifest is of gets its name.
 pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
-    let manifest = || Manifest::parse(&fs::read(path.join(MANIFEST)).ok()?).ok();
+    let manifest = || Manifest::parse(&files::read(&path.join(MANIFEST)).ok()?).ok();
     for (name, is_common) in [(file_name(rank), false), (common_name(rank), true)] {
         let file = path.join(name);
-        let Ok(bytes) = fs::read(partial(&file)) else { continue };
+        let Ok(bytes) = files::read(&partial(&file)) else { continue };
         let checksum = manifest().and_then(|manifest| match is_common {
             true => manifest.common.get(&rank).copied(),
             false => manifest.checksums.get(rank).copied(),

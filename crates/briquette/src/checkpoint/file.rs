@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use briquette_core::files;
 use briquette_core::state::State;
 use burn::module::Module;
 use burn::optim::OptimizerRecord;
@@ -97,7 +98,7 @@ pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error
     let (directory, partial) = (path.parent().unwrap_or(Path::new(".")), partial(path));
     let write = || -> std::io::Result<[f64; 2]> {
         let begin = Instant::now();
-        let mut file = fs::File::create(&partial)?;
+        let mut file = files::create(&partial)?;
         file.write_all(bytes)?;
         let written = begin.elapsed();
         file.sync_all()?;
@@ -110,10 +111,10 @@ pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error
     })
 }
 
-/// Gives a written file its name, in the place of what has it.
+/// Gives a written file its name, in the place of what has it. A directory, which no file can replace, is set aside.
 pub(super) fn put_in_place(path: &Path) -> Result<(), Error> {
     let put = || {
-        fs::rename(partial(path), path)?;
+        files::rename(&partial(path), path)?;
         sync_directory(path.parent().unwrap_or(Path::new(".")))
     };
     put().map_err(|e: std::io::Error| fail(path, format!("{e}; the checkpoint before is untouched")))

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use briquette_core::Slot;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, Shape, Tensor, TensorData};
 
 use super::Inventory;
 use super::parts::{Part, Parts};
@@ -204,4 +204,22 @@ pub(crate) fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D>
         new = new.with_gradient_checkpointing_strategy(strategy);
     }
     new.set_require_grad(old.is_require_grad())
+}
+
+/// Has Burn's autodiff forget parameters that are gone. It keeps an entry for each tensor that requires gradients until the next backward pass of
+/// the process. A rank without gradients of its own runs none: a server, or one whose data ran out.
+pub(crate) fn forget_leaves<M: Module>(module: &M) {
+    struct First(Option<Device>);
+    impl ModuleVisitor for First {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.0.is_none() && param.val().is_require_grad() {
+                self.0 = Some(param.val().device());
+            }
+        }
+    }
+    let mut walk = First(None);
+    module.visit(&mut walk);
+    if let Some(device) = walk.0 {
+        drop(Tensor::<1>::ones([1], &device.inner()).autodiff().require_grad().backward());
+    }
 }

@@ -147,7 +147,7 @@ fn a_manifest_that_cannot_be_written_fails_the_save_on_every_rank_and_training_g
     let directory = tempfile::tempdir().unwrap();
     let spoil = |directory: &Path, rank: usize| {
         if rank == 0 {
-            fs::create_dir_all(directory.join("step-00000002/manifest.json/in-the-way")).unwrap();
+            fs::create_dir_all(directory.join("step-00000002/.partial-manifest.json/in-the-way")).unwrap();
         }
     };
     failed_save(directory.path(), spoil, |_| {});

@@ -1,8 +1,7 @@
 //! Two runs side by side: what the terminal and the page both show.
 
-use std::fs;
-
 use anyhow::{Context, Result};
+use briquette::core::files;
 use briquette_cli::terminal::bytes;
 use briquette_examples::record::{StepRecord, Summary};
 use briquette_examples::settings::Settings;
@@ -43,7 +42,7 @@ impl Run {
     /// A run that has ended, with the records from its folder.
     pub(crate) fn read(name: &'static str, settings: &Settings, summary: Summary) -> Result<Run> {
         let path = settings.out.join("metrics.jsonl");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let records = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
         Ok(Run { name, summary, records: records.with_context(|| format!("in {}", path.display()))? })
     }

@@ -21,10 +21,14 @@ struct Share {
     started: f64,
 }
 
-/// The sum of what came of a step, and its bytes.
-struct Came {
-    sum: Result<Vec<f32>, CommError>,
+/// What came of a step.
+struct Arrived {
+    sum: Vec<f32>,
     traffic: Traffic,
+    /// Whether a step has counted its bytes: the one that adds the sum, also where a checkpoint has waited for it before.
+    counted: bool,
+    /// When it had come, on the session's clock.
+    at: f64,
 }
 
 /// What a rank has sent of the last steps, and what has come of them. A run that is resumed, or goes on in another session, sends it again.
@@ -34,9 +38,9 @@ pub(super) struct InFlight {
     sent: Staged<VecDeque<Share>>,
     /// What was on its way before the first step.
     before_first: VecDeque<Share>,
-    /// Of the shares that have been sent, oldest first: those that have come, and when, then those that have not.
-    arrived: VecDeque<(Vec<f32>, Traffic, f64)>,
-    pending: VecDeque<Pending<Came>>,
+    /// Of the shares that have been sent, oldest first: those that have come, then those that have not.
+    arrived: VecDeque<Arrived>,
+    pending: VecDeque<Pending<Result<Vec<f32>, CommError>>>,
     /// The session that they are of.
     session: Option<Arc<()>>,
     /// Whether the oldest of these is in what is staged.
@@ -103,12 +107,15 @@ impl InFlight {
             if self.arrived.is_empty() {
                 self.wait(comm)?;
             }
-            let (sum, bytes, at) = &self.arrived[0];
-            if *at > comm.now() {
-                comm.set_clock(*at);
+            let arrived = &mut self.arrived[0];
+            if arrived.at > comm.now() {
+                comm.set_clock(arrived.at);
             }
-            x.iter_mut().zip(sum).for_each(|(x, sum)| *x += sum);
-            (came, traffic) = (sum.last().copied().unwrap_or_default(), *bytes);
+            if !std::mem::replace(&mut arrived.counted, true) {
+                comm.count(arrived.traffic);
+            }
+            x.iter_mut().zip(&arrived.sum).for_each(|(x, sum)| *x += sum);
+            (came, traffic) = (arrived.sum.last().copied().unwrap_or_default(), arrived.traffic);
         }
         self.sent.stage();
         Ok((came, traffic))
@@ -124,11 +131,7 @@ impl InFlight {
     fn start(&mut self, share: &Share, step: u64, graph: &Graph, comm: &mut Session) {
         let (values, graph) = (Arc::clone(&share.values), graph.clone());
         self.session = Some(Arc::clone(&comm.identity));
-        self.pending.push_back(comm.start_on_free_link(CHANNEL, move |comm| {
-            let before = comm.traffic();
-            let sum = push(&values, step, &graph, comm);
-            Came { sum, traffic: comm.traffic() - before }
-        }));
+        self.pending.push_back(comm.start_on_free_link(CHANNEL, move |comm| push(&values, step, &graph, comm)));
     }
 
     /// Sends all that is under way, where this session has not: at `step` the newest is of the step before.
@@ -151,9 +154,14 @@ impl InFlight {
     /// For the oldest that has not come.
     fn wait(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let Some(pending) = self.pending.pop_front() else { return Ok(()) };
-        let (came, ended) = pending.finish(comm);
-        let sum = ended.and(came.sum)?;
-        self.arrived.push_back((sum, came.traffic, comm.now()));
+        let (sum, ended, traffic) = pending.finish_uncounted(comm);
+        match ended.and(sum) {
+            Ok(sum) => self.arrived.push_back(Arrived { sum, traffic, counted: false, at: comm.now() }),
+            Err(error) => {
+                comm.count(traffic);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
