@@ -123,6 +123,7 @@ fn headers_survive_the_wire() {
     let header = Header {
         gave_up: true,
         step: 9,
+        session: 3,
         bad_slot: Some(4),
         stop: StopFlags::EARLY,
         samples: 7,
