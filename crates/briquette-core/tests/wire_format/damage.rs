@@ -19,7 +19,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
     bad[9] ^= 1;
     assert!(matches!(decode(&bad), Err(WireError::Checksum { .. })));
     for (content, what, value) in [
-        ("0f 00000000", "kind", 15),
+        ("10 00000000", "kind", 16),
         ("00 01000000 0000807f", "value that must be finite", 0x7f80_0000),
         ("01 01000000 007c", "value", 0x7c00),
         ("02 01000000 c0ff", "value", 0xffc0),
@@ -54,6 +54,10 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("0c 01000000 01 01000000 0000803f 02", "padding", 1),
         ("0e 01000000 01000000 00 01000000 01 03 0000803f", "kind of the kept values", 3),
         ("0e 01000000 01000000 00 01000000 01 0e 00000000 00 00000000 00", "kind of the kept values", 14),
+        ("0f 00000000", "exponents", 0),
+        ("0f 01000000 71 0000", "exponent", 0x71),
+        ("0f 01000000 81 0000", "exponent", 0x81),
+        ("0f 01000000 70 007c", "value", 0x7c00),
     ] {
         assert_eq!(decode(&frame(content)), field(what, value), "{content}");
     }

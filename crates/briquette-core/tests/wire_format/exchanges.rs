@@ -93,8 +93,12 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         waiting: Waiting { entered: numbers.float(), left: numbers.float() },
         ..LastExchange::default()
     };
+    let more = numbers.byte();
     Header {
         gave_up: false,
+        // Mostly alike on all ranks.
+        samples_recorded: more & 2 == 0,
+        digest: (more & 1 == 1).then_some(u64::from(more >> 2)),
         step: if given(2) { numbers.word() } else { step },
         bad_slot: given(3).then(|| u32::from(numbers.byte())),
         stop,

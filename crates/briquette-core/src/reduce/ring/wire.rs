@@ -69,13 +69,17 @@ impl Wire {
     pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
         match self {
             Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
-            Wire::F16 if bytes.len() == self.bytes(values.len()) => to_f16(values, 1.0, bytes.as_chunks_mut().0),
+            Wire::F16 if bytes.len() == self.bytes(values.len()) => {
+                to_f16(values, (1.0, binary16::INFINITY), bytes.as_chunks_mut().0)
+            }
             Wire::F16 => {
                 for (values, bytes) in values.chunks(SCALED).zip(bytes.chunks_mut(1 + 2 * SCALED)) {
                     let (exponent, codes) = (scale_of(values), bytes.split_first_mut());
                     if let Some((first, codes)) = codes {
                         *first = exponent as u8;
-                        to_f16(values, power(-i32::from(exponent)), codes.as_chunks_mut().0);
+                        // All of a scaled block is finite, and stays so.
+                        let most = if exponent == 0 { binary16::INFINITY } else { binary16::LARGEST };
+                        to_f16(values, (power(-i32::from(exponent)), most), codes.as_chunks_mut().0);
                     }
                 }
             }
@@ -127,11 +131,11 @@ fn from_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
     }
 }
 
-/// Beyond the largest number is infinity, and so is what is no number.
+/// Beyond the largest number is `most`, and so is what is no number.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn to_f16(values: &[f32], per_unit: f32, out: &mut [[u8; 2]]) {
+fn to_f16(values: &[f32], (per_unit, most): (f32, u32), out: &mut [[u8; 2]]) {
     for (bytes, value) in out.iter_mut().zip(values) {
-        *bytes = binary16::from_f32(*value * per_unit, binary16::INFINITY);
+        *bytes = binary16::from_f32(*value * per_unit, most);
     }
 }
 
