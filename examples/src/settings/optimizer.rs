@@ -36,9 +36,12 @@ impl OptimizerKind {
             OptimizerKind::Adam | OptimizerKind::CompAms | OptimizerKind::OneBitAdam => {
                 Some("every value moves by about the learning rate: about a fiftieth of SGD's")
             }
-            OptimizerKind::Sgd | OptimizerKind::GenericAdam | OptimizerKind::DelayedAdagrad | OptimizerKind::Padamw => {
-                None
-            }
+            OptimizerKind::Sgd
+            | OptimizerKind::GenericAdam
+            | OptimizerKind::DelayedAdagrad
+            | OptimizerKind::DelayedAdagradMomentum
+            | OptimizerKind::FtrlSgd
+            | OptimizerKind::Padamw => None,
         }
     }
 
