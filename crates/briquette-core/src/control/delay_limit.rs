@@ -272,6 +272,17 @@ mod tests {
         assert_eq!(changes.iter().map(|(step, pair)| (step + 1, pair[1])).collect::<Vec<_>>(), [(20, 20.0)]);
     }
 
+    /// The median counts: one long delay in ten, of which the mean and the largest are too long, changes nothing.
+    #[test]
+    fn single_long_delays_do_not_count() {
+        let steps = std::cell::Cell::new(0);
+        let delay = |_| {
+            steps.set(steps.get() + 1);
+            if steps.get() % 10 == 5 { 5.0 } else { 0.05 }
+        };
+        assert_eq!(run(DelayLimitConfig::default(), 26, f64::MAX, delay)[25], 20.0);
+    }
+
     #[test]
     fn a_delay_that_is_too_long_lowers_the_ratio_at_once_to_one_that_fits() {
         // .82 at 10x, of which .16 is expected at 2x and .33 at 4x.

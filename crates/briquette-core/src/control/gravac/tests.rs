@@ -300,3 +300,17 @@ fn a_nan_gain_counts_as_zero_and_does_not_stay() {
     let agreed_step = AgreedStep::default();
     assert_eq!(blind.decide(&Agreed::new(&agreed_step, &[])).factor(), Some(CompressionFactor::DENSE));
 }
+
+/// A fifth less is allowed: a step that takes 1.1 times as long is not, one of twice as long is a fall.
+#[test]
+fn a_hold_ends_where_throughput_falls_by_more_than_its_tolerance() {
+    let config = GraVacConfig { epsilon: 0.5, window: 2, ..GraVacConfig::default() };
+    let mut driver = Driver::new(&config);
+    let mut run = |slower: f64| {
+        let reasons = driver.run(20, &|_| 1.0, &|factor| if factor == 1.0 { 10.0 } else { slower }).1;
+        ["saturated", "throughput fell"].map(|words| reasons.iter().any(|reason| reason.contains(words)))
+    };
+    assert_eq!(run(1.0), [true, false]);
+    assert_eq!(run(1.1), [false, false]);
+    assert!(run(2.0)[1]);
+}

@@ -146,3 +146,23 @@ fn settings_that_cannot_work_are_said() {
     let config: ReducerConfig = text.parse().unwrap();
     assert_eq!(config.to_string().parse(), Ok(config));
 }
+
+/// Law 2 where machines are not of one size: the mean over ranks of what each sent is the average.
+#[test]
+fn what_ranks_of_unequal_machines_sent_makes_the_average() {
+    let machines = Local::builder(3).machines_of(2.try_into().unwrap()).build();
+    let ranks = run_ranks(machines, |mut comm| {
+        let (layout, agreed_step, rank) = (Layout::flat(6), AgreedStep::default(), comm.rank());
+        let input: Vec<f32> = (0..6).map(|i| ((5 * i + 3 * rank) % 7) as f32 - 2.5).collect();
+        let (mut average, mut sent) = (vec![0.0; 6], vec![0.0; 6]);
+        let (key, slots, out) = (Key::new(3), layout.slots(), Some(&mut sent[..]));
+        let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: out };
+        Hierarchical::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean), None).exchange(round, &mut comm)?;
+        Ok::<_, ReduceError>([average, sent])
+    });
+    let ranks: Vec<_> = ranks.into_iter().map(Result::unwrap).collect();
+    for i in 0..6 {
+        let mean = ranks.iter().map(|[_, sent]| sent[i]).sum::<f32>() / 3.0;
+        assert!(ranks.iter().all(|[average, _]| (average[i] - mean).abs() < 1e-5), "value {i}: {ranks:?}");
+    }
+}

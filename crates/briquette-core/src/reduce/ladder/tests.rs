@@ -93,3 +93,10 @@ fn rings_gains_are_one_and_messages_their_own() {
     assert_eq!(kept[..2], [total; 2]);
     assert!(kept[2] < 0.5 * total && kept[3] < kept[2] && kept[3] > 0.0, "{kept:?} of {total}");
 }
+
+/// A rung begins at its bound.
+#[test]
+fn a_ratio_at_a_bound_is_of_the_next_rung() {
+    let of = |factor: f64| ring(CompressionFactor::new(factor).unwrap());
+    assert_eq!([1.0, 2.99, 3.0, 5.99, 6.0].map(of), [Some(0), Some(0), Some(1), Some(1), None]);
+}

@@ -70,6 +70,17 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// Of a diagonal of 2 and 1 one column finds the 2: what an exchange ends with is where the next one begins, and leaves a quarter of what
+/// was off. Begun anew at every exchange, the 1 would stay in.
+#[test]
+fn a_warm_start_finds_the_largest_direction() {
+    let mut input = vec![0.0; 160];
+    (input[0], input[9]) = (2.0, 1.0);
+    let averages = run(1, 14, || PowerSgd::new(1).unwrap(), |_, _| input.clone()).remove(0).0;
+    let off = |step: usize| (averages[step][0] - 2.0).abs().max(averages[step][9].abs());
+    assert!(off(0) > 0.01 && off(12) < 1e-4 && off(13) < 1e-4, "{} {} {}", off(0), off(12), off(13));
+}
+
 #[test]
 fn over_ranks_it_is_a_single_process_on_the_mean_gradient() {
     let make = || ErrorFeedback::new(PowerSgd::new(2).unwrap());

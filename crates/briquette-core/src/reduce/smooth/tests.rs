@@ -158,3 +158,16 @@ fn impossible_settings_name_what_is_wrong() {
         assert!(error.contains(words), "{text}, {feedback}: {error}");
     }
 }
+
+/// Slopes 0, 3 and 4 that a step of 1 leads from one to the next: curvatures 3 and 1, of which 3 is kept; and 1 of a steeper one.
+#[test]
+fn the_steepest_curvature_of_the_warm_up_is_kept_by_hand() {
+    let mut warm_up = WarmUp::default();
+    for (gradient, steepest) in [([0.0, 0.0], [0.0, 0.0]), ([3.0, -0.5], [3.0, 0.5]), ([4.0, 0.5], [3.0, 1.0])] {
+        warm_up.observe(&gradient, &[2.0, 2.0], 0.5).unwrap();
+        warm_up.each(Staged::commit);
+        assert_eq!(warm_up.steepest.now()[..], steepest);
+    }
+    let weights = warm_up.weights(100.0);
+    assert!((weights[0] - 3.0_f32.sqrt()).abs() < 1e-6 && weights[1] == 1.0, "{weights:?}");
+}
