@@ -15,7 +15,8 @@ mutant survives, where a text is not found exactly once any more, and where a te
   FILTER           only the rows that contain this text, such as slowmo or reduce/
   --list           print the rows and stop
   --check          only check that every text is found exactly once
-  --csv FILE       write the outcomes there, with command, revision, machine and date
+  --csv FILE       write the outcomes there, with command, revision, machine and date; rows that it already has as killed, with the same
+                   text, replacement and tests, are kept and not tried again
   --limit SECONDS  of one test run (120); a run that takes longer counts as killed
 
 The table has five columns, separated by tabs: algorithm, file in crates/briquette-core/src, exact text of one line that is no comment,
@@ -32,7 +33,7 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit ;;
         --list) mode=list ;;
         --check) mode=check ;;
-        --csv) csv=$2; shift ;;
+        --csv) csv=$(realpath -m -- "$2"); shift ;;
         --limit) limit=$2; shift ;;
         -*) usage >&2; exit 2 ;;
         *) only=$1 ;;
@@ -145,9 +146,25 @@ try() {
     done
 }
 
+quoted() { printf '"%s"' "${1//\"/\"\"}"; }
+# fields ALGORITHM FILE TEXT REPLACEMENT TESTS: the first columns of a row of the CSV.
+fields() {
+    for field in "$@"; do
+        quoted "$field"
+        printf ','
+    done
+}
+# known ALGORITHM FILE TEXT REPLACEMENT TESTS: the row of an earlier run in which the mutant was killed.
+known() { [ -n "$csv" ] && [ -f "$csv" ] && grep -F -m 1 -- "$(fields "$@")\"killed\"" "$csv"; }
+
+todo=
+while IFS=$'\t' read -r number algorithm file text replacement tests; do
+    known "$algorithm" "$file" "$text" "$replacement" "$tests" >/dev/null || todo+="$tests "
+done <<<"$rows"
+
 # Tests that fail without a mutant, or are none, would prove nothing.
 sound=1
-for tests in $(cut -f 6 <<<"$rows" | tr ' ' '\n' | sort -u); do
+for tests in $(tr ' ' '\n' <<<"$todo" | sort -u); do
     if ! try 0 "$tests"; then
         echo "tests $tests fail without a mutant:" >&2
         tail -20 "$work/log" >&2
@@ -159,7 +176,6 @@ for tests in $(cut -f 6 <<<"$rows" | tr ' ' '\n' | sort -u); do
 done
 [ $sound = 1 ] || exit 1
 
-quoted() { printf '"%s"' "${1//\"/\"\"}"; }
 revision=$(git -C "$root" rev-parse --short=12 HEAD)
 [ -z "$(git -C "$root" status --porcelain)" ] || revision=$revision+
 machine=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -1)
@@ -167,19 +183,19 @@ machine=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -1)
 survived=0 done=0 all=$(wc -l <<<"$rows")
 while IFS=$'\t' read -r number algorithm file text replacement tests; do
     done=$((done + 1)) outcome=killed by=
+    if row=$(known "$algorithm" "$file" "$text" "$replacement" "$tests"); then
+        echo "$row" >>"$csv.part"
+        continue
+    fi
     if try "$number" "$tests"; then
         outcome=SURVIVED survived=$((survived + 1))
     else
         by=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | head -1)
-        by=${by:-no test in $limit s}
+        by=${by:-the time limit, or an abort}
     fi
     printf '%3d/%d %-9s %-24s %s\n' "$done" "$all" "$outcome" "$algorithm" "$text  ->  $replacement"
     [ -z "$csv" ] || {
-        for field in "$algorithm" "$file" "$text" "$replacement" "$tests" "$outcome" "$by" "$revision" "${machine:-unknown}" \
-            "$(date -u +%F)"; do
-            quoted "$field"
-            printf ','
-        done
+        fields "$algorithm" "$file" "$text" "$replacement" "$tests" "$outcome" "$by" "$revision" "${machine:-unknown}" "$(date -u +%F)"
         quoted "$command"
         echo
     } >>"$csv.part"
