@@ -171,7 +171,7 @@ mod tests {
     /// Δ = −¾ − 1: W = 5¾, at 5¾ − ⅞.
     #[test]
     fn three_blocks_with_nesterovs_momentum_by_hand() {
-        let bmuf = BmufConfig { period: 1, eta: Some(0.5), nesterov: true, ..BmufConfig::default() };
+        let bmuf = BmufConfig { period: Some(1), eta: Some(0.5), nesterov: true, ..BmufConfig::default() };
         let after = |steps| {
             let (sgd, slope) = (Sgd { rate: 1.0, momentum: 0.0, steps }, |_: usize, _: u64, _: &[f32]| vec![1.0]);
             train(1, || Outer::new(bmuf, Dense, None).unwrap(), &[10.0], (sgd, &slope))[0][0]

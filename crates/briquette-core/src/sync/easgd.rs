@@ -326,7 +326,7 @@ mod tests {
     /// step has led.
     #[test]
     fn a_pull_is_equation_5_at_a_learning_rate_that_is_smaller_by_alpha() {
-        let settings = EasgdConfig { period: 2, beta: 0.9, alpha: Some(0.25) };
+        let settings = EasgdConfig { period: Some(2), beta: 0.9, alpha: Some(0.25) };
         let ours = train(3, || Easgd::new(settings, Dense).unwrap(), &[3.0; 10], (SGD, &noisy));
         let (mut x, mut centre) = (vec![vec![3.0_f32; 10]; 3], vec![3.0_f32; 10]);
         for step in 0..SGD.steps {

@@ -130,7 +130,7 @@ fn one_rank_alone_is_plain_sgd() {
 #[test]
 fn pulls_between_choices_are_shares_of_their_own_period_by_hand() {
     let ends = |pull, global_pull, steps| {
-        let settings = LsgdConfig { period: 4, local: 2, pull, global_pull, group: Some(2) };
+        let settings = LsgdConfig { period: Some(4), local: 2, pull, global_pull, group: Some(2) };
         let task = (Sgd { steps, ..STILL }, &rest as Gradient<'_>);
         let x = train_with_losses(2, lsgd(settings, 2), &|rank| vec![rank as f32], task, &|rank, _| rank as f64);
         assert_eq!(x[0], [0.0]);

@@ -62,7 +62,7 @@ fn alone_and_without_momentum_it_is_lookahead() {
 /// u = 4: 1 − ⅛·4 = ½. u = 2 + 4 = 6: ½ − ⅛·6 = −¼. u = 3 + 8 = 11: −¼ − 11/8 = −1⅝.
 #[test]
 fn three_outer_steps_by_hand() {
-    let settings = SlowMoConfig { period: 1, alpha: 0.5, beta: 0.5, ..SlowMoConfig::default() };
+    let settings = SlowMoConfig { period: Some(1), alpha: 0.5, beta: 0.5, ..SlowMoConfig::default() };
     let gradient = |rank: usize, step: u64, _: &[f32]| vec![[4.0, 4.0, 8.0][step as usize] + [2.0, -2.0][rank]];
     let after = |steps| train(2, || slow_mo(settings.clone()), &[1.0], (Sgd { rate: 0.25, steps, ..SGD }, &gradient));
     for (steps, x) in [(1, 0.5), (2, -0.25), (3, -1.625)] {
