@@ -86,7 +86,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     if let (None, Some(address)) = (&listener, &settings.listen) {
         listener = Some(Own::told(listen::told(settings, address, deadline).await?));
     }
-    let mut is_said = false;
+    let (mut is_said, mut before) = (false, None);
     loop {
         let may_hang_up = begin.elapsed() < HANGING_UP;
         let setback = match any_master(settings, &mut listener, may_hang_up, deadline).await {
@@ -103,7 +103,8 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
                 return Err(JoinError::Resolve { address, source });
             }
             Setback::Silence(cause) if is_over => {
-                return Err(JoinError::Unreachable { rank, address, seconds: begin.elapsed().as_secs_f64(), cause });
+                let (seconds, cause) = (begin.elapsed().as_secs_f64(), whole(cause, before, deadline));
+                return Err(JoinError::Unreachable { rank, address, seconds, cause });
             }
             Setback::Exhausted(error) => error.to_string(),
             Setback::Name(error) => {
@@ -118,6 +119,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         if begin.elapsed() >= SILENCE && !std::mem::replace(&mut is_said, true) {
             tracing::warn!("rank {rank} has not reached rank 0 at {address} yet: {cause}");
         }
+        before = Some(cause);
         sleep(pause).await;
         pause = longer(pause);
     }
@@ -212,6 +214,7 @@ pub(crate) async fn call_rank(
     let failed = |cause: String| JoinError::Link { rank, other, address: place.clone(), cause };
     let role = Role::Data { session: session.to_owned(), channel };
     let (mut pause, mut exhausted, mut unanswered) = (FIRST_PAUSE, None::<Instant>, None::<Instant>);
+    let mut before = None;
     loop {
         let begin = Instant::now();
         let until = deadline.min(begin + HANDSHAKE);
@@ -247,13 +250,19 @@ pub(crate) async fn call_rank(
         // It accepts connections, or it would not be on the roster.
         let is_in_vain = unanswered.is_some_and(|since| since.elapsed() + pause >= LINKING);
         if is_in_vain || Instant::now() + pause >= deadline {
-            return Err(failed(cause));
+            return Err(failed(whole(cause, before, deadline)));
         }
+        before = Some(cause.clone());
         // Nobody listens where the world has come to its end.
         drop(troubles.send(cause));
         sleep(pause).await;
         pause = longer(pause);
     }
+}
+
+/// Why the last attempt failed, or the one before where the deadline cut it off.
+fn whole(cause: String, before: Option<String>, deadline: Instant) -> String {
+    before.filter(|_| Instant::now() >= deadline).unwrap_or(cause)
 }
 
 /// Whether no attempt for as long as a handshake may take found a free descriptor: then those that hold them are no passing
