@@ -129,7 +129,8 @@ if [ -z "${MEET:-}" ]; then
 fi
 MEET=$(realpath "$MEET")
 fail() { echo "torchrun.sh: $*" >&2; tail -n 30 "$work"/*.log >&2; exit 1; }
-port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# Below those that the system hands out by itself, which a connection of another program may have in a moment.
+port() { echo $((28000 + RANDOM % 4000)); }
 # torchrun NAME ARGUMENT...: its output is in $work/NAME.log.
 torchrun() {
     # shellcheck disable=SC2086
