@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use briquette_core::files;
 use clap::Args;
 use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
@@ -157,10 +158,9 @@ fn open(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The bytes of a regular file: a pipe in its place would be waited for.
+/// The bytes of a regular file.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
-    ensure!(fs::metadata(path)?.is_file(), "not a regular file");
-    fs::read(path).context("cannot be read")
+    files::read(path).context("cannot be read")
 }
 
 /// A file that the manifest lists, and the identity of its run. The file of an interrupted rename has its temporary name.

@@ -39,6 +39,9 @@ const NUMBERS: [&str; 14] = [
 /// Many times what the slowest takes; a size that is not bounded takes minutes to years.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// In a world of so many ranks at most: more that a setting asks for are refused there.
+const MOST_RANKS: usize = 8;
+
 /// The names that an error lists behind `expected`.
 fn fields(error: &str) -> Vec<String> {
     let names = error.split_once("expected").map_or("", |(_, names)| names);
@@ -133,10 +136,11 @@ fn in_time(what: &str, run: impl FnOnce() + Send + 'static) {
 }
 
 fn steps(config: Config) {
-    let setup = Setup::short(&config, 3);
-    if config.build(&short(), setup.world).is_err() {
+    let world = config.fewest_ranks().clamp(3, MOST_RANKS);
+    if config.build(&short(), world).is_err() {
         return;
     }
+    let setup = Setup { config, layout: short(), world };
     let world = Local::builder(setup.world).machines_of(const { NonZeroUsize::new(2).unwrap() });
     let world = world.deadline(PATIENCE).build();
     run_ranks(world, |mut comm| {

@@ -30,7 +30,7 @@ const MOST: usize = 16;
 /// For all of a connection: the request, and taking the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Between connections that take another's place: so that many that come at once cost no more than a few.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(2);
 /// Bytes of a request's head.
 const HEAD: usize = 8 << 10;
 

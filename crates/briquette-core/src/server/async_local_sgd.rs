@@ -32,7 +32,7 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
-use super::{Arrival, Policy, PolicySettings, Task, Update, Verdict};
+use super::{Arrival, MOST_STEPS, Policy, PolicySettings, Task, Update, Verdict};
 use crate::config::Described;
 use crate::error::ConfigError;
 
@@ -46,9 +46,6 @@ pub struct AsyncLocalSgdConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixing: Option<f32>,
 }
-
-/// Steps of a period: the server waits for the first of them, and a worker that is asked to stop takes them all.
-const MOST_STEPS: u32 = 10_000;
 
 impl Default for AsyncLocalSgdConfig {
     fn default() -> Self {

@@ -27,7 +27,7 @@
 //! **State.** On the server, for every worker: where it came to, its loss, where it goes on from. A pause ends all of that, as everywhere: workers
 //! begin anew, at the leader's model. So checkpoint and evaluate seldom; a run that resumes is the one that paused there.
 //!
-//! **Knobs.** `period` `τ`, steps, default 16; `pull` `λ` in [0, 1], default 0.1: the synchronous form's.
+//! **Knobs.** `period` `τ`, steps, default 16, at most 10 000; `pull` `λ` in [0, 1], default 0.1: the synchronous form's.
 //!
 //! **Deviations.** The paper counts the steps of all workers together and then pulls all of them; here a worker is pulled after so many steps of its
 //! own, when it has something to say, as a message out of turn would interrupt it. There is one group, whose leader is the world's. A leader's loss is
@@ -49,7 +49,7 @@
 
 use std::sync::Arc;
 
-use super::{Arrival, Policy, PolicySettings, Task, Update, Verdict};
+use super::{Arrival, MOST_STEPS, Policy, PolicySettings, Task, Update, Verdict};
 use crate::config::Described;
 use crate::error::ConfigError;
 use crate::sync::lsgd::leader;
@@ -77,7 +77,8 @@ impl Described for AsyncLsgdConfig {
         "PERIOD steps (16) of each rank's own model, then pulled towards the rank of the lowest loss";
 
     fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.period > 0, "period of async-lsgd", "at least 1", self.period)?;
+        let is_right = (1..=MOST_STEPS).contains(&self.period);
+        ConfigError::unless(is_right, "period of async-lsgd", "at least 1 and at most 10000", self.period)?;
         ConfigError::unless((0.0..=1.0).contains(&self.pull), "pull of async-lsgd", "in [0, 1]", self.pull)
     }
 

@@ -82,6 +82,9 @@ use std::sync::Arc;
 use crate::config::Described;
 use crate::error::ConfigError;
 
+/// Local steps of a worker between two contributions: the server waits for them, and a worker that is asked to stop takes them all.
+const MOST_STEPS: u32 = 10_000;
+
 /// What a worker computes from the model that it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
