@@ -20,6 +20,7 @@ pub struct Slot {
     shape: Vec<usize>,
     start: usize,
     len: usize,
+    absent: bool,
 }
 
 impl Slot {
@@ -49,6 +50,12 @@ impl Slot {
         Slot { start: self.start - offset, ..self.clone() }
     }
 
+    /// Whether no rank has a gradient for it at the step of the exchange that it is given to. A memory then feeds nothing there, and
+    /// keeps what it has.
+    pub fn is_absent(&self) -> bool {
+        self.absent
+    }
+
     /// Rows and columns as PowerSGD sees the tensor: the first dimension against the rest. `None` for vectors.
     pub fn matrix(&self) -> Option<(usize, usize)> {
         let rows = *self.shape.first()?;
@@ -70,7 +77,7 @@ impl Layout {
         let mut layout = Layout::default();
         for (path, shape) in tensors {
             let len = shape.iter().product();
-            layout.slots.push(Slot { path: path.into(), shape, start: layout.len, len });
+            layout.slots.push(Slot { path: path.into(), shape, start: layout.len, len, absent: false });
             layout.len += len;
         }
         layout
@@ -84,6 +91,23 @@ impl Layout {
     /// The slots in order; their ranges tile `0..len()`.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// The slots where `present` is false, marked as [absent](Slot::is_absent); nothing where there is none.
+    ///
+    /// ```
+    /// use briquette_core::Layout;
+    /// let layout = Layout::new([("generator", vec![2]), ("critic", vec![3])]);
+    /// let absent = layout.absent(&[true, false]).unwrap();
+    /// assert_eq!((absent.ranges, absent.slots[1].is_absent()), (vec![2..5], true));
+    /// assert!(layout.absent(&[true, true]).is_none());
+    /// ```
+    pub fn absent(&self, present: &[bool]) -> Option<AbsentSlots> {
+        present.contains(&false).then(|| {
+            let slots = with_absent(&self.slots, |index| present.get(index) == Some(&false));
+            let ranges = absent(&slots);
+            AbsentSlots { slots, ranges }
+        })
     }
 
     /// Values in the flat vector.
@@ -110,6 +134,44 @@ impl Layout {
         }
         text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
     }
+}
+
+/// The slots of a step for some of which no rank has a gradient; see [`Layout::absent`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AbsentSlots {
+    /// All slots, with marks.
+    pub slots: Vec<Slot>,
+    /// Where the absent ones are, in order.
+    pub ranges: Vec<Range<usize>>,
+}
+
+impl AbsentSlots {
+    /// Makes a vector zero there.
+    pub fn clear(&self, vector: &mut [f32]) {
+        self.ranges.iter().for_each(|range| vector[range.clone()].fill(0.0));
+    }
+}
+
+/// The slots, of which these are marked as absent.
+pub(crate) fn with_absent(slots: &[Slot], is_absent: impl Fn(usize) -> bool) -> Vec<Slot> {
+    slots.iter().enumerate().map(|(index, slot)| Slot { absent: is_absent(index), ..slot.clone() }).collect()
+}
+
+/// The places of slots that are marked as absent.
+pub(crate) fn absent(slots: &[Slot]) -> Vec<Range<usize>> {
+    slots.iter().filter(|slot| slot.absent).map(Slot::range).collect()
+}
+
+/// Of these places, in order, what lies inside `range`, from its start.
+pub(crate) fn inside(places: &[Range<usize>], range: &Range<usize>) -> Vec<Range<usize>> {
+    let cut = |place: &Range<usize>| place.start.max(range.start)..place.end.min(range.end);
+    let cut = places.iter().map(cut).filter(|place| !place.is_empty());
+    cut.map(|place| place.start - range.start..place.end - range.start).collect()
+}
+
+/// These places, `by` further on.
+pub(crate) fn moved(places: &[Range<usize>], by: usize) -> Vec<Range<usize>> {
+    places.iter().map(|place| place.start + by..place.end + by).collect()
 }
 
 impl fmt::Display for Layout {

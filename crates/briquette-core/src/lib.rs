@@ -112,6 +112,6 @@ pub mod wrapper;
 pub use comm::{Frame, Session};
 pub use factor::CompressionFactor;
 pub use key::{BLOCK, Key, KeyRng};
-pub use layout::{Layout, Slot};
+pub use layout::{AbsentSlots, Layout, Slot};
 pub use message::Message;
 pub use traffic::Traffic;

@@ -18,6 +18,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
 
@@ -289,6 +290,18 @@ impl Staged<Vec<f32>> {
     pub fn clear(&mut self) {
         self.now.clear();
         (self.staged, self.fresh) = (false, false);
+    }
+
+    /// Takes back what is staged in these places: the next value is the present one there.
+    pub fn hold(&mut self, places: &[Range<usize>]) {
+        if self.staged {
+            places.iter().for_each(|place| self.next[place.clone()].copy_from_slice(&self.now[place.clone()]));
+        }
+    }
+
+    /// The present value where [`fit`](Staged::fit) has just made it, in zeros: a memory that begins as something else.
+    pub fn begins(&mut self) -> Option<&mut [f32]> {
+        if self.fresh { Some(&mut self.now) } else { None }
     }
 
     /// Gives a memory that is empty its length, in zeros, and the next one the same.

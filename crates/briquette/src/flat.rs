@@ -256,14 +256,8 @@ impl Gradients {
         })
     }
 
-    /// What no rank had is absent.
-    pub(crate) fn clear_absent(&mut self, layout: &Layout) {
-        let absent = layout.slots().iter().zip(&self.present).filter(|(_, present)| !**present);
-        absent.for_each(|(slot, _)| self.flat[slot.range()].fill(0.0));
-    }
-
     /// Hands the vector back as Burn's gradients, in the memory they were read to. Slots that no rank had a gradient for
-    /// stay absent, unless a residual spoke for them.
+    /// stay absent, unless the average has values for them (an earlier step's).
     pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
         for (slot, target) in layout.slots().iter().zip(&self.targets) {
             if let Some((block, offset)) = target.place {

@@ -69,8 +69,8 @@ pub trait BuildStrategy: Send {
         false
     }
 
-    /// Whether an average may have values where no rank has a gradient, as it has where what was not sent before is remembered.
-    /// If not, such slots become 0.
+    /// Whether an average may have values where no rank has a gradient, as it has where it is an earlier step's. Where the strategy
+    /// [holds](SyncStrategy::hold) what it keeps of such slots, and where this is false, they become 0.
     fn remembers(&self) -> bool {
         true
     }
@@ -300,7 +300,7 @@ pub struct Custom<F> {
 
 impl<F> Custom<F> {
     /// Nothing that was not sent is remembered: a slot without a gradient on any rank stays as it is, whatever a compressor
-    /// makes of zeros.
+    /// makes of zeros. A strategy that [holds](SyncStrategy::hold) such slots need not say so.
     #[must_use]
     pub fn without_memory(mut self) -> Self {
         self.remembers = false;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use briquette_core::comm::Session;
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::sync::{Agreement, Context, Momenta, Plan, StopFlags, SyncStrategy};
+use briquette_core::sync::{Agreement, Agrees, Context, Momenta, Plan, StopFlags, SyncStrategy};
 use briquette_core::trace::TARGET;
 use briquette_core::{Key, Layout};
 use burn::module::{Module, ParamId};
@@ -336,7 +336,11 @@ impl Synchronizer {
         let Agreement { mut agreed_step, ranks, stop, weight } = agreement;
         agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
         self.start.header_seconds += self.comm.now() - before;
-        let cx = Context { key: Key::new(self.seed), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
+        // What only some ranks know may differ between them.
+        let is_agreed = moment == Moment::AfterBackward && plan.agrees == Agrees::World;
+        let absent = if is_agreed { layout.absent(present) } else { None };
+        let slots = absent.as_ref().map_or(layout.slots(), |absent| &absent.slots);
+        let cx = Context { key: Key::new(self.seed), slots, agreed_step: &agreed_step, ranks: &ranks };
         let strategy = &mut joined.strategy;
         let acted = match moment {
             Moment::AfterBackward => {
@@ -351,7 +355,8 @@ impl Synchronizer {
             strategy.discard();
         }
         self.momenta = acted?;
-        if moment == Moment::AfterBackward && !self.config.remembers() {
+        let is_held = absent.as_ref().is_some_and(|absent| strategy.hold(&absent.ranges));
+        if moment == Moment::AfterBackward && (is_held || !self.config.remembers()) {
             // A sign has no zero: what no rank had stays absent.
             let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
             absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));

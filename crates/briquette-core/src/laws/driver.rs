@@ -156,7 +156,12 @@ pub struct Rank<'a, C> {
     last: Option<(AgreedStep, LastExchange)>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
+    /// Slots that no rank has a gradient for at the next step; at [some steps](STEPS_ABSENT) there is one without asking.
+    pub absent: Vec<usize>,
 }
+
+/// After so many steps where gradients alone are exchanged, no rank has one for the last slot at a step.
+pub const STEPS_ABSENT: u64 = 4;
 
 impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     /// At step 0.
@@ -164,7 +169,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let mut strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
         strategy.begin(&parameters);
-        Rank { setup, rank, strategy, parameters, step: 0, last: None, poison: None }
+        Rank { setup, rank, strategy, parameters, step: 0, last: None, poison: None, absent: Vec::new() }
     }
 
     /// A rank that has gone `steps` steps.
@@ -195,6 +200,23 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         other
     }
 
+    /// Whether a strategy holds what it keeps of slots that no rank has a gradient for.
+    pub fn holds(&mut self) -> bool {
+        self.strategy.hold(&[])
+    }
+
+    pub(super) fn exchanges_gradients_alone(&self) -> bool {
+        let plan = self.strategy.plan(self.step);
+        plan.gradients && !plan.parameters
+    }
+
+    /// Which slots a rank has a gradient for at this step.
+    fn present(&self, plan: Plan) -> Vec<bool> {
+        let slots = self.setup.layout.slots().len();
+        let is_due = plan.gradients && !plan.parameters && (self.step + 2).is_multiple_of(STEPS_ABSENT);
+        (0..slots).map(|slot| !(self.absent.contains(&slot) || is_due && slot + 1 == slots && slot > 0)).collect()
+    }
+
     /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, on one header for both. Where no
     /// rank agrees on one, and after it, a rank that cannot go on stops the others. On an error nothing has changed.
     pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
@@ -213,6 +235,8 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     fn try_step(&mut self, plan: Plan, comm: &mut Session) -> Result<Outcome, SyncError> {
         let mut gradient = gradient(&self.setup.layout, self.rank, self.step);
+        let absent = self.setup.layout.absent(&self.present(plan));
+        absent.iter().for_each(|absent| absent.clear(&mut gradient));
         if let Some((index, value)) = self.poison {
             gradient[index] = value;
         }
@@ -231,10 +255,13 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let (talked, mut conserved) = (comm.traffic(), None);
         if let Some(agreement) = &agreement {
             let agreed_step = &agreement.agreed_step;
-            let cx =
-                Context { key: Key::new(5), slots: self.setup.layout.slots(), agreed_step, ranks: &agreement.ranks };
+            let slots = absent.as_ref().map_or(self.setup.layout.slots(), |absent| &absent.slots);
+            let cx = Context { key: Key::new(5), slots, agreed_step, ranks: &agreement.ranks };
             if plan.gradients {
                 self.unchanged_by_failure(&mut gradient, |s, x| s.after_backward(x, &cx, comm))?;
+                if let Some(absent) = absent.as_ref().filter(|absent| self.strategy.hold(&absent.ranges)) {
+                    absent.clear(&mut gradient);
+                }
                 add(&mut parameters, &gradient);
             }
             if plan.parameters && plan.gradients {
@@ -242,9 +269,10 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
                     comm.abort(&error.to_string());
                 })?;
             }
+            let after = Context { slots: self.setup.layout.slots(), ..cx };
             if plan.parameters {
                 conserved = self.strategy.conserved(&parameters);
-                self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &cx, comm))?;
+                self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &after, comm))?;
             }
             self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
@@ -292,7 +320,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
         let (layout, header) = (&self.setup.layout, self.header(vector));
-        let mut present = vec![true; layout.slots().len()];
+        let mut present = self.present(plan);
         let before = self.last.map(|(agreed_step, _)| agreed_step);
         plan.agrees.agree(&header, before.as_ref(), layout.slots(), &mut present, comm)
     }

@@ -25,17 +25,21 @@
 //! | 9 same observations, same decision | [`decides_alike`] |
 //! | 10 what is not finite is refused | [`refuses_what_is_not_finite`] |
 //!
+//! [`holds_absent_slots`] is beside them: a slot that no rank has a gradient for is not moved, and what is remembered of it stays.
+//!
 //! Law 3, conservation, is of a wrapper's own quantity: test it beside the wrapper.
 
+mod absent;
 mod class;
 mod data;
 mod driver;
 mod exchange;
 mod failure;
 
+pub use absent::holds_absent_slots;
 pub use class::check_class;
 pub use data::{gradient, learning_rate, long, sampled, short, vectors};
-pub use driver::{Outcome, Rank, Setup, each_pair, each_rank, same_bits};
+pub use driver::{Outcome, Rank, STEPS_ABSENT, Setup, each_pair, each_rank, same_bits};
 pub use exchange::{
     accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_in_sum, is_honest_within,
     stays_in_range,
@@ -251,6 +255,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     }
     decides_alike(&Setup::short(own, 5));
     takes_back_the_state_of_step_0(&Setup::short(own, 2));
+    holds_absent_slots(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
     refuses_what_is_not_finite(&setup);
     steps_to_fail_at(&setup).into_iter().for_each(|step| leaves_no_trace(&setup, step));

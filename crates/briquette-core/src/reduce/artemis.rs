@@ -71,7 +71,7 @@ use crate::math::all_finite;
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::wrapper::check_finite;
-use crate::{Frame, Key, Message, Session};
+use crate::{Frame, Key, Message, Session, layout};
 
 /// Compressed both ways; see the [module](self).
 pub struct Artemis {
@@ -83,6 +83,8 @@ pub struct Artemis {
     memory: Staged<Vec<f32>>,
     /// This server's range of `H`, or of every `hᵢ` in rank order.
     served: Staged<Vec<f32>>,
+    /// The range that it was served of last.
+    mine: Range<usize>,
     message: Message,
     /// What is to be compressed: a difference, then the mean.
     scratch: Vec<f32>,
@@ -131,18 +133,16 @@ impl Artemis {
     /// Gives memories their lengths. What a server keeps begins as what this rank remembers: nothing at first, and in a world of
     /// another size what every rank has been given.
     fn prepare(&mut self, len: usize, mine: &Range<usize>, world: usize) -> Result<(), ReduceError> {
-        let begins = self.served.now().is_empty();
         let copies = if self.settings.variant == Variant::Pp1 { world } else { 1 };
         self.memory.fit(len)?;
         self.served.fit(copies * mine.len())?;
         let (memory, next_memory) = self.memory.both();
-        let (served, next_served) = self.served.both();
         next_memory.copy_from_slice(memory);
-        if begins && !mine.is_empty() {
-            next_served.chunks_exact_mut(mine.len()).for_each(|copy| copy.copy_from_slice(&memory[mine.clone()]));
-        } else {
-            next_served.copy_from_slice(served);
+        if let Some(begins) = self.served.begins().filter(|_| !mine.is_empty()) {
+            begins.chunks_exact_mut(mine.len()).for_each(|copy| copy.copy_from_slice(&memory[mine.clone()]));
         }
+        let (served, next_served) = self.served.both();
+        next_served.copy_from_slice(served);
         Ok(())
     }
 
@@ -279,6 +279,7 @@ impl Reducer for Artemis {
         let plan = self.plan(round.key, round.input.len(), world);
         let mine = plan.ranges[rank].clone();
         self.prepare(round.input.len(), &mine, world)?;
+        self.mine.clone_from(&mine);
         self.send(&round, &plan, comm)?;
         if let Some(sent) = round.sent.take() {
             self.sent(sent, &plan, rank)?;
@@ -310,6 +311,14 @@ impl Reducer for Artemis {
         self.memory.stage();
         self.served.stage();
         Ok(exchanged)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.memory.hold(absent);
+        let (mine, len) = (layout::inside(absent, &self.mine), self.mine.len());
+        let copies = self.served.latest().len() / len.max(1);
+        (0..copies).for_each(|copy| self.served.hold(&layout::moved(&mine, copy * len)));
+        self.down.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

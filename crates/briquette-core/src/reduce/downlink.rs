@@ -18,7 +18,7 @@ use super::way::Way;
 use crate::error::{AggregateError, ReduceError, StateError, WireError};
 use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Frame, Key, Slot};
+use crate::{Frame, Key, Slot, layout};
 
 /// In the place of a message to a rank that is absent.
 const ABSENT: u8 = 0;
@@ -43,6 +43,8 @@ pub(super) struct Downlink {
     kept: Staged<Vec<f32>>,
     /// What was sent of all values at the step before, for `Model`.
     last: Staged<Vec<f32>>,
+    /// The places of this server's values at the last exchange.
+    served: Vec<Range<usize>>,
 }
 
 /// What a step's learning rate is to the memory: none where nothing can be applied.
@@ -54,7 +56,7 @@ struct Units {
 
 impl Downlink {
     pub(super) fn new(way: Way, memory: Memory) -> Self {
-        Downlink { way, memory, per_rank: false, kept: Staged::default(), last: Staged::default() }
+        Downlink { way, memory, per_rank: false, kept: Staged::default(), last: Staged::default(), served: Vec::new() }
     }
 
     /// A message, and a memory, for each receiver.
@@ -99,23 +101,25 @@ impl Downlink {
         bytes: &mut Vec<u8>,
     ) -> Result<bool, ReduceError> {
         let (units, start) = (self.units(agreed_step)?, bytes.len());
+        if !parts.is_empty() {
+            self.served.clear();
+            self.served.extend(parts.iter().map(|(_, range)| range.clone()));
+        }
         let copy = to * mean.len()..(to + 1) * mean.len();
         if let Some(Units { rate, share }) = units {
-            let begins = self.kept.now().is_empty();
             self.kept.fit(of * mean.len())?;
-            let (kept, next) = self.kept.both();
-            let (kept, next) = (&kept[copy.clone()], &mut next[copy.clone()]);
-            if begins && !self.last.now().is_empty() {
+            if let Some(begins) = self.kept.begins().filter(|_| !self.last.now().is_empty()) {
                 // In a world of another size: the model is what the ranks have.
-                let mut at = 0;
+                let mut at = copy.start;
                 for (_, range) in parts {
-                    let (next, last) = (&mut next[at..at + range.len()], &self.last.now()[range.clone()]);
-                    next.iter_mut().zip(last).for_each(|(next, last)| *next = (1.0 - share) * last);
+                    let (kept, last) = (&mut begins[at..at + range.len()], &self.last.now()[range.clone()]);
+                    kept.iter_mut().zip(last).for_each(|(kept, last)| *kept = (1.0 - share) * last);
                     at += range.len();
                 }
-            } else {
-                next.copy_from_slice(kept);
             }
+            let (kept, next) = self.kept.both();
+            let (kept, next) = (&kept[copy.clone()], &mut next[copy.clone()]);
+            next.copy_from_slice(kept);
             mean.iter_mut().zip(&*next).for_each(|(mean, kept)| *mean = rate * *mean + kept);
             next.copy_from_slice(mean);
         }
@@ -212,6 +216,18 @@ impl Downlink {
             0 => Ok(()),
             extra => Err(AggregateError::Message { rank: server, source: WireError::Trailing { extra } }),
         }
+    }
+
+    /// Takes back what is staged for these places.
+    pub(super) fn hold(&mut self, absent: &[Range<usize>]) {
+        self.last.hold(absent);
+        let (mut places, mut len) = (Vec::new(), 0);
+        for range in &self.served {
+            places.extend(layout::moved(&layout::inside(absent, range), len));
+            len += range.len();
+        }
+        let copies = self.kept.latest().len() / len.max(1);
+        (0..copies).for_each(|copy| self.kept.hold(&layout::moved(&places, copy * len)));
     }
 
     /// After all was read: from what was sent to what is applied.

@@ -54,6 +54,8 @@
 //! # Ok::<_, briquette_core::error::ConfigError>(())
 //! ```
 
+use std::ops::Range;
+
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::comm::Places;
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
@@ -145,6 +147,10 @@ impl<R: Reducer> Reducer for Hierarchical<R> {
         self.exchange(round, comm)?;
         // A rank's share of what its machine did not send has no coordinates that the rank chose.
         Ok(Exchanged { traffic: comm.traffic() - before, selection: Selection::All })
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.between.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

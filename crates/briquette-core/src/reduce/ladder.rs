@@ -31,6 +31,8 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+use std::ops::Range;
+
 use super::{Energies, Exchanged, GatherConfig, Kept, Knob, Levels, Probe, Reducer, Ring, Round, Unsent, Wire};
 use crate::compress::ErrorBound;
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
@@ -107,6 +109,10 @@ impl<R: Reducer> Reducer for Ladder<R> {
             *kept = Kept { energy: energy - left, values: sent.iter().filter(|sent| **sent != 0.0).count() };
         }
         is_finite
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.sparse.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -46,6 +46,8 @@ pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
 pub use two_way::{TwoWay, TwoWayConfig};
 pub use unsent::{Kept, Unsent};
 
+use std::ops::Range;
+
 use crate::error::ReduceError;
 use crate::math::all_finite;
 use crate::report::{Measured, Report, Waiting};
@@ -284,6 +286,12 @@ pub trait Reducer: Stateful + Send {
         false
     }
 
+    /// Takes back what the last exchange has staged for these places, in order: slots that no rank has a gradient for, whose average is
+    /// not applied. What is remembered of them is afterwards what it was before. Called at most once an exchange, before it is
+    /// committed. A reducer that remembers something of coordinates must do it, a wrapper must pass it on; by default nothing is
+    /// remembered.
+    fn hold(&mut self, _absent: &[Range<usize>]) {}
+
     /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
     fn report(&self, _report: &mut Report) {}
 
@@ -313,6 +321,9 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
     }
     fn gives_up_memory(&self) -> bool {
         (**self).gives_up_memory()
+    }
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        (**self).hold(absent);
     }
     fn report(&self, report: &mut Report) {
         (**self).report(report);

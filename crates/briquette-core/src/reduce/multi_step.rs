@@ -49,6 +49,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
 use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
 use crate::compress::{ErrorBound, ScaledSign, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
@@ -162,6 +164,10 @@ impl<R: Reducer> Reducer for MultiStep<R> {
         // Every round's average was finite; their sum need not be.
         check_average(average, slots)?;
         Ok(Exchanged { traffic, selection: selection.expect("at least one round") })
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.rounds.iter_mut().for_each(|round| round.hold(absent));
     }
 
     fn report(&self, report: &mut Report) {

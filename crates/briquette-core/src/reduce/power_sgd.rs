@@ -251,6 +251,12 @@ impl Reducer for PowerSgd {
         Ok(exchanged)
     }
 
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        let is_absent = |matrix: &&Matrix| absent.contains(&matrix.range);
+        let places = self.plan.matrices.iter().filter(is_absent).map(|matrix| matrix.right.clone());
+        self.q.hold(&places.collect::<Vec<_>>());
+    }
+
     fn report(&self, report: &mut Report) {
         let plan = &self.plan;
         let travels = plan.left_len + plan.right_len + plan.dense.iter().map(ExactSizeIterator::len).sum::<usize>();

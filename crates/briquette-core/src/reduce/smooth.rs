@@ -58,6 +58,7 @@ mod norm;
 pub use config::SmoothConfig;
 
 use std::fmt;
+use std::ops::Range;
 
 use norm::Norm;
 
@@ -176,6 +177,11 @@ impl Stateful for SmoothnessAware {
 impl Reducer for SmoothnessAware {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if self.shifted.inner().knows_weights() { self.shifted.reduce(round, comm) } else { self.warm_up(round, comm) }
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.warm_up.each(|memory| memory.hold(absent));
+        self.shifted.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

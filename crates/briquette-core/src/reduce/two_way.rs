@@ -280,6 +280,10 @@ impl Reducer for TwoWay {
         Ok(exchanged)
     }
 
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.down.hold(absent);
+    }
+
     fn report(&self, report: &mut Report) {
         report.factor = self.up.nominal();
         report.excluded.extend(&self.excluded);

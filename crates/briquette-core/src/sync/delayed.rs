@@ -23,6 +23,8 @@
 //! **State.** What is under way, each rank's own gradient and its learning rate: a run that is resumed sends it again, and gets the same
 //! bits. Two vectors more than `EveryStep`, and two for what the background owns.
 //!
+//! A slot that no rank had a gradient for at step `t − 1` gets none at step `t`, and what is remembered of it stays.
+//!
 //! **Bad numbers.** A gradient that is not finite is refused by the header of its own step, before it is sent; what is under way is used
 //! by the next step. **Controllers** are refused: what one would read of the exchange before would be of the one before that.
 //!
@@ -53,6 +55,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::borrow::Cow;
+
 use super::in_background::{CHANNEL, InBackground};
 use super::{Context, Plan, SyncStrategy};
 use crate::comm::Session;
@@ -61,13 +65,15 @@ use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{AgreedStep, Reducer};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
-use crate::{Key, Layout};
+use crate::{Key, Layout, Slot, layout};
 
 /// Exchanges gradients in the background; see the [module](self).
 pub struct Delayed<R> {
     exchange: InBackground<R>,
     /// At the step whose gradient is under way, where it is known.
     learning_rate: Staged<Option<f64>>,
+    /// The slots that no rank had a gradient for at that step.
+    absent: Staged<Vec<f64>>,
 }
 
 impl<R> std::fmt::Debug for Delayed<R> {
@@ -79,7 +85,7 @@ impl<R> std::fmt::Debug for Delayed<R> {
 impl<R: Reducer + 'static> Delayed<R> {
     /// Gradients travel through `reducer`.
     pub fn new(reducer: R) -> Self {
-        Delayed { exchange: InBackground::new(reducer), learning_rate: Staged::default() }
+        Delayed { exchange: InBackground::new(reducer), learning_rate: Staged::default(), absent: Staged::default() }
     }
 
     /// What the exchange of the gradient of `step` is told.
@@ -88,9 +94,19 @@ impl<R: Reducer + 'static> Delayed<R> {
         (cx.key.step(step), AgreedStep { step, learning_rate, ..AgreedStep::default() })
     }
 
+    /// Those of the gradient that is under way, with its own marks.
+    fn slots<'a>(&self, cx: &Context<'a>) -> Cow<'a, [Slot]> {
+        let absent = self.absent.now();
+        if absent.is_empty() && !cx.slots.iter().any(Slot::is_absent) {
+            return cx.slots.into();
+        }
+        layout::with_absent(cx.slots, |index| absent.contains(&(index as f64))).into()
+    }
+
     fn exchange(&mut self, gradient: &mut [f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (key, agreed_step) = self.round(cx.agreed_step.step.saturating_sub(1), cx);
-        self.exchange.receive(key, agreed_step, cx, comm)?;
+        let slots = self.slots(cx);
+        self.exchange.receive(key, agreed_step, &Context { slots: &slots, ..*cx }, comm)?;
         let input = self.exchange.input.next_mut();
         input.clear();
         input.extend_from_slice(gradient);
@@ -104,6 +120,9 @@ impl<R: Reducer + 'static> Delayed<R> {
         self.exchange.input.stage();
         *self.learning_rate.next_mut() = cx.agreed_step.learning_rate;
         self.learning_rate.stage();
+        let absent = cx.slots.iter().zip(0_u32..).filter(|(slot, _)| slot.is_absent());
+        *self.absent.next_mut() = absent.map(|(_, index)| f64::from(index)).collect();
+        self.absent.stage();
         Ok(())
     }
 }
@@ -111,25 +130,32 @@ impl<R: Reducer + 'static> Delayed<R> {
 impl<R: Reducer + 'static> Stateful for Delayed<R> {
     fn save(&self, state: &mut State) {
         state.put("learning_rate", self.learning_rate.now().iter().copied().collect::<Vec<f64>>());
+        if !self.absent.now().is_empty() {
+            state.put("absent", self.absent.now().clone());
+        }
         self.exchange.save(state);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let learning_rate = state.f64s("learning_rate")?.first().copied();
+        let absent = state.f64s("absent").map(<[f64]>::to_vec).unwrap_or_default();
         let like = self.exchange.input.now().clone();
         self.exchange.load_like(state, &like)?;
         self.learning_rate.set(learning_rate);
+        self.absent.set(absent);
         Ok(())
     }
 
     fn commit(&mut self) {
         self.exchange.commit();
         self.learning_rate.commit();
+        self.absent.commit();
     }
 
     fn discard(&mut self) {
         self.exchange.discard();
         self.learning_rate.discard();
+        self.absent.discard();
     }
 }
 
@@ -153,8 +179,8 @@ impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        let (key, agreed_step) = self.round(cx.agreed_step.step, cx);
-        self.exchange.start(key, agreed_step, cx, comm);
+        let ((key, agreed_step), slots) = (self.round(cx.agreed_step.step, cx), self.slots(cx));
+        self.exchange.start(key, agreed_step, &Context { slots: &slots, ..*cx }, comm);
     }
 
     fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {

@@ -1,5 +1,7 @@
 //! Exchanges gradients at every step: synchronous data parallelism.
 
+use std::ops::Range;
+
 use super::{Context, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings, exchanges};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
@@ -128,6 +130,11 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
     ) -> Result<(), SyncError> {
         let exchanged = self.exchange.reduce_arriving(gradient, average, cx, comm);
         exchanged.map_err(|error| self.everyones(error))
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) -> bool {
+        self.exchange.reducer.hold(absent);
+        true
     }
 
     fn report(&self, report: &mut Report) {

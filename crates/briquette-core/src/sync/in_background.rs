@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{Agrees, Context, HEADER_STEPS, Plan};
-use crate::Key;
 use crate::comm::{Pending, Session};
 use crate::error::{ReduceError, StateError};
 use crate::reduce::{AgreedStep, Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::{Key, layout};
 
 /// The channel that it uses.
 pub(super) const CHANNEL: usize = 1;
@@ -105,6 +105,9 @@ impl<R: Reducer + 'static> InBackground<R> {
             let round =
                 Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
             let result = reducer.reduce(round, comm);
+            let absent = layout::absent(&slots);
+            reducer.hold(&absent);
+            absent.into_iter().for_each(|place| mean[place].fill(0.0));
             Reduced { reducer, input, mean, result }
         }));
     }

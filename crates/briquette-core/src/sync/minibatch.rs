@@ -71,7 +71,7 @@ use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
-use crate::{Layout, Session};
+use crate::{Layout, Session, layout};
 
 /// Settings of [`Minibatch`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -213,9 +213,11 @@ impl<R: Reducer> Minibatch<R> {
     fn exchange(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (before, input) = (comm.traffic(), self.gathered.next_mut());
         self.mean.resize(input.len(), 0.0);
+        // An earlier step of the round may have had a gradient where this one has none.
+        let slots = layout::with_absent(cx.slots, |_| false);
         let round = Round {
             key: cx.key.step(cx.agreed_step.step),
-            slots: cx.slots,
+            slots: &slots,
             agreed_step: cx.agreed_step,
             input,
             average: &mut self.mean,

@@ -57,6 +57,8 @@ pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
 pub use two_level::{TwoLevel, TwoLevelConfig};
 pub use unequal::{Unequal, unequal};
 
+use std::ops::Range;
+
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, Arriving, not_finite};
 use crate::report::Report;
@@ -132,7 +134,8 @@ pub const HEADER_STEPS: u64 = 100;
 pub struct Context<'a> {
     /// The run's root key.
     pub key: Key,
-    /// The tensors inside the vector.
+    /// The tensors inside the vector; where all ranks agree on a gradient, those that no rank has one for at this step are
+    /// [marked](Slot::is_absent).
     pub slots: &'a [Slot],
     /// What all ranks agree on; where [no rank agrees](Agrees::NoRank), what this rank knows by itself.
     pub agreed_step: &'a AgreedStep,
@@ -203,6 +206,13 @@ pub trait SyncStrategy: Stateful + Send {
         self.after_backward(average, cx, comm)
     }
 
+    /// Takes back what the exchange of gradients has staged for these places, in order: slots that no rank has a gradient for. Whether
+    /// that is done: then the optimizer gets no gradient for them. By default it is not, and what the average has for them is
+    /// applied.
+    fn hold(&mut self, _absent: &[Range<usize>]) -> bool {
+        false
+    }
+
     /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with. They
     /// may be exchanged for another vector of the same length.
     ///
@@ -270,6 +280,9 @@ impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         (**self).during_backward(gradient, average, cx, comm)
+    }
+    fn hold(&mut self, absent: &[Range<usize>]) -> bool {
+        (**self).hold(absent)
     }
     fn after_step(
         &mut self,

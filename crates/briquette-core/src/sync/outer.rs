@@ -36,6 +36,8 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+use std::ops::Range;
+
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, Feedback, ReducerConfig};
 use crate::error::{ConfigError, ReduceError, StateError, SyncError};
@@ -318,6 +320,10 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         self.momentum.stage();
         self.ends = true;
         Ok(momenta)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) -> bool {
+        self.base.as_mut().is_some_and(|base| base.hold(absent))
     }
 
     fn view(&self, parameters: &mut [f32]) {

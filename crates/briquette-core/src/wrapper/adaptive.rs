@@ -26,6 +26,8 @@
 //! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
 //! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
 
+use std::ops::Range;
+
 use super::Bucketed;
 use super::feed::Comes;
 use crate::CompressionFactor;
@@ -309,6 +311,10 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
 
     fn gives_up_memory(&self) -> bool {
         self.controller.gives_up_memory()
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

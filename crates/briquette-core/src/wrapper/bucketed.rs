@@ -21,6 +21,7 @@
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
+use crate::layout;
 use crate::reduce::{
     AgreedStep, Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent,
 };
@@ -230,6 +231,10 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
             first = places.end;
             reducer.take_off(&mut unsent.part(slots, places, range.clone())) & finite
         })
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.hold(&layout::inside(absent, &bucket.range)));
     }
 
     fn report(&self, report: &mut Report) {

@@ -56,6 +56,7 @@ pub use attack::Attack;
 pub use config::ByzantineConfig;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::error::{AggregateError, ReduceError, StateError, WireError};
 use crate::reduce::{Exchanged, Reducer, Round};
@@ -150,6 +151,10 @@ impl<R: Reducer> Reducer for Byzantine<R> {
         let Round { key, slots, agreed_step, average, sent, .. } = round;
         let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: &self.lie, average, sent }, comm)?;
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

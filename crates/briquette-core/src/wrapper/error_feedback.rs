@@ -22,6 +22,8 @@
 //! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
 //! the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
+//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): its residual waits, to the bit.
+//!
 //! **State.** The residual: one vector a rank. While exchanging, the fed vector, and `sent` where the reducer inside cannot take its
 //! messages off the fed vector.
 //!
@@ -50,10 +52,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
 use super::feed::{Comes, Feed};
 use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::math::add_scaled;
 use crate::reduce::{AgreedStep, Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole};
 use crate::report::{Report, Waiting};
@@ -123,6 +128,10 @@ impl<R: Reducer> ErrorFeedback<R> {
         self.energies.resize(slots.len(), 0.0);
         let (energies, mut entered) = (&mut self.energies, vec![0.0; slots.len()]);
         let add = |index: usize, input: &[f32], fed: &mut [f32]| {
+            if slots[index].is_absent() {
+                fed.fill(0.0);
+                return true;
+            }
             [energies[index], entered[index]] = add_scaled(&residual[slots[index].range()], weight, input, fed);
             // Any of it may stay behind, times the rate.
             energies[index].is_finite() && (rate <= 1.0 || fed.iter().all(|v| (v * rate).is_finite()))
@@ -149,6 +158,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         }
         if rate != 0.0 {
             self.residual.stage();
+            self.residual.hold(&absent(slots));
         }
         Ok(exchanged)
     }
@@ -213,6 +223,11 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         self.reduce_fed(round, input, Comes::InParts, comm)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.residual.hold(absent);
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -44,6 +44,8 @@ use crate::{Key, Layout, Session, Slot, Traffic};
 struct Group {
     /// Numbers of the slots in the whole layout.
     members: Vec<usize>,
+    /// Where they are in the whole.
+    places: Vec<Range<usize>>,
     layout: Layout,
     input: Vec<f32>,
     average: Vec<f32>,
@@ -68,7 +70,8 @@ impl fmt::Debug for Grouped {
 impl Group {
     fn new(whole: &Layout, members: Vec<usize>, reducer: Box<dyn Reducer>) -> Self {
         let layout = part(whole, &members);
-        Group { members, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
+        let places = members.iter().map(|&member| whole.slots()[member].range()).collect();
+        Group { members, places, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
     }
 
     /// One group's part of `round`, whose values are `whole`'s.
@@ -120,6 +123,12 @@ impl Group {
     /// The order in which this group's slots come, where that of all is known.
     fn order(&self, whole: &[usize]) -> Vec<usize> {
         whole.iter().filter_map(|slot| self.members.iter().position(|member| member == slot)).collect()
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        let slots = self.places.iter().zip(self.layout.slots());
+        let absent = slots.filter(|(place, _)| absent.contains(place)).map(|(_, slot)| slot.range());
+        self.reducer.hold(&absent.collect::<Vec<_>>());
     }
 
     /// The same off this group's slots. Their input is still side by side.
@@ -256,6 +265,10 @@ impl Reducer for Grouped {
 
     fn gives_up_memory(&self) -> bool {
         self.main.reducer.gives_up_memory()
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.hold(absent));
     }
 
     /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.

@@ -43,10 +43,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
 use super::feed::Comes;
 use super::{Momentum, MomentumCorrection, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole, check_average};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
@@ -121,6 +124,7 @@ impl<R: Reducer> InnerMomentum<R> {
             check_finite(sent, slots, comm.rank())?;
         }
         self.agreed.stage();
+        self.agreed.hold(&absent(slots));
         Ok(exchanged)
     }
 }
@@ -162,6 +166,11 @@ impl<R: Reducer> Reducer for InnerMomentum<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         self.reduce_velocities(round, input, Comes::InParts, comm)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.agreed.hold(absent);
+        self.correction.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -6,6 +6,8 @@
 //! the step waited. Costs one pass over the vector, and one vector where no wrapper above
 //! asks for `sent`.
 
+use std::ops::Range;
+
 use super::feed::Comes;
 use crate::comm::Spent;
 use crate::error::{ReduceError, StateError};
@@ -169,6 +171,10 @@ impl<R: Reducer> Reducer for Metered<R> {
 
     fn gives_up_memory(&self) -> bool {
         self.inner.gives_up_memory()
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -3,6 +3,8 @@
 //! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`], [`Shifted`] or [`RankMomentum`], then
 //! [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
 //! with its residual (or less its memory), and one decision holds for all buckets.
+//!
+//! Every memory here [holds](crate::reduce::Reducer::hold) what it keeps of slots that no rank has a gradient for.
 
 pub mod adaptive;
 pub mod bucketed;
@@ -51,6 +53,11 @@ fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: u
         check_finite(fed, slots, rank)?;
     }
     Ok(left)
+}
+
+/// A memory feeds nothing where no rank has a gradient: what it keeps there is [held](crate::reduce::Reducer::hold).
+fn clear_absent(fed: &mut [f32], slots: &[Slot]) {
+    slots.iter().filter(|slot| slot.is_absent()).for_each(|slot| fed[slot.range()].fill(0.0));
 }
 
 /// That `fed` is finite. The header has seen the gradient alone: with a memory added to it, it may have become infinite.

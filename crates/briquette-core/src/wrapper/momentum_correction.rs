@@ -25,6 +25,8 @@
 //! momentum SGD (zero dampening): a dense exchange sends all of `v` and does not mask `u`, because a full mask would
 //! destroy the momentum (a constant gradient of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
 //!
+//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): its velocity neither decays nor is sent.
+//!
 //! **State.** Velocity and pending: two vectors a rank; while exchanging, three more.
 //!
 //! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off;
@@ -56,10 +58,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
 use super::feed::{Comes, Feed};
 use super::keep_unsent;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::math::{all_finite, norm2};
 use crate::parallel::SEGMENT;
 use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole};
@@ -150,6 +155,10 @@ impl<R: Reducer> MomentumCorrection<R> {
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
         let mut entered = vec![0.0; slots.len()];
         let add = |index: usize, input: &[f32], fed: &mut [f32]| {
+            if slots[index].is_absent() {
+                fed.fill(0.0);
+                return true;
+            }
             let place = slots[index].range();
             let next_velocity = &mut next_velocity[place.clone()];
             let old = velocity[place.clone()].chunks(SEGMENT).zip(pending[place].chunks(SEGMENT));
@@ -184,6 +193,9 @@ impl<R: Reducer> MomentumCorrection<R> {
         }
         self.velocity.stage();
         self.pending.stage();
+        let absent = absent(slots);
+        self.velocity.hold(&absent);
+        self.pending.hold(&absent);
         Ok(exchanged)
     }
 }
@@ -251,6 +263,12 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         self.reduce_accumulated(round, input, Comes::InParts, comm)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.velocity.hold(absent);
+        self.pending.hold(absent);
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

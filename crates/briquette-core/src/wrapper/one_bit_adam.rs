@@ -49,9 +49,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
 use super::{ErrorFeedback, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::reduce::{Dense, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
@@ -152,7 +155,13 @@ impl<R: Reducer> Reducer for OneBitAdam<R> {
         };
         check_average(next, slots)?;
         self.momentum.stage();
+        self.momentum.hold(&absent(slots));
         Ok(exchanged)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.momentum.hold(absent);
+        self.compressed.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -42,8 +42,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::ops::Range;
+
+use super::clear_absent;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
@@ -114,9 +118,16 @@ impl<R: Reducer> Reducer for RankMomentum<R> {
             *next = momentum * before + (1.0 - momentum) * input;
         }
         let Round { key, slots, agreed_step, average, sent, .. } = round;
+        clear_absent(next, slots);
         let exchanged = self.inner.reduce(Round { key, slots, agreed_step, input: next, average, sent }, comm)?;
         self.velocity.stage();
+        self.velocity.hold(&absent(slots));
         Ok(exchanged)
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.velocity.hold(absent);
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

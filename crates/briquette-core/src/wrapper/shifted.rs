@@ -32,6 +32,8 @@
 //! tests get from 1 to 1e-8 and stay there, while error feedback, which has no such floor, goes on to 4e-32. Below the
 //! noise of any mini-batch.
 //!
+//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): both memories stay, and so agree.
+//!
 //! **State.** Both memories: two vectors a rank; while exchanging, two more.
 //!
 //! **Knobs.** `alpha` of DIANA in (0, 1]; settings default to `1/(1+ω)` of the compressor and refuse more.
@@ -62,9 +64,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::check_finite;
+use std::ops::Range;
+
+use super::{check_finite, clear_absent};
 use crate::config::{Asks, Described, Exchange, Feedback, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
+use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
@@ -133,6 +138,7 @@ impl<R> Shifted<R> {
             *next = mean + self.alpha * delta;
         }
         self.mean_memory.stage();
+        self.mean_memory.hold(&absent(slots));
         check_average(average, slots)
     }
 
@@ -148,6 +154,7 @@ impl<R> Shifted<R> {
         }
         delta.iter_mut().zip(memory).for_each(|(delta, h)| *delta = h + self.alpha * *delta);
         self.memory.stage();
+        self.memory.hold(&absent(slots));
         Ok(())
     }
 }
@@ -193,6 +200,7 @@ impl<R: Reducer> Reducer for Shifted<R> {
         for ((difference, input), memory) in difference.iter_mut().zip(round.input).zip(memory) {
             *difference = input - memory;
         }
+        clear_absent(difference, round.slots);
         check_finite(difference, round.slots, rank)?;
         let Round { key, slots, agreed_step, average, sent, .. } = round;
         let part = Round { key, slots, agreed_step, input: difference, average: &mut *average, sent: Some(delta) };
@@ -201,6 +209,12 @@ impl<R: Reducer> Reducer for Shifted<R> {
         self.stage_own(sent, slots, rank)?;
         // Whatever the inner reducer chose, every coordinate of the memory took part.
         Ok(Exchanged { selection: Selection::All, ..exchanged })
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.memory.hold(absent);
+        self.mean_memory.hold(absent);
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -5,6 +5,8 @@
 //! as without. Every rank that lives in a process has its own pool: worth it where a rank has cores to spare while it
 //! exchanges, and vectors are of several segments of 65 536 values.
 
+use std::ops::Range;
+
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::Session;
@@ -66,6 +68,10 @@ impl<R: Reducer> Reducer for Threaded<R> {
 
     fn gives_up_memory(&self) -> bool {
         self.inner.gives_up_memory()
+    }
+
+    fn hold(&mut self, absent: &[Range<usize>]) {
+        self.inner.hold(absent);
     }
 
     fn report(&self, report: &mut Report) {

@@ -78,6 +78,9 @@ impl SyncStrategy for Arrives {
         *own = average;
         Ok(())
     }
+    fn hold(&mut self, absent: &[Range<usize>]) -> bool {
+        self.0.hold(absent)
+    }
     fn report(&self, report: &mut Report) {
         self.0.report(report);
     }

@@ -56,3 +56,12 @@ fn law_10_a_value_that_is_not_finite_is_refused_everywhere_before_it_reaches_any
         laws::refuses_what_is_not_finite(&Setup::short(&config, 3));
     }
 }
+
+#[test]
+fn a_slot_that_no_rank_has_a_gradient_for_is_held() {
+    for config in representatives() {
+        for world in [1, 3] {
+            laws::holds_absent_slots(&Setup::short(&config, world));
+        }
+    }
+}

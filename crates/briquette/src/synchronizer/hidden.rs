@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use briquette_core::Key;
 use briquette_core::sync::{Away, Context, Header, Plan};
 use briquette_core::trace::TARGET;
+use briquette_core::{AbsentSlots, Key};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use tracing::trace_span;
@@ -217,11 +217,14 @@ impl Synchronizer {
         gradients.keep_places(module, grads, layout)?;
         gradients.present.clone_from(&self.gradients.present);
         std::mem::swap(&mut gradients.flat, &mut self.hidden.spare[1]);
-        if !self.config.remembers() {
-            gradients.clear_absent(layout);
-        }
+        let absent = layout.absent(&gradients.present);
         let _commit = trace_span!(target: TARGET, "commit").entered();
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
+        // Which slots no rank has a gradient for is known at the end alone.
+        let is_held = |absent: &AbsentSlots| joined.strategy.hold(&absent.ranges) || !self.config.remembers();
+        if let Some(absent) = absent.filter(is_held) {
+            absent.clear(&mut gradients.flat);
+        }
         joined.strategy.commit();
         let slots = joined.inventory.layout.slots();
         let cx = Context { key: Key::new(self.seed), slots, agreed_step: &early.agreed_step, ranks: &early.ranks };

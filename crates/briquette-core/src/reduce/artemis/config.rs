@@ -108,6 +108,7 @@ impl ArtemisConfig {
             alpha,
             memory: Staged::default(),
             served: Staged::default(),
+            mine: 0..0,
             message: Message::default(),
             scratch: Vec::new(),
             bytes: Vec::new(),

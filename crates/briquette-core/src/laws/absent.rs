@@ -1,0 +1,54 @@
+//! The law of slots that no rank has a gradient for.
+
+use super::driver::{Outcome, Rank, Setup, each_rank, local, same_bits};
+use super::{Synchronizes, driver::STEPS_ABSENT};
+use crate::state::{State, Value};
+
+/// A slot that no rank has a gradient for is not moved, and what is remembered of it stays as it is to the bit: as if the step had not
+/// been for it. What the strategy [does not hold](crate::sync::SyncStrategy::hold) is not asked.
+///
+/// # Panics
+/// Where it is moved, or a vector of the state that has a value for each parameter changes there; where nothing else moves.
+pub fn holds_absent_slots<C: Synchronizes + Clone>(setup: &Setup<C>) {
+    let runs = each_rank(local(setup.world).build(), |mut comm, rank| {
+        let mut rank = Rank::new(setup, rank);
+        (rank.holds() && rank.exchanges_gradients_alone()).then(|| {
+            // One of each is absent once.
+            (0..2 * STEPS_ABSENT + 3).for_each(|_| drop(rank.step(&mut comm).unwrap()));
+            (0..setup.layout.slots().len())
+                .map(|slot| {
+                    let before = rank.save();
+                    rank.absent = vec![slot];
+                    let outcome = rank.step(&mut comm).unwrap();
+                    rank.absent.clear();
+                    (before, outcome)
+                })
+                .collect::<Vec<_>>()
+        })
+    });
+    // A rank that takes no part in a step may receive nothing: some rank does.
+    let moves = |slot: usize| runs.iter().flatten().any(|run| run[slot].1.average.iter().any(|value| *value != 0.0));
+    let is_held = runs.iter().any(Option::is_some);
+    let still = (0..setup.layout.slots().len()).find(|slot| is_held && !moves(*slot));
+    assert_eq!(still, None, "held slots broken: {setup}: without this slot nothing else is moved");
+    for (rank, run) in runs.iter().enumerate() {
+        for (slot, (before, outcome)) in run.iter().flatten().enumerate() {
+            let named = format!("{setup}, rank {rank}, slot {slot}");
+            check(setup, (slot, &named), before, outcome);
+        }
+    }
+}
+
+fn check<C: Synchronizes + Clone>(setup: &Setup<C>, (slot, named): (usize, &str), before: &State, outcome: &Outcome) {
+    let (len, place) = (setup.layout.len(), setup.layout.slots()[slot].range());
+    let moved = &outcome.average[place.clone()];
+    assert!(moved.iter().all(|value| *value == 0.0), "held slots broken: {named}: moved by {moved:?}");
+    let of = |value: &Value| match value {
+        Value::F32s(vector) if vector.len() == len => Some(vector[place.clone()].to_vec()),
+        _ => None,
+    };
+    for ((name, after), (_, before)) in outcome.state.iter().zip(before.iter()) {
+        let (Some(after), Some(before)) = (of(after), of(before)) else { continue };
+        assert!(same_bits(&after, &before), "held slots broken: {named}: {name} was {before:?}, is {after:?}");
+    }
+}
