@@ -254,6 +254,10 @@ impl Transport for Endpoint {
         self.machines[rank]
     }
 
+    fn longest_frame(&self) -> usize {
+        LONGEST
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.listen()?;
         if frame.len() > LONGEST {

@@ -194,6 +194,9 @@ impl Transport for Mpi {
     fn machine(&self, rank: usize) -> usize {
         self.endpoint.machine(rank)
     }
+    fn longest_frame(&self) -> usize {
+        self.endpoint.longest_frame()
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.endpoint.send(to, frame, call)
     }

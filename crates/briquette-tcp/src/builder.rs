@@ -197,7 +197,7 @@ impl TcpBuilder {
         self
     }
 
-    /// Longest frame that is sent or accepted, in bytes; 1 GiB if not set. The same on every rank.
+    /// Longest frame that is sent or accepted, in bytes; 1 GiB if not set. The same on every rank. What is longer goes in several frames.
     pub fn longest_frame(mut self, bytes: u32) -> TcpBuilder {
         self.limits.frame = bytes as usize;
         self

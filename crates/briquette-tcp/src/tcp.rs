@@ -280,13 +280,14 @@ impl Transport for Tcp {
     fn rank(&self) -> usize {
         self.rank
     }
-
     fn world(&self) -> usize {
         self.links.len()
     }
-
     fn machine(&self, rank: usize) -> usize {
         self.shared.machines[rank]
+    }
+    fn longest_frame(&self) -> usize {
+        self.limits.frame
     }
 
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {

@@ -11,7 +11,7 @@
 //! | all-gather, small all-reduce | pairwise | `(W-1)·n` | `α + (W-1)·8n/B` |
 //! | all-reduce | ring | about `2(W-1)/W·n` | `2(W-1)·(α + 8n/(W·B))`, less where a chunk is several frames |
 //! | all-to-all | pairwise | the parts of others | `α + 8·(their sum)/B` |
-//! | broadcast | star | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
+//! | broadcast | star, a piece to each rank in turn | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
 //! | barrier | all-gather of nothing | 0 | `α` |
 //!
 //! [`Simulated`](super::Simulated) arrives at these by playing the frames; its tests hold it to them.
@@ -20,12 +20,14 @@
 //! Frames come from the pool and go back to it, though to another rank's. A gather or all-reduce leaves as many at
 //! every rank as it found, and one that is too small is enlarged for good, so a run that repeats its steps soon
 //! allocates none. The ring keeps four frames of at most 256 KiB per rank moving. A broadcast, which runs at the start and
-//! not in every step, allocates at its root.
+//! not in every step, allocates at its root: a [piece](super::BROADCAST_PIECE) for each other rank, and waits for these to be on their way before
+//! the next. What is longer than a [piece](super::PIECE) goes in pieces everywhere, whatever the transport's longest frame.
 
 use std::ops::Range;
 
+use super::pieces::{receive_first, receive_more, receive_pieces, send_piece, send_pieces};
 use super::ring::{Hop, Hops, chunk, ring};
-use super::{Frame, Scope, Session};
+use super::{Frame, PIECE, Scope, Session};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
@@ -117,17 +119,15 @@ impl Session {
     /// As for [`send`](Self::send).
     pub fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
         self.collective("broadcast", |comm| {
-            let (rank, world) = (comm.rank(), comm.world());
-            if rank != root {
+            if comm.rank() != root {
                 // Not to the pool: nothing flows back to the root, so this rank's pool would grow with every broadcast.
-                *bytes = comm.recv(root)?;
-                return Ok(());
+                bytes.clear();
+                return receive_pieces(comm, root, |at, piece| match at {
+                    0 => *bytes = piece,
+                    _ => bytes.extend_from_slice(&piece),
+                });
             }
-            for ahead in 1..world {
-                let frame = comm.pool().copy_of(bytes);
-                comm.send((rank + ahead) % world, frame)?;
-            }
-            Ok(())
+            send_pieces(comm, bytes.len(), |place, frame| frame.extend_from_slice(&bytes[place]))
         })
     }
 
@@ -135,17 +135,26 @@ impl Session {
     ///
     /// # Errors
     /// As for [`broadcast`](Self::broadcast); [`CommError::Size`] when the ranks' vectors differ in length.
-    pub(crate) fn broadcast_values(&mut self, root: usize, values: &mut [f32]) -> Result<(), CommError> {
-        let mut bytes = Frame::new();
-        if self.rank() == root {
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        }
-        self.broadcast(root, &mut bytes)?;
-        if bytes.len() != 4 * values.len() {
-            let (rank, expected, got, during) = (self.rank(), 4 * values.len(), bytes.len(), *self.scope());
+    pub fn broadcast_values(&mut self, root: usize, values: &mut [f32]) -> Result<(), CommError> {
+        let (rank, expected, mut got) = (self.rank(), 4 * values.len(), 0);
+        self.collective("broadcast", |comm| {
+            if rank == root {
+                let encode = |place: Range<usize>, frame: &mut Frame| {
+                    frame.extend(values[place.start / 4..place.end / 4].iter().flat_map(|value| value.to_le_bytes()));
+                };
+                return send_pieces(comm, expected, encode);
+            }
+            receive_pieces(comm, root, |at, piece| {
+                got = at + piece.len();
+                if let Some(place) = values.get_mut(at / 4..got / 4) {
+                    f32::decode(&piece, place);
+                }
+            })
+        })?;
+        if rank != root && got != expected {
+            let during = *self.scope();
             return Err(CommError::Size { rank, other: root, during, expected, got });
         }
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
         Ok(())
     }
 
@@ -162,14 +171,32 @@ impl Session {
     pub fn all_to_all(&mut self, parts: &mut [Frame]) -> Result<(), CommError> {
         assert_eq!(parts.len(), self.world(), "one part for every rank");
         self.collective("all_to_all", |comm| {
-            let (rank, world) = (comm.rank(), comm.world());
-            for ahead in 1..world {
-                let to = (rank + ahead) % world;
-                comm.send(to, std::mem::take(&mut parts[to]))?;
+            let (rank, world, piece) = (comm.rank(), comm.world(), comm.piece(PIECE));
+            // What is longer than a piece, and where it goes; nothing as a rule.
+            let mut rest = Vec::new();
+            for to in (1..world).map(|ahead| (rank + ahead) % world) {
+                let part = std::mem::take(&mut parts[to]);
+                if part.len() < piece {
+                    comm.send(to, part)?;
+                } else {
+                    let first = comm.pool().copy_of(&part[..piece]);
+                    rest.push((to, piece, part));
+                    comm.send(to, first)?;
+                }
             }
-            for behind in 1..world {
-                let from = (rank + world - behind) % world;
-                parts[from] = comm.recv(from)?;
+            let mut open = receive_first(comm, piece, parts)?;
+            while !(rest.is_empty() && open.is_empty()) {
+                for (to, at, part) in std::mem::take(&mut rest) {
+                    let end = part.len().min(at + piece);
+                    let frame = comm.pool().copy_of(&part[at..end]);
+                    comm.send(to, frame)?;
+                    if end - at == piece {
+                        rest.push((to, end, part));
+                    } else {
+                        comm.pool().put(part);
+                    }
+                }
+                receive_more(comm, piece, &mut open, parts)?;
             }
             Ok(())
         })
@@ -210,18 +237,19 @@ impl Session {
 
 /// Sends first, to everyone, then receives: one latency instead of `W-1`, and no more frames than the parts need.
 fn gather(comm: &mut Session, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
-    let (rank, world) = (comm.rank(), comm.world());
+    let world = comm.world();
     for part in parts.drain(..) {
         comm.pool().put(part);
     }
     parts.resize_with(world, Frame::new);
-    for ahead in 1..world {
-        let frame = comm.pool().copy_of(mine);
-        comm.send((rank + ahead) % world, frame)?;
-    }
-    for behind in 1..world {
-        let from = (rank + world - behind) % world;
-        parts[from] = comm.recv(from)?;
+    let piece = comm.piece(PIECE);
+    let mut at = send_piece(comm, mine, 0, piece)?;
+    let mut open = receive_first(comm, piece, parts)?;
+    while at.is_some() || !open.is_empty() {
+        if let Some(start) = at {
+            at = send_piece(comm, mine, start, piece)?;
+        }
+        receive_more(comm, piece, &mut open, parts)?;
     }
     Ok(())
 }

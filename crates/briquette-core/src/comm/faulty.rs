@@ -68,6 +68,9 @@ impl Transport for Faulty {
     fn machine(&self, rank: usize) -> usize {
         self.inner.machine(rank)
     }
+    fn longest_frame(&self) -> usize {
+        self.inner.longest_frame()
+    }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.count(call.scope)?;
         self.inner.send(to, frame, call)

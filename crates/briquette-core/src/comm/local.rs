@@ -48,6 +48,7 @@ pub struct LocalBuilder {
     deadline: Duration,
     capacity: NonZeroUsize,
     machines_of: NonZeroUsize,
+    longest_frame: NonZeroUsize,
     clock: Option<SharedClock>,
 }
 
@@ -60,6 +61,7 @@ struct World {
     deadline: Duration,
     capacity: usize,
     machines_of: usize,
+    longest_frame: usize,
     /// The queues of every channel that a rank has opened.
     channels: Mutex<BTreeMap<usize, Arc<Queues>>>,
 }
@@ -94,6 +96,7 @@ impl Local {
             deadline: Duration::from_secs(300),
             capacity,
             machines_of: NonZeroUsize::MAX,
+            longest_frame: NonZeroUsize::MAX,
             clock: None,
         }
     }
@@ -183,6 +186,13 @@ impl LocalBuilder {
         self
     }
 
+    /// Longest frame that is sent, in bytes; any if not set. For tests of what goes over transports that have such a limit.
+    #[must_use]
+    pub fn longest_frame(mut self, bytes: NonZeroUsize) -> Self {
+        self.longest_frame = bytes;
+        self
+    }
+
     /// The clock behind [`now`](Session::now), shared by all ranks; without one it is always 0.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> Self {
@@ -203,6 +213,7 @@ impl LocalBuilder {
             deadline: self.deadline,
             capacity: self.capacity.get(),
             machines_of: self.machines_of.get(),
+            longest_frame: self.longest_frame.get(),
             channels: Mutex::default(),
         });
         let endpoint = |rank| Local::of(&world, rank, 0, self.clock.clone());
@@ -232,7 +243,17 @@ impl Transport for Local {
         rank / self.world.machines_of
     }
 
+    fn longest_frame(&self) -> usize {
+        self.world.longest_frame
+    }
+
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+        if frame.len() > self.world.longest_frame {
+            let cause =
+                format!("a frame of {} bytes for it; ranks take {} at most", frame.len(), self.world.longest_frame);
+            self.abort(call.scope, &format!("lost rank {to}: {cause}"));
+            return Err(CommError::Lost { rank: self.rank, other: to, address: None, during: call.scope, cause });
+        }
         let (world, all, rank) = (Arc::clone(&self.world), Arc::clone(&self.queues), self.rank);
         let inbox = &all[to];
         let full = |queues: &mut Vec<VecDeque<Sent>>| {

@@ -45,7 +45,7 @@ pub(crate) trait Hops {
 pub(super) fn ring(comm: &mut Session, len: usize, hops: &mut impl Hops) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
-    let frames = len.div_ceil(world).div_ceil(RING_FRAME).max(1);
+    let frames = len.div_ceil(world).div_ceil(RING_FRAME.min(comm.piece(4 * RING_FRAME) / 4).max(1)).max(1);
     // Where the values of the frame with this number are that a rank sends.
     let place = |sender: usize, number: usize| -> Range<usize> {
         let chunk = chunk((sender + 2 * world - number / frames) % world, len, world);

@@ -57,6 +57,11 @@ pub trait Transport: Send {
         Ok(())
     }
 
+    /// The longest frame that it takes, in bytes; the same on every rank. Longer messages go in [pieces](super::PIECE).
+    fn longest_frame(&self) -> usize {
+        usize::MAX
+    }
+
     /// Makes every rank's pending and later calls fail with this rank's number, what it was doing, and `reason`.
     fn abort(&mut self, during: Scope, reason: &str);
 

@@ -89,7 +89,7 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
         }
         *comm.scope() = CONTRIBUTE;
         // Nobody else has anything to say: who waits may have left, and is not waited for.
-        let received = comm.recv_any(&computing);
+        let received = comm.recv_any_long(&computing);
         let (from, frame) = received.map_err(|error| ReduceError::from(at(error, version)))?;
         let wrong = |source| ReduceError::from(AggregateError::Message { rank: from, source });
         let contribution = Contribution::read(&frame, server.model().len()).map_err(wrong)?;
@@ -137,7 +137,7 @@ fn send(server: &Server, Reply { worker, verdict, task }: Reply, comm: &mut Sess
     });
     Assignment { task, fate, version: server.version() }.write(models, &mut frame);
     *comm.scope() = ASSIGN;
-    comm.send(rank_of(worker, comm.rank()), frame)
+    comm.send_long(rank_of(worker, comm.rank()), frame)
 }
 
 /// Waits until every worker is idle; whatever the ranks do next, they do at this step.
@@ -206,7 +206,7 @@ impl<T: Trainer> Worker<'_, T> {
             let contribution = self.contribution((&computed, task == Task::Exact), &out, first, comm)?;
             *comm.scope() = CONTRIBUTE;
             // The link takes the rest while this rank waits for what is next.
-            let sent = comm.send(self.server, contribution);
+            let sent = comm.send_long(self.server, contribution);
             sent.map_err(|error| ReduceError::from(at(error, self.version)))?;
         }
     }
@@ -215,7 +215,7 @@ impl<T: Trainer> Worker<'_, T> {
     fn receive(&self, x: &mut [f32], before: &mut [f32], comm: &mut Session) -> Result<Assignment, ReduceError> {
         let (rank, server) = (comm.rank(), self.server);
         *comm.scope() = ASSIGN;
-        let received = comm.patient(PATIENCE, |comm| comm.recv(server));
+        let received = comm.patient(PATIENCE, |comm| comm.recv_long(server));
         let frame = received.map_err(|error| at(error, self.version))?;
         let wrong = |source| AggregateError::Message { rank: server, source };
         let (assignment, models) = Assignment::read(&frame).map_err(wrong)?;

@@ -120,8 +120,7 @@ impl Sgp {
         x.iter_mut().for_each(|x| *x *= share);
         let before = comm.traffic();
         if !late {
-            send((x, weight), step, &self.graph, comm)?;
-            let came = receive(x, step, &self.graph, comm)?;
+            let came = swap((None, weight), x, (step, &self.graph), comm)?;
             self.traffic = comm.traffic() - before;
             return Ok(weight + came);
         }
@@ -132,31 +131,32 @@ impl Sgp {
     }
 }
 
-/// A share, with its weight, to this step's peers.
-fn send((x, weight): (&[f32], f32), step: u64, graph: &Graph, comm: &mut Session) -> Result<(), CommError> {
+/// Sends a share, with its weight, to this step's peers, and adds what comes to `x`; its weight. The share is `x` itself where none is
+/// given.
+fn swap(
+    (share, weight): (Option<&[f32]>, f32),
+    x: &mut [f32],
+    (step, graph): (u64, &Graph),
+    comm: &mut Session,
+) -> Result<f32, CommError> {
     comm.scope().operation = "push to neighbours";
-    for peer in graph.peers(step, comm.rank(), comm.world()) {
-        let mut frame = comm.pool().take_for(4 * x.len() + 4);
-        frame.extend(x.iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
-        comm.send(peer, frame)?;
-    }
-    Ok(())
-}
-
-/// Adds what comes at this step; its weight.
-fn receive(x: &mut [f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<f32, CommError> {
-    let (rank, world, mut weight) = (comm.rank(), comm.world(), 0.0);
-    for from in (0..world).filter(|&from| from != rank && graph.peers(step, from, world).contains(&rank)) {
-        let frame = comm.recv(from)?;
-        weight += add(x, &frame).ok_or_else(|| {
-            let (expected, got, during) = (4 * x.len() + 4, frame.len(), *comm.scope());
+    let (rank, world, mut came) = (comm.rank(), comm.world(), 0.0);
+    let mut mine = comm.pool().take_for(4 * x.len() + 4);
+    mine.extend(share.unwrap_or(x).iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
+    let sends = |from: &usize| *from != rank && graph.peers(step, *from, world).contains(&rank);
+    let (to, from) = (graph.peers(step, rank, world), (0..world).filter(sends).collect::<Vec<_>>());
+    let messages = comm.swap_long(&to, &mine, &from)?;
+    comm.pool().put(mine);
+    for (from, message) in from.into_iter().zip(messages) {
+        came += add(x, &message).ok_or_else(|| {
+            let (expected, got, during) = (4 * x.len() + 4, message.len(), *comm.scope());
             CommError::Size { rank, other: from, during, expected, got }
         })?;
-        comm.pool().put(frame);
+        comm.pool().put(message);
     }
     comm.flush()?;
     comm.scope().operation = "";
-    Ok(weight)
+    Ok(came)
 }
 
 /// Adds a frame's values, and returns its weight; nothing where it is of another size.

@@ -170,14 +170,7 @@ impl Synchronizer {
 
     /// Makes the values rank 0's.
     pub(super) fn broadcast(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.comm.broadcast(0, &mut bytes)?;
-        let expected = values.len() * 4;
-        if bytes.len() != expected {
-            return Err(self.mismatch(0, "bytes of parameters", expected, bytes.len()));
-        }
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
-        Ok(())
+        Ok(self.comm.broadcast_values(0, values)?)
     }
 }
 

@@ -22,6 +22,7 @@ mod once;
 mod only_some;
 mod optimizers;
 mod periodic;
+mod pieces;
 mod replicas;
 mod resume;
 mod saving;

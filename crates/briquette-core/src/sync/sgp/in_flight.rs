@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::in_background::CHANNEL;
-use super::{Graph, receive, send};
+use super::{Graph, swap};
 use crate::comm::Pending;
 use crate::error::{CommError, StateError};
 use crate::state::{OnResize, Place, Staged, State};
@@ -212,8 +212,7 @@ impl InFlight {
 fn push(values: &[f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<Vec<f32>, CommError> {
     let Some((weight, x)) = values.split_last() else { return Ok(Vec::new()) };
     let mut sum = vec![0.0; x.len()];
-    send((x, *weight), step, graph, comm)?;
-    let weight = receive(&mut sum, step, graph, comm)?;
+    let weight = swap((Some(x), *weight), &mut sum, (step, graph), comm)?;
     sum.push(weight);
     Ok(sum)
 }
