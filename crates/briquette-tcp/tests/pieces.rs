@@ -1,4 +1,4 @@
-//! Messages that are longer than a frame may be.
+//! Messages that are longer than a frame may be, and two sessions on one endpoint.
 
 mod common;
 
@@ -45,4 +45,25 @@ fn run(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) -> Vec<Vec<f32>> {
 #[test]
 fn messages_longer_than_a_frame_arrive_whole_and_change_no_bit() {
     assert!(run(|rank| rank.longest_frame(1000)) == run(|rank| rank));
+}
+
+#[test]
+fn two_sessions_on_one_endpoint_take_turns_and_have_a_channel_each() {
+    let results = run_ranks(world(2, |rank| rank.channels(2)), |mut first| {
+        let mut second = first.share();
+        let sum = |comm: &mut Session, value: f32| {
+            let mut x = vec![value; 70_000];
+            comm.all_reduce_sum(&mut x).map(|()| x[69_999])
+        };
+        let a = first.start(1, move |comm| sum(comm, 1.0));
+        let b = second.start(1, move |comm| sum(comm, 2.0));
+        let seen = [sum(&mut second, 3.0)?, sum(&mut first, 4.0)?];
+        let (b, a) = (b.finish(&mut second), a.finish(&mut first));
+        b.1.and(a.1)?;
+        // The world goes on while one session is there.
+        drop(first);
+        second.barrier()?;
+        Ok::<_, CommError>([a.0?, b.0?, seen[0], seen[1]])
+    });
+    assert_eq!(results, vec![Ok([2.0, 4.0, 6.0, 8.0]); 2]);
 }

@@ -198,3 +198,70 @@ impl Reader {
         CrossEntropyLossConfig::new().init(&labels.device()).forward(out, labels)
     }
 }
+
+/// Numbers to make a point of, and a point to be told from it.
+#[derive(Debug, Clone)]
+pub struct Draw {
+    noise: [f32; 4],
+    point: [f32; 2],
+}
+
+/// Points around (2, -1).
+pub fn draws(seed: u64, count: usize) -> InMemDataset<Draw> {
+    let mut random = numbers(seed);
+    let mut next = || random.next().unwrap_or(0.0);
+    let mut draw = |_| {
+        let noise = std::array::from_fn(|_| next());
+        Draw { noise, point: [2.0 + 0.5 * next(), -1.0 + 0.3 * next()] }
+    };
+    InMemDataset::new((0..count).map(&mut draw).collect())
+}
+
+/// Noise and points.
+#[derive(Debug, Clone)]
+pub struct Draws;
+
+impl Batcher<Draw, (Tensor<2>, Tensor<2>)> for Draws {
+    fn batch(&self, items: Vec<Draw>, device: &Device) -> (Tensor<2>, Tensor<2>) {
+        let (noise, points) = items.iter().map(|draw| (draw.noise, draw.point)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let tensor = |values: Vec<f32>| {
+            let columns = values.len() / items.len().max(1);
+            Tensor::from_data(TensorData::new(values, [items.len(), columns]), device)
+        };
+        (tensor(noise.concat()), tensor(points.concat()))
+    }
+}
+
+/// Two layers.
+#[derive(Module, Debug)]
+pub struct Network {
+    inner: Linear,
+    outer: Linear,
+}
+
+impl Network {
+    /// Untrained: makes points of noise.
+    pub fn generator(device: &Device) -> Self {
+        Network { inner: LinearConfig::new(4, 16).init(device), outer: LinearConfig::new(16, 2).init(device) }
+    }
+
+    /// Untrained: rates points, 1 for real ones.
+    pub fn critic(device: &Device) -> Self {
+        Network { inner: LinearConfig::new(2, 16).init(device), outer: LinearConfig::new(16, 1).init(device) }
+    }
+
+    /// What it makes of each row.
+    pub fn forward(&self, rows: Tensor<2>) -> Tensor<2> {
+        self.outer.forward(burn::tensor::activation::tanh(self.inner.forward(rows)))
+    }
+
+    /// How far the rates of some points are from `wanted`.
+    pub fn miss(&self, points: Tensor<2>, wanted: f32) -> Tensor<1> {
+        (self.forward(points) - wanted).square().mean()
+    }
+}
+
+/// How far the means of two clouds are apart, squared.
+pub fn distance(made: Tensor<2>, real: Tensor<2>) -> Tensor<1> {
+    (made.mean_dim(0) - real.mean_dim(0)).square().sum()
+}

@@ -104,3 +104,8 @@ fn a_transformer_whose_gradients_are_added_up() {
 fn groups_a_frozen_layer_and_clipping() {
     compare("groups", "groups", 6, 1e-4);
 }
+
+#[test]
+fn a_generator_and_a_critic_with_an_optimizer_each() {
+    compare("gan", "gan", 12, 1e-4);
+}

@@ -18,6 +18,8 @@ type Job = Box<dyn FnOnce(&mut Session) + Send>;
 
 /// The thread of a channel, which owns its session. Dropped, it does the jobs that it has, then leaves.
 pub(super) struct Background {
+    /// The transport's number of the channel.
+    number: usize,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,7 +32,7 @@ impl Background {
         let thread = thread::Builder::new().name(format!("rank {rank} channel {channel}")).spawn(work);
         let cause = |error| format!("the system starts no thread for it: {error}");
         let thread = thread.map_err(|error| CommError::Channel { rank, channel, cause: cause(error) })?;
-        Ok(Background { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Background { number: channel, jobs: Some(jobs), thread: Some(thread) })
     }
 
     fn send(&self, job: Job) {
@@ -79,10 +81,11 @@ impl Session {
     /// [`CommError::Channel`] where the transport has no such channel. The session is as it was.
     pub fn open(&mut self, channel: usize) -> Result<(), CommError> {
         if !self.background.contains_key(&channel) {
-            let transport = self.transport.open(channel)?;
-            let comm = Session::with_time(transport, self.call.time.of_channel(channel));
+            let number = self.channel_number(channel);
+            let transport = self.transport.open(number)?;
+            let comm = Session::with_time(transport, self.call.time.of_channel(number));
             // The transport has the channel on every rank, and the others would wait for this one on it.
-            let background = Background::new(comm, channel).inspect_err(|error| self.abort(&error.to_string()))?;
+            let background = Background::new(comm, number).inspect_err(|error| self.abort(&error.to_string()))?;
             self.background.insert(channel, background);
         }
         Ok(())
@@ -139,7 +142,8 @@ impl Session {
         let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
         let shares = if is_alone { 1 } else { 1 + self.background.len() };
-        let mut start = opened.as_ref().map(|()| self.call.time.start_job(channel, shares)).unwrap_or_default();
+        let number = self.background.get(&channel).map_or(channel, |background| background.number);
+        let mut start = opened.as_ref().map(|()| self.call.time.start_job(number, shares)).unwrap_or_default();
         let under_way = start.under_way.take();
         let compress_seconds = self.compress_seconds.clone();
         let begin = Begin { scope: self.call.scope, group: self.group.clone(), compress_seconds, start };
@@ -223,9 +227,9 @@ impl<T> fmt::Debug for Pending<T> {
 }
 
 /// The transport of a channel that could not be opened. Its session has failed and does not call it.
-struct Closed {
-    rank: usize,
-    world: usize,
+pub(super) struct Closed {
+    pub(super) rank: usize,
+    pub(super) world: usize,
 }
 
 impl Transport for Closed {

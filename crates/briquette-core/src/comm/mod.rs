@@ -26,6 +26,7 @@ mod pool;
 mod recording;
 mod ring;
 mod session;
+mod shared;
 mod simulated;
 mod time;
 mod transport;

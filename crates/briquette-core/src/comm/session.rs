@@ -14,6 +14,7 @@ use super::CompressSeconds;
 use super::background::Background;
 use super::group::Group;
 use super::recording::{Event, Recorder};
+use super::shared::Share;
 use super::time::Time;
 use super::{AbortCause, Call, Clock, Frame, FramePool, Paces, Scope, Transport};
 use crate::error::CommError;
@@ -58,6 +59,8 @@ pub struct Session {
     spent: Spent,
     pub(super) compress_seconds: Option<CompressSeconds>,
     pub(super) recorder: Option<Recorder>,
+    /// What it has in common with other sessions of this rank.
+    pub(super) shared: Option<Share>,
 }
 
 impl<T: Transport + 'static> From<T> for Session {
@@ -83,6 +86,7 @@ impl Session {
             spent: Spent::default(),
             compress_seconds: None,
             recorder: None,
+            shared: None,
         }
     }
 
@@ -146,9 +150,8 @@ impl Session {
         self.timed(|comm| {
             comm.begin_call(&[to])?;
             let (to, bytes) = (comm.number(to), frame.len());
-            if let Some(network) = comm.call.time.network_mut() {
-                comm.call.departure = network.departure(to, bytes);
-                network.watch().sends(to, bytes, comm.call.departure);
+            if let Some(departure) = comm.call.time.sends(to, bytes) {
+                comm.call.departure = departure;
             }
             let sent = comm.transport.send(to, frame, &mut comm.call);
             comm.keep_failure(sent)?;
@@ -231,18 +234,15 @@ impl Session {
 
     /// The next frame from any of these, by their numbers in the transport's world.
     fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
-        if let ([from], Some(network)) = (from, self.call.time.network()) {
-            network.watch().waits_for(*from);
+        if let [from] = from {
+            self.call.time.waits_for(*from);
         }
         let received = self.transport.recv_any(from, &mut self.call);
         let (from, frame) = self.keep_failure(received)?;
         self.traffic.received += frame.len() as u64;
         self.take_turn()?;
         let departure = self.call.departure;
-        if let Some(network) = self.call.time.network_mut() {
-            network.watch().received(from);
-            network.arrive(from, frame.len(), departure);
-        }
+        self.call.time.received(from, frame.len(), departure);
         Ok((from, frame))
     }
 

@@ -1,7 +1,7 @@
 //! The clock of a session.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::simulated::{Simulation, UnderWay};
@@ -15,6 +15,8 @@ pub(super) enum Time {
     Stepped { paces: Paces, rank: usize, now: f64 },
     /// A simulated network.
     Simulated(Simulation),
+    /// One of the above, of several [sessions of one rank](super::Session::share).
+    Shared(Arc<Mutex<Time>>),
 }
 
 /// Where a job in the background starts.
@@ -37,6 +39,21 @@ impl Time {
             Time::Clock(clock) => clock.as_ref().map_or(0.0, |clock| clock.seconds()),
             Time::Stepped { now, .. } => *now,
             Time::Simulated(network) => network.now(),
+            Time::Shared(time) => lock(time).now(),
+        }
+    }
+
+    /// The time of another session of this rank, which goes on with this one's.
+    pub(super) fn share(&mut self) -> Time {
+        if let Time::Clock(clock) = self {
+            return Time::Clock(clock.clone());
+        }
+        if !matches!(self, Time::Shared(_)) {
+            *self = Time::Shared(Arc::new(Mutex::new(std::mem::take(self))));
+        }
+        match self {
+            Time::Shared(time) => Time::Shared(Arc::clone(time)),
+            _ => unreachable!("it has just become a shared one"),
         }
     }
 
@@ -45,6 +62,7 @@ impl Time {
             Time::Clock(_) => {}
             Time::Stepped { now, .. } => *now = seconds,
             Time::Simulated(network) => network.set_clock(seconds),
+            Time::Shared(time) => lock(time).set(seconds),
         }
     }
 
@@ -53,12 +71,13 @@ impl Time {
             Time::Clock(_) => {}
             Time::Stepped { paces, rank, now } => *now += paces.seconds(*rank, step),
             Time::Simulated(network) => network.begin_step(step),
+            Time::Shared(time) => lock(time).begin_step(step),
         }
     }
 
     /// A step of which the channel's job began at the start is computed so far.
     pub(super) fn computed(&mut self, step: u64, share: f64, elapsed: f64) {
-        self.network_mut().into_iter().for_each(|network| network.computed(step, share, elapsed));
+        self.with_network(|network| network.computed(step, share, elapsed));
     }
 
     /// Computing that this clock does not measure took so long.
@@ -67,6 +86,7 @@ impl Time {
             Time::Clock(_) => {}
             Time::Stepped { now, .. } => *now += seconds,
             Time::Simulated(network) => network.spend(seconds),
+            Time::Shared(time) => lock(time).spend(seconds),
         }
     }
 
@@ -76,12 +96,13 @@ impl Time {
             Time::Clock(clock) => Time::Clock(clock.clone()),
             Time::Stepped { paces, rank, now } => Time::Stepped { paces: paces.clone(), rank: *rank, now: *now },
             Time::Simulated(network) => Time::Simulated(network.of_channel(channel)),
+            Time::Shared(time) => lock(time).of_channel(channel),
         }
     }
 
     /// A job starts now on one of the open channels, which has one of so many shares of the link.
     pub(super) fn start_job(&mut self, channel: usize, shares: usize) -> JobStart {
-        let network = self.network_mut().map(|network| network.start_job(channel, shares)).unwrap_or_default();
+        let network = self.with_network(|network| network.start_job(channel, shares)).unwrap_or_default();
         JobStart { now: self.now(), ..network }
     }
 
@@ -91,13 +112,14 @@ impl Time {
             Time::Clock(_) => {}
             Time::Stepped { now, .. } => *now = start.now,
             Time::Simulated(network) => network.begin_job(start),
+            Time::Shared(time) => lock(time).begin_job(start),
         }
     }
 
     /// On the channel's clock: the job has ended.
     pub(super) fn end_job(&mut self) {
         self.end_turn();
-        self.network().into_iter().for_each(|network| network.watch().ends());
+        self.with_network(|network| network.watch().ends());
     }
 
     /// A job that ended at this second is finished.
@@ -106,6 +128,7 @@ impl Time {
             Time::Clock(_) => {}
             Time::Stepped { now, .. } => *now = now.max(at),
             Time::Simulated(network) => network.finish_job(at),
+            Time::Shared(time) => lock(time).finish_job(at),
         }
     }
 
@@ -114,40 +137,88 @@ impl Time {
     /// # Errors
     /// The deadline, when it passed.
     pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
-        self.network_mut().map_or(Ok(None), |network| network.first_of(from))
+        self.with_network(|network| network.first_of(from)).unwrap_or(Ok(None))
     }
 
     /// This rank leaves; its jobs may still run.
     pub(super) fn leave(&mut self) {
         self.end_turn();
-        self.network().into_iter().for_each(|network| network.watch().leaves());
+        let is_last = !matches!(self, Time::Shared(time) if Arc::strong_count(time) > 1);
+        if is_last {
+            self.with_network(|network| network.watch().leaves());
+        }
     }
 
-    pub(super) fn network(&self) -> Option<&Simulation> {
-        if let Time::Simulated(network) = self { Some(network) } else { None }
+    /// What `body` returns of the simulated network, where there is one.
+    pub(super) fn with_network<T>(&mut self, body: impl FnOnce(&mut Simulation) -> T) -> Option<T> {
+        match self {
+            Time::Simulated(network) => Some(body(network)),
+            // One that is shared is of another kind.
+            Time::Shared(time) => match &mut *lock(time) {
+                Time::Simulated(network) => Some(body(network)),
+                _ => None,
+            },
+            Time::Clock(_) | Time::Stepped { .. } => None,
+        }
     }
 
-    pub(super) fn network_mut(&mut self) -> Option<&mut Simulation> {
-        if let Time::Simulated(network) = self { Some(network) } else { None }
+    /// The network that is simulated, if one is.
+    pub(super) fn network(&self) -> Option<Network> {
+        match self {
+            Time::Simulated(network) => Some(network.network()),
+            Time::Shared(time) => lock(time).network(),
+            Time::Clock(_) | Time::Stepped { .. } => None,
+        }
+    }
+
+    /// A frame of `bytes` bytes is about to be sent to rank `to`: when it departs, where that is simulated.
+    pub(super) fn sends(&mut self, to: usize, bytes: usize) -> Option<f64> {
+        self.with_network(|network| {
+            let departure = network.departure(to, bytes);
+            network.watch().sends(to, bytes, departure);
+            departure
+        })
+    }
+
+    /// The next frame of rank `from` is about to be received.
+    pub(super) fn waits_for(&mut self, from: usize) {
+        self.with_network(|network| network.watch().waits_for(from));
+    }
+
+    /// A frame of `bytes` bytes from rank `from` was received.
+    pub(super) fn received(&mut self, from: usize, bytes: usize, departure: f64) {
+        self.with_network(|network| {
+            network.watch().received(from);
+            network.arrive(from, bytes, departure);
+        });
     }
 
     /// Waits for this rank's turn to compute, where ranks take turns; the rank that kept it past the deadline, in seconds.
     pub(super) fn take_turn(&mut self) -> Result<(), (usize, f64)> {
-        self.network_mut().map_or(Ok(()), Simulation::take_turn)
+        self.with_network(Simulation::take_turn).unwrap_or(Ok(()))
     }
 
     pub(super) fn end_turn(&mut self) {
-        self.network_mut().into_iter().for_each(Simulation::end_turn);
+        self.with_network(Simulation::end_turn);
     }
 
     /// Lets ranks that wait for a turn go on, to find the world stopped.
     pub(super) fn stop(&mut self) {
-        self.network_mut().into_iter().for_each(Simulation::stop);
+        self.with_network(Simulation::stop);
     }
 
     pub(super) fn progress(&self) -> Option<u64> {
-        self.network().and_then(Simulation::progress)
+        match self {
+            Time::Simulated(network) => network.progress(),
+            Time::Shared(time) => lock(time).progress(),
+            Time::Clock(_) | Time::Stepped { .. } => None,
+        }
     }
+}
+
+/// Nothing panics while holding the lock.
+fn lock(time: &Mutex<Time>) -> MutexGuard<'_, Time> {
+    time.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Time {

@@ -96,6 +96,21 @@ pub enum SyncError {
         /// Its step.
         got: u64,
     },
+    /// Ranks step with different optimizers of several that share a transport.
+    #[error(
+        "step {step}: rank {rank} steps with optimizer {got} of this world, this rank with {expected} (counted from 0, as their sessions \
+         were made): step, save and evaluate with all optimizers in the same order on every rank"
+    )]
+    OtherOptimizer {
+        /// This rank's step.
+        step: u64,
+        /// The other rank.
+        rank: usize,
+        /// This rank's optimizer.
+        expected: u8,
+        /// Its optimizer.
+        got: u8,
+    },
     /// A learning rate that is no number would end every replica.
     #[error("step {step}: rank {rank} steps with learning rate {got}, which is not finite; no rank exchanged anything")]
     Rate {

@@ -49,6 +49,8 @@ impl StopFlags {
 pub struct Header {
     /// Its step.
     pub step: u64,
+    /// Which of the [sessions that share](Session::share) its transport it steps with.
+    pub session: u8,
     /// The first slot whose values are not all finite.
     pub bad_slot: Option<u32>,
     /// Its requests to stop.
@@ -121,6 +123,8 @@ pub struct Agreement {
 }
 
 const BYTES: usize = 105;
+/// Where the session stands behind the step, in bits.
+const SESSION: u32 = 56;
 /// Besides the requests in the last byte: there was an exchange before; this one is given up; the second word is a digest; the samples
 /// were recorded.
 const PREVIOUS: u8 = 0x80;
@@ -174,7 +178,7 @@ impl Header {
     fn to_bytes(self) -> [u8; BYTES] {
         let p = self.previous.unwrap_or_default();
         let words: [u64; 13] = [
-            self.step,
+            self.step | u64::from(self.session) << SESSION,
             self.bad_slot.map(u64::from).or(self.digest).unwrap_or(u64::MAX),
             self.samples,
             self.loss.unwrap_or(f64::NAN).to_bits(),
@@ -224,7 +228,8 @@ impl Header {
             ..LastExchange::default()
         };
         Some(Header {
-            step: word(0),
+            step: word(0) & ((1 << SESSION) - 1),
+            session: (word(0) >> SESSION) as u8,
             bad_slot: u32::try_from(word(1)).ok().filter(|_| last & DIGEST == 0),
             stop: StopFlags(last & !FLAGS),
             gave_up: last & GAVE_UP != 0,
@@ -300,6 +305,13 @@ pub fn agree(
             for (i, bit) in present.iter_mut().enumerate() {
                 *bit |= frame[bits + i / 8] >> (i % 8) & 1 == 1;
             }
+        } else if let Some(got) = frame.get(7).copied().filter(|got| *got != mine.session) {
+            return Err(SyncError::OtherOptimizer {
+                step: mine.step,
+                rank: comm.number(from),
+                expected: mine.session,
+                got,
+            });
         } else {
             let during = *comm.scope();
             return Err(failed(CommError::Size { rank, other: from, during, expected: bytes.len(), got: frame.len() }));
@@ -314,6 +326,10 @@ pub fn agree(
 /// Every rank finds the same fault, whichever rank has it; `name` is a rank's number in the whole world.
 fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> usize) -> Result<(), SyncError> {
     let named = || all.iter().enumerate().map(|(rank, header)| (name(rank), header));
+    if let Some((rank, other)) = named().find(|(_, header)| header.session != mine.session) {
+        let (step, expected, got) = (mine.step, mine.session, other.session);
+        return Err(SyncError::OtherOptimizer { step, rank, expected, got });
+    }
     if let Some((rank, other)) = named().find(|(_, header)| header.step != mine.step) {
         return Err(SyncError::OutOfStep { rank, expected: mine.step, got: other.step });
     }

@@ -29,6 +29,7 @@ impl Synchronizer {
     pub(super) fn header(&self, loss: &WeightedMean, validation_loss: Option<f64>) -> Header {
         Header {
             step: self.step,
+            session: self.comm.share_number() as u8,
             stop: self.stop_request,
             samples: loss.samples.unwrap_or(1),
             samples_recorded: loss.samples.is_some(),

@@ -107,6 +107,9 @@ impl Synchronizer {
         let (mut run, mut part) = self.settings.clone();
         run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
+        // Where several optimizers share a world, ranks must join with them in the same order.
+        let number = self.comm.share_number();
+        part.extend((number > 0).then(|| ("optimizer of the world, counted from 0".to_owned(), number.to_string())));
         // A run may go on elsewhere, where another number is due.
         part.push(("re-broadcast".to_owned(), steps));
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));

@@ -52,7 +52,9 @@ impl Synchronizer {
     pub(super) fn begin(&mut self) {
         self.comm.begin_step(self.step);
         let now = self.comm.now();
-        let (compute_seconds, traffic) = (now - self.last_end, self.comm.traffic());
+        // Until another optimizer's exchange ended, this rank computed for that one.
+        let last_end = self.comm.other_used_until().map_or(self.last_end, |other| other.max(self.last_end));
+        let (compute_seconds, traffic) = (now - last_end, self.comm.traffic());
         self.start = Start { now, compute_seconds, traffic, ..Start::default() };
         self.agreement = None;
     }

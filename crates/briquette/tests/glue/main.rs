@@ -35,6 +35,7 @@ mod starting;
 mod strategies;
 mod telemetry;
 mod timing;
+mod two_optimizers;
 mod unagreed;
 mod unequal;
 mod worlds;

@@ -41,15 +41,14 @@ impl Session {
     /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
     /// Jobs in the background that have been [started](Self::start) keep the link they started on.
     pub fn set_network(&mut self, network: Network) {
-        if let Some(simulated) = self.call.time.network_mut() {
-            simulated.set_network(network);
+        if self.call.time.with_network(|simulated| simulated.set_network(network)).is_some() {
             self.note_set_network();
         }
     }
 
     /// The network that is simulated, if one is.
     pub fn network(&self) -> Option<Network> {
-        self.call.time.network().map(|network| network.network())
+        self.call.time.network()
     }
 
     /// Called once at the start of every step's exchange, when the rank has finished computing.
@@ -120,6 +119,7 @@ impl Session {
         let out = body(self);
         self.busy = false;
         self.spent.inside += self.now() - start;
+        self.used();
         out
     }
 
