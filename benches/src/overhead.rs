@@ -9,8 +9,10 @@ use briquette_cli::measure::median;
 use briquette_examples::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A model with a fixed batch.
@@ -87,6 +89,54 @@ impl Case for Text {
     }
     fn lr(&self) -> f64 {
         1e-4
+    }
+}
+
+/// A perceptron with four hidden layers of this many values, Adam: at 4 096, 71 million parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct Wide {
+    /// Values of a hidden layer.
+    pub width: usize,
+    /// Samples of 784 values.
+    pub batch: usize,
+}
+
+/// The model of [`Wide`].
+#[derive(Module, Debug)]
+pub struct Perceptron {
+    layers: Vec<Linear>,
+}
+
+impl Case for Wide {
+    type Model = Perceptron;
+    type Batch = (Tensor<2>, Tensor<1, Int>);
+    fn build(&self, device: &Device) -> (Perceptron, ModuleOptimizer) {
+        let sizes = [784, self.width, self.width, self.width, self.width, self.width, 10];
+        let layers = sizes.windows(2).map(|size| LinearConfig::new(size[0], size[1]).init(device)).collect();
+        (Perceptron { layers }, AdamConfig::new().init())
+    }
+    fn batch(&self, device: &Device) -> Self::Batch {
+        let pixels: Vec<f32> = (0..self.batch * 784).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        (Tensor::from_data(TensorData::new(pixels, [self.batch, 784]), device), labels(self.batch, 10, device))
+    }
+    fn loss(&self, model: &Perceptron, (images, labels): &Self::Batch) -> Tensor<1> {
+        let last = model.layers.len() - 1;
+        let mut x = images.clone();
+        for (index, layer) in model.layers.iter().enumerate() {
+            x = layer.forward(x);
+            x = if index < last { relu(x) } else { x };
+        }
+        cross_entropy(x, labels)
+    }
+    fn lr(&self) -> f64 {
+        1e-4
+    }
+}
+
+impl Wide {
+    /// Parameters of the model.
+    pub fn parameters(&self) -> usize {
+        785 * self.width + 4 * (self.width + 1) * self.width + 10 * (self.width + 1)
     }
 }
 

@@ -1,10 +1,17 @@
-//! What a world of one costs over plain Burn: median step times, taken in turns, and their ratio.
+//! What a world of one costs over plain Burn: median step times, taken in turns, and their ratio; of large models peak memory too.
 
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
 
-use anyhow::Result;
-use briquette_benches::overhead::{BILSTM, RESNET8, compare};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use briquette::DistributedConfig;
+use briquette::core::comm::Local;
+use briquette_benches::overhead::{BILSTM, Plain, RESNET8, Steps, Wide, Wrapped, compare};
 use briquette_benches::trainer::machine;
+use briquette_cli::allocator::KEEP;
+use briquette_cli::measure::median;
+use burn::tensor::Device;
 use clap::Parser;
 
 /// What a world of one costs over plain Burn: median step times, taken in turns, and their ratio
@@ -16,10 +23,33 @@ struct Cli {
     /// Write the table here as CSV too
     #[arg(long)]
     csv: Option<PathBuf>,
+    /// A perceptron with hidden layers of this many values instead: each way in a process of its own, with the allocator's default
+    /// settings and with those of `briquette launch`
+    #[arg(long)]
+    width: Option<usize>,
+    /// Processes of each way, in turns
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// One way, in this process
+    #[arg(long, hide = true, requires = "width")]
+    way: Option<String>,
 }
+
+/// Plain Burn, and what it is wrapped in.
+const WAYS: [&str; 4] = ["plain", "dense", "top-k 100x", "auto"];
+/// Samples of a batch of the large model.
+const BATCH: usize = 16;
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    match (cli.width, &cli.way) {
+        (Some(width), Some(way)) => one_way(Wide { width, batch: BATCH }, way, cli.steps),
+        (Some(width), None) => large(width, &cli),
+        (None, _) => small(&cli),
+    }
+}
+
+fn small(cli: &Cli) -> Result<()> {
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     if let Some(csv) = &mut csv {
         let columns = ["plain_seconds", "wrapped_seconds", "median_ratio", "machine", "cores", "command"];
@@ -42,6 +72,101 @@ fn main() -> Result<()> {
                 &command,
             ])?;
         }
+    }
+    csv.map(|mut csv| csv.flush()).transpose()?;
+    Ok(())
+}
+
+/// Trains in a thread, as ranks do, and prints the median seconds of a step and the process's peak memory in bytes.
+fn one_way(case: Wide, way: &str, steps: usize) -> Result<()> {
+    // A thread's heap is not the process's.
+    let trained = std::thread::spawn({
+        let way = way.to_owned();
+        move || seconds_of(case, &way, steps)
+    });
+    let seconds = trained.join().map_err(|_| anyhow!("{way}: the rank panicked"))??;
+    println!("{} {}", median(seconds), peak()?);
+    Ok(())
+}
+
+fn seconds_of(case: Wide, way: &str, steps: usize) -> Result<Vec<f64>> {
+    let device = Device::flex();
+    let wrapped = |config| -> Box<dyn Steps> {
+        let comm = Local::world(1).remove(0);
+        Box::new(Wrapped::new(case, &device, comm, config))
+    };
+    let mut trained: Box<dyn Steps> = match way {
+        "plain" => Box::new(Plain::new(case, &device)),
+        "dense" => wrapped(DistributedConfig::dense()),
+        "top-k 100x" => wrapped(DistributedConfig::top_k(0.01)?),
+        "auto" => wrapped(DistributedConfig::auto()),
+        _ => bail!("no way `{way}`: the ways are {WAYS:?}"),
+    };
+    let mut seconds = Vec::with_capacity(steps);
+    for step in 0..steps + 3 {
+        let start = Instant::now();
+        trained.step();
+        if step >= 3 {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(seconds)
+}
+
+/// The most memory that this process had, in bytes.
+fn peak() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no peak memory in /proc")?;
+    Ok(1024 * line.trim().trim_end_matches(" kB").parse::<u64>()?)
+}
+
+/// Seconds and bytes of one way in a process of its own.
+fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<(f64, u64)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--width", &width.to_string(), "--way", way, "--steps", &steps.to_string()]);
+    for (name, _) in KEEP {
+        command.env_remove(name);
+    }
+    if keeps {
+        command.envs(KEEP);
+    }
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{way}: {}", String::from_utf8_lossy(&output.stderr));
+    let (seconds, bytes) = text.trim().split_once(' ').with_context(|| format!("{way} printed {text}"))?;
+    Ok((seconds.parse()?, bytes.parse()?))
+}
+
+/// Every way, with and without the settings: medians over rounds, ratios to the better plain figure of the same round.
+fn large(width: usize, cli: &Cli) -> Result<()> {
+    let parameters = Wide { width, batch: BATCH }.parameters();
+    let kinds: Vec<_> = [false, true].into_iter().flat_map(|keeps| WAYS.map(|way| (way, keeps))).collect();
+    let mut rounds = Vec::new();
+    for _ in 0..cli.rounds.max(1) {
+        rounds
+            .push(kinds.iter().map(|(way, keeps)| measure(width, way, cli.steps, *keeps)).collect::<Result<Vec<_>>>()?);
+    }
+    let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
+    let columns =
+        ["parameters", "way", "allocator", "seconds", "ratio_to_better_plain", "peak_vectors", "steps", "rounds"];
+    csv.iter_mut().try_for_each(|csv| csv.write_record(columns.iter().chain(&["machine", "cores", "command"])))?;
+    let ((cpu, cores), command) =
+        (machine(), format!("overhead --width {width} --steps {} --rounds {}", cli.steps, cli.rounds));
+    for (index, (way, keeps)) in kinds.iter().enumerate() {
+        let better = |round: &[(f64, u64)]| round[0].0.min(round[WAYS.len()].0);
+        let seconds = median(rounds.iter().map(|round| round[index].0).collect());
+        let ratio = median(rounds.iter().map(|round| round[index].0 / better(round)).collect());
+        let peak = median(rounds.iter().map(|round| round[index].1 as f64 / 4.0 / parameters as f64).collect());
+        let allocator = if *keeps { "keeps" } else { "default" };
+        println!(
+            "{parameters} {way:10} {allocator:7} {:7.1} ms, ratio {ratio:.3}, peak {peak:.1} vectors",
+            seconds * 1e3
+        );
+        let (seconds, ratio, peak) = (seconds.to_string(), format!("{ratio:.4}"), format!("{peak:.2}"));
+        let (parameters, steps) = (parameters.to_string(), cli.steps.to_string());
+        let (rounds, cores) = (cli.rounds.to_string(), cores.to_string());
+        let row = [&parameters, *way, allocator, &seconds, &ratio, &peak, &steps, &rounds, &cpu, &cores, &command];
+        csv.iter_mut().try_for_each(|csv| csv.write_record(row))?;
     }
     csv.map(|mut csv| csv.flush()).transpose()?;
     Ok(())

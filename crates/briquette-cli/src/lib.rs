@@ -1,5 +1,6 @@
 //! What the `briquette` command is made of, for other programs that start ranks or measure compressors.
 
+pub mod allocator;
 pub mod cert;
 pub mod checkpoint;
 pub mod file;

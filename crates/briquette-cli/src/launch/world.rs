@@ -15,6 +15,7 @@ use super::output::{Log, Output, Pipes};
 use super::plan::{Plan, Start};
 use super::signals::{self, Listening};
 use super::{LaunchError, child};
+use crate::allocator;
 
 /// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
 /// what the launcher got too.
@@ -97,7 +98,7 @@ impl<'a> World<'a> {
             for name in [names::TOKEN, names::TOKEN_FILE, names::TLS].iter().chain(TORCHRUN) {
                 command.env_remove(name);
             }
-            command.envs(environment.variables());
+            command.envs(allocator::settings().iter().copied()).envs(environment.variables());
             // Keys pressed on the terminal are for the launcher, which passes on what they mean.
             command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let failed = |source| LaunchError::Start { rank, program: program.to_string_lossy().into_owned(), source };

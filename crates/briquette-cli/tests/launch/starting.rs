@@ -182,3 +182,22 @@ fn tokens_are_32_random_bytes_as_text() {
     assert!(one.len() == 65 && one.ends_with('\n') && one.trim().chars().all(|c| c.is_ascii_hexdigit()), "{one}");
     assert_ne!(one, other);
 }
+
+#[test]
+fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
+    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
+    let told = |variables: &[(&str, &str)]| {
+        let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
+        for name in
+            ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
+        {
+            command.env_remove(name);
+        }
+        command.envs(variables.iter().copied());
+        assert_eq!(place.spawn(&mut command).end().code, Some(0));
+        place.read("told-0")
+    };
+    assert_eq!(told(&[]), "1/1099511627776\n");
+    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2/\n");
+    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "/\n");
+}

@@ -1,0 +1,45 @@
+//! Settings of the C library's allocator with which a rank keeps the memory of one step for the next.
+//!
+//! A training step on the CPU makes and drops blocks of the model's size. By default glibc hands each back to the system, and every
+//! step takes new pages for it: at 71 million parameters, half of a step's seconds. In threads other than the first it always
+//! does so for blocks above 64 MiB, whatever its thresholds are: a thread's own heap holds no larger ones. With
+//! [these settings](KEEP) all threads use one heap, and what is freed stays in it: a rank's memory stays at its peak.
+
+use std::env;
+use std::ffi::OsString;
+
+/// What [`briquette launch`](crate::launch) sets for its ranks where the C library is glibc: names and values. Another C library does
+/// not read them.
+pub const KEEP: [(&str, &str); 3] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    // 1 TiB.
+    ("MALLOC_MMAP_THRESHOLD_", "1099511627776"),
+    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
+];
+
+/// Variables by which somebody has chosen an allocator, or its settings.
+const CHOSEN: [&str; 3] = ["MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"];
+
+/// What to set for a rank: [`KEEP`], or nothing where the environment says something of its allocator already.
+pub fn settings() -> &'static [(&'static str, &'static str)] {
+    settings_beside(env::vars_os().map(|(name, _)| name))
+}
+
+fn settings_beside(names: impl Iterator<Item = OsString>) -> &'static [(&'static str, &'static str)] {
+    let is_chosen = |name: OsString| CHOSEN.iter().any(|chosen| name.to_string_lossy().starts_with(chosen));
+    if names.into_iter().any(is_chosen) { &[] } else { &KEEP }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocator_that_was_chosen_is_left_alone() {
+        let set = |names: &[&str]| settings_beside(names.iter().map(OsString::from)).len();
+        assert_eq!(set(&["PATH", "HOME"]), KEEP.len());
+        for chosen in ["MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES", "LD_PRELOAD"] {
+            assert_eq!(set(&["PATH", chosen]), 0, "{chosen}");
+        }
+    }
+}
