@@ -99,7 +99,9 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         // Mostly alike on all ranks.
         samples_recorded: more & 2 == 0,
         digest: (more & 1 == 1).then_some(u64::from(more >> 2)),
-        step: if given(2) { numbers.word() } else { step },
+        // The session's number is the top byte of the step's.
+        session: u8::from(given(2)),
+        step: if given(2) { numbers.word() >> 8 } else { step },
         bad_slot: given(3).then(|| u32::from(numbers.byte())),
         stop,
         samples: numbers.word() >> (numbers.byte() % 64),
