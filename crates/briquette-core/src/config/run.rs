@@ -77,7 +77,7 @@ mod tests {
             ("lsgd", "lsgd:16", "lsgd:4"),
             ("overlap-local-sgd", "overlap-local-sgd:2", "overlap-local-sgd:2"),
             ("cocod", "cocod:8", "cocod:7"),
-            ("two-level:(diloco)", "two-level:(diloco:100)", "two-level:(diloco:7)"),
+            ("two-level:(diloco)", "two-level:diloco:100", "two-level:diloco:7"),
             ("parle:scope=0.5", "parle:25,scope=0.5", "parle:7,scope=0.5"),
         ] {
             assert_eq!(chosen(strategy, None), usual);

@@ -14,8 +14,8 @@ use crate::{Frame, Key, Session};
 /// waited: it gives up first, and names the worker that hangs.
 pub const PATIENCE: u32 = 2;
 
-const ASSIGN: Scope = Scope { operation: "assignment by the server", step: 0, bucket: None };
-const CONTRIBUTE: Scope = Scope { operation: "contribution to the server", step: 0, bucket: None };
+pub(super) const ASSIGN: Scope = Scope { operation: "assignment by the server", step: 0, bucket: None };
+pub(super) const CONTRIBUTE: Scope = Scope { operation: "contribution to the server", step: 0, bucket: None };
 /// Every worker is idle.
 const END: Scope = Scope { operation: "end of serving", step: 0, bucket: None };
 

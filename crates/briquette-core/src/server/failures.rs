@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::drive::{ASSIGN, CONTRIBUTE};
 use super::testkit::{Noisy, Of, Recording, one};
 use super::*;
 use crate::comm::{Local, run_ranks};
@@ -11,6 +12,18 @@ use crate::compress::Dense;
 use crate::config::ServerConfig;
 use crate::error::{CommError, ReduceError};
 use crate::{Frame, Key, Session};
+
+/// What a worker is sent, by hand.
+fn assigned(comm: &mut Session) -> Result<Frame, CommError> {
+    *comm.scope() = ASSIGN;
+    comm.recv(0)
+}
+
+/// Sends what a worker sends, by hand.
+fn contribute(comm: &mut Session, frame: Frame) -> Result<(), CommError> {
+    *comm.scope() = CONTRIBUTE;
+    comm.send(0, frame)
+}
 
 /// How a rank fails, after two updates that went well.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +59,7 @@ fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize,
         match how {
             Fails::Aborts => comm.abort("out of memory"),
             // With an assignment: what is sent to a rank that has left fails at once.
-            Fails::Leaves if rank != 0 => drop(comm.recv(0)),
+            Fails::Leaves if rank != 0 => drop(assigned(&mut comm)),
             Fails::Leaves => {}
             // Until every other rank has ended, which drops its sender.
             Fails::Hangs => {
@@ -123,11 +136,11 @@ fn frames_of_another_size_are_refused_on_both_sides() {
                 }
                 // Takes the model as it is, and sends a message of its own length.
                 _ if worker.is_empty() => {
-                    comm.recv(0)?;
+                    assigned(&mut comm)?;
                     let mut frame = Frame::new();
                     one(0, 1.0, 1).write(&mut frame);
-                    comm.send(0, frame)?;
-                    comm.recv(0).map(drop).map_err(ReduceError::from).unwrap_err()
+                    contribute(&mut comm, frame)?;
+                    assigned(&mut comm).map(drop).map_err(ReduceError::from).unwrap_err()
                 }
                 _ => work(&mut Uplink::new(Dense, true), &mut plain, (0, &mut 0), (Key::new(1), &mut x), &mut comm)
                     .unwrap_err(),
@@ -146,7 +159,7 @@ fn frames_of_another_size_are_refused_on_both_sides() {
 
 fn last_word(comm: &mut Session) -> String {
     loop {
-        if let Err(error) = comm.recv(0) {
+        if let Err(error) = assigned(comm) {
             return error.to_string();
         }
     }
@@ -164,11 +177,11 @@ fn a_worker_that_answers_twice_is_named() {
                 serve(&mut server, &mut plain, 10_000, &mut comm).unwrap_err().to_string()
             }
             1 => {
-                comm.recv(0)?;
+                assigned(&mut comm)?;
                 for _ in 0..2 {
                     let mut frame = Frame::new();
                     one(0, 0.0, 1).write(&mut frame);
-                    comm.send(0, frame)?;
+                    contribute(&mut comm, frame)?;
                 }
                 last_word(&mut comm)
             }

@@ -63,21 +63,22 @@ impl Transport for Queued {
 #[test]
 fn what_is_sent_leaves_at_the_end_of_every_collective() {
     type Exchange = fn(&mut Session) -> Result<(), CommError>;
-    let calls: [Exchange; 4] = [
-        |comm| comm.all_to_all(&mut vec![vec![1]; comm.world()]),
-        |comm| comm.send(1, vec![1]).and_then(|()| comm.flush()),
-        |comm| comm.all_gather(&[1], &mut Vec::new()),
-        |comm| comm.broadcast(0, &mut vec![1]),
+    let calls: [(&'static str, Exchange); 4] = [
+        ("all_to_all", |comm| comm.all_to_all(&mut vec![vec![1]; comm.world()])),
+        ("", |comm| comm.send(1, vec![1]).and_then(|()| comm.flush())),
+        ("all_gather", |comm| comm.all_gather(&[1], &mut Vec::new())),
+        ("broadcast", |comm| comm.broadcast(0, &mut vec![1])),
     ];
-    for (index, exchange) in calls.into_iter().enumerate() {
+    for (operation, exchange) in calls {
         let mut other = local(2);
         let inner = other.remove(0);
         let mut other = Session::from(other.remove(0));
         let mut comm = Session::from(Queued { inner, queue: Vec::new(), frames: Arc::default() });
         // The other rank has sent its part and waits for this one's.
+        other.scope().operation = operation;
         other.send(0, vec![2]).unwrap();
         comm.spent_in(exchange).0.unwrap();
-        assert_eq!(other.recv(0), Ok(vec![1]), "call {index}");
+        assert_eq!(other.recv(0), Ok(vec![1]), "{operation}");
     }
 }
 

@@ -106,6 +106,7 @@ fn the_mean_of_the_views_moves_by_the_mean_gradient_on_any_graph() {
 fn a_frame_of_another_size_names_its_sender() {
     let mut ends = Local::world(2);
     let (mut other, mut comm) = (ends.pop().unwrap(), ends.pop().unwrap());
+    other.scope().operation = "push to neighbours";
     other.send(0, vec![0; 7]).unwrap();
     let (layout, agreed_step) = (Layout::flat(1), AgreedStep::default());
     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
