@@ -306,12 +306,12 @@ fn a_nan_gain_counts_as_zero_and_does_not_stay() {
 fn a_hold_ends_where_throughput_falls_by_more_than_its_tolerance() {
     let config = GraVacConfig { epsilon: 0.5, window: 2, reprobe_windows: 1000, ..GraVacConfig::default() };
     let mut driver = Driver::new(&config);
-    let mut run = |slower: f64| {
+    let mut run = |slower: f64, steps| {
         let gain = |factor: f64| 1.0 - 0.02 * factor.log2();
-        let reasons = driver.run(20, &gain, &|factor| if factor == 1.0 { 10.0 } else { slower * gain(factor) }).1;
+        let reasons = driver.run(steps, &gain, &|factor| if factor == 1.0 { 10.0 } else { slower * gain(factor) }).1;
         ["saturated", "throughput fell"].map(|words| reasons.iter().any(|reason| reason.contains(words)))
     };
-    assert_eq!(run(1.0), [true, false]);
-    assert_eq!(run(1.1), [false, false]);
-    assert!(run(2.0)[1]);
+    assert_eq!(run(1.0, 20), [true, false]);
+    assert_eq!(run(1.1, 200), [false, false]);
+    assert!(run(2.0, 200)[1]);
 }
