@@ -305,7 +305,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
     ] {
         let config = toml::from_str::<Config>(&format!("strategy = 'every-step'\n{text}"));
         let error = match config {
-            Ok(config) => config.build(&layout, 4).map(drop).unwrap_err().to_string(),
+            Ok(config) => config.build(&layout, 4).map(drop).expect_err(text).to_string(),
             Err(error) => error.to_string(),
         };
         assert!(error.contains(says), "{text}: {error}");

@@ -73,7 +73,7 @@ fn messages_between_two_ranks_keep_their_order_and_their_length() {
                 comm.send_long(0, bytes(1, len))?;
             }
             // Both at once, and more than may wait.
-            let came = comm.swap_long(&[other], &bytes(comm.rank(), 50 * len), &[other])?;
+            let came = comm.swap_long(&[other], bytes(comm.rank(), 50 * len), &[other])?;
             assert_eq!(came, [bytes(other, 50 * len)]);
         }
         Ok::<_, CommError>(())

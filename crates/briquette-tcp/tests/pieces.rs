@@ -31,7 +31,7 @@ fn all_of_them(comm: &mut Session) -> Result<Vec<f32>, CommError> {
         comm.all_reduce_sum(&mut values)?;
         seen.extend(values);
         let (next, previous) = ((rank + 1) % 3, (rank + 2) % 3);
-        let came = comm.swap_long(&[next], &bytes(rank, 20 * len), &[previous])?;
+        let came = comm.swap_long(&[next], bytes(rank, 20 * len), &[previous])?;
         assert_eq!(came, [bytes(previous, 20 * len)]);
     }
     Ok(seen)

@@ -110,7 +110,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--ranks 1 --backend flex,flex", &["--backend flex,flex", "2 backends for --ranks 1"]);
     #[cfg(not(feature = "metal"))]
     refused_flags("--backend metal", &["`metal` is not in this build", "`--features metal`"]);
-    refused_flags("--schedule exponential", &["--schedule", "'exponential'", "constant, cosine, one-cycle"]);
+    refused_flags("--schedule triangle", &["--schedule", "'triangle'", "constant, cosine", "exponential", "one-cycle"]);
     refused_flags("--optimizer rmsprop", &["--optimizer", "'rmsprop'", "sgd, adam"]);
     refused_flags("--feedback all", &["--feedback", "'all'", "none, error, error-inside, momentum, inner-momentum"]);
     refused_flags("--momentum-correction yes", &["--momentum-correction", "'yes'", "on, off"]);

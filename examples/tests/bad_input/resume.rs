@@ -43,7 +43,7 @@ fn resuming_with_other_settings_names_each_and_leaves_the_run_whole() {
             vec!["--batch is 4 there, 8 here", "--reducer is \"gather:topk:10x\" there"],
         ),
         ("--local-steps 3", vec!["--strategy is \"every-step\" there, \"local-sgd:3\" here"]),
-        ("--set feedback=none", vec!["--feedback is \"error\" there, \"none\" here"]),
+        ("--set feedback=none", vec!["--feedback is \"by-optimizer\" there, \"none\" here"]),
     ] {
         let words = [words, vec!["--resume run", "A run goes on as it began", "--epochs, --steps"]].concat();
         runs.run(CIFAR, &format!("--resume run --steps 4 --plain {flags}")).refused(&words);

@@ -224,11 +224,11 @@ fn every_kind_of_exchange_trains_on_three_ranks() {
 fn what_a_compressor_needs_is_the_default_feedback() {
     let runs = Runs::default();
     for (flags, feedback) in [
-        ("--compressor sign", "feedback = \"error\""),
+        ("--compressor sign", "feedback = \"by-optimizer\""),
         ("--compressor qsgd:4", "feedback = \"none\""),
-        ("--compressor qsgd:5 --rules *.weight=topk:10x", "feedback = \"error\""),
+        ("--compressor qsgd:5 --rules *.weight=topk:10x", "feedback = \"by-optimizer\""),
         ("--compressor qsgd:4 --rules *.norm.*=dense,*head.weight=qsgd:8 --dense-below 256", "feedback = \"none\""),
-        ("--reducer sparse-all-reduce", "feedback = \"error\""),
+        ("--reducer sparse-all-reduce", "feedback = \"by-optimizer\""),
         ("--reducer ternary-all-reduce", "feedback = \"none\""),
     ] {
         runs.run(CIFAR, &format!("{SMALL} --out run --overwrite {flags}")).succeeds();

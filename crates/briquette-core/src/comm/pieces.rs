@@ -75,23 +75,28 @@ impl Session {
     ///
     /// let sizes = Local::run(3, |mut comm| {
     ///     let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
-    ///     comm.swap_long(&[next], &vec![7; 1000 * comm.rank()], &[previous]).map(|messages| messages[0].len())
+    ///     comm.swap_long(&[next], vec![7; 1000 * comm.rank()], &[previous]).map(|messages| messages[0].len())
     /// });
     /// assert_eq!(sizes, [Ok::<_, CommError>(2000), Ok(0), Ok(1000)]);
     /// ```
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub fn swap_long(&mut self, to: &[usize], message: &[u8], from: &[usize]) -> Result<Vec<Frame>, CommError> {
+    pub fn swap_long(&mut self, to: &[usize], mut message: Frame, from: &[usize]) -> Result<Vec<Frame>, CommError> {
         self.timed(|comm| {
-            let (piece, mut at) = (comm.piece(PIECE), Some(0));
+            let (piece, len, mut at) = (comm.piece(PIECE), message.len(), Some(0));
             let mut incoming: Vec<Incoming> = from.iter().map(|_| Incoming::default()).collect();
             while at.is_some() || incoming.iter().any(|incoming| !incoming.has_ended) {
                 if let Some(start) = at {
-                    let end = message.len().min(start + piece);
-                    for to in to {
-                        let frame = comm.pool().copy_of(&message[start..end]);
-                        comm.send(*to, frame)?;
+                    let end = len.min(start + piece);
+                    for (index, rank) in to.iter().enumerate() {
+                        // The last rank is sent a short message itself, not a copy.
+                        let is_given = index + 1 == to.len() && end - start == len;
+                        let frame = match is_given {
+                            true => std::mem::take(&mut message),
+                            false => comm.pool().copy_of(message.get(start..end).unwrap_or_default()),
+                        };
+                        comm.send(*rank, frame)?;
                     }
                     at = (end - start == piece).then_some(end);
                 }
@@ -99,6 +104,7 @@ impl Session {
                     incoming.receive(*from, comm)?;
                 }
             }
+            comm.pool().put(message);
             Ok(incoming.into_iter().map(|incoming| incoming.message).collect())
         })
     }

@@ -145,8 +145,7 @@ fn swap(
     mine.extend(share.unwrap_or(x).iter().chain([&weight]).flat_map(|v| v.to_le_bytes()));
     let sends = |from: &usize| *from != rank && graph.peers(step, *from, world).contains(&rank);
     let (to, from) = (graph.peers(step, rank, world), (0..world).filter(sends).collect::<Vec<_>>());
-    let messages = comm.swap_long(&to, &mine, &from)?;
-    comm.pool().put(mine);
+    let messages = comm.swap_long(&to, mine, &from)?;
     for (from, message) in from.into_iter().zip(messages) {
         came += add(x, &message).ok_or_else(|| {
             let (expected, got, during) = (4 * x.len() + 4, message.len(), *comm.scope());
