@@ -270,7 +270,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         ("aggregator = 'geometric-median:0'", "rounds of geometric-median must be at least 1"),
         ("aggregator = 'geometric-median:3,smoothing=nan'", "smoothing of geometric-median must be above 0"),
         ("aggregator = 'licm:0.5'", "reach of licm must be at least 1"),
-        ("aggregator = 'median'", "reducer dense exchanges otherwise: use reducer gather"),
+        ("reducer = 'dense'\naggregator = 'median'", "reducer dense exchanges otherwise: use reducer gather"),
         (
             "aggregator = 'geometric-median'\nbucket_values = 9\nreducer = { kind = 'gather', compressor = 'sign' }",
             "leave out bucket values",

@@ -130,7 +130,7 @@ fn in_threads_every_policy_ends() {
         let finite = Finite::default();
         let legs = [Leg { until: 40, resumed: false }];
         let run = train(Local::world(4), &Of(config), &finite, &legs, || Uplink::new(Dense, false));
-        assert!(finite.norm(&run.model, 3) < 0.5 * finite.norm(&finite.start(), 3), "{config}: {run:?}");
+        assert!(finite.norm(&run.model, 3) < 0.9 * finite.norm(&finite.start(), 3), "{config}: {run:?}");
     }
 }
 

@@ -70,7 +70,7 @@ use crate::state::{Staged, State, Stateful};
 use crate::{Key, Layout};
 
 /// Settings of [`CoCoD`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoCoDConfig {
     /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
@@ -80,12 +80,6 @@ pub struct CoCoDConfig {
 
 /// The usual period.
 const USUAL: u64 = 8;
-
-impl Default for CoCoDConfig {
-    fn default() -> Self {
-        CoCoDConfig { period: None }
-    }
-}
 
 impl CoCoDConfig {
     /// Steps of a period.
