@@ -110,7 +110,8 @@ fn a_half_goes_on_as_if_the_steps_of_the_other_had_not_been() {
             r#"{{"reducer": {{"kind": "gather", "compressor": "topk:8x", "per_slot": true}}, "feedback": "{feedback}"}}"#
         ))
     };
-    let cases: [(&str, fn() -> ModuleOptimizer); 4] =
+    type Inner = fn() -> ModuleOptimizer;
+    let cases: [(&str, Inner); 4] =
         [("error", adam), ("momentum", sgd), ("inner-momentum:0.9", sgd_with_momentum), ("ef21", adam)];
     for (feedback, inner) in cases {
         let config = exchange(feedback);

@@ -14,12 +14,15 @@ fn relative(norms: &[f64], bits: &[f64]) -> f64 {
     ours / norms.iter().map(|norm| term(norm, constant)).sum::<f64>()
 }
 
-fn norms(of: fn(f64) -> f64) -> Vec<f64> {
+fn norms(of: Norm) -> Vec<f64> {
     (0..STEPS).map(|step| of(step as f64)).collect()
 }
 
+/// The norm of a step.
+type Norm = fn(f64) -> f64;
+
 /// Norms of steps that fall 20-fold, by 1/√n, tenfold after a tenth of the steps, and that rise 20-fold.
-const PROFILES: [(&str, fn(f64) -> f64); 4] = [
+const PROFILES: [(&str, Norm); 4] = [
     ("falling 20-fold", |n| 20_f64.powf(-n / (STEPS - 1) as f64)),
     ("1/√n", |n| (n + 1.0).powf(-0.5)),
     ("a drop at the start", |n| if n < 30.0 { 10.0 } else { 1.0 }),
@@ -77,7 +80,7 @@ fn flat_norms_have_constant_bits() {
 /// A trend that ends costs something, and never what it did: a jump at nine tenths of the steps cost 21 times.
 #[test]
 fn a_trend_that_ends_and_a_jump_cost_little() {
-    let cases: [(&str, fn(f64) -> f64, f64); 5] = [
+    let cases: [(&str, Norm, f64); 5] = [
         ("a jump at a tenth", |n| if n < 30.0 { 1.0 } else { 10.0 }, 1.6),
         ("a jump at the middle", |n| if n < 150.0 { 1.0 } else { 10.0 }, 1.7),
         ("a jump at nine tenths", |n| if n < 270.0 { 1.0 } else { 10.0 }, 2.3),
