@@ -284,7 +284,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
             "under a controller gather may get so few levels",
         ),
         ("aggregator = 'trimmed-mean:2'", "trimmed-mean:2 needs at least 5 ranks, got 4"),
-        ("aggregator = 'trimmed-mean:1'", "reducer dense exchanges otherwise: use reducer gather"),
+        ("reducer = 'dense'\naggregator = 'trimmed-mean:1'", "reducer dense exchanges otherwise: use reducer gather"),
         ("aggregator = 'trimmed-mean:1'\nreducer = { kind = 'power-sgd', rank = 1 }", "power-sgd exchanges otherwise"),
         (
             "aggregator = 'trimmed-mean:1'\ndense_below = 9\nreducer = { kind = 'gather', compressor = 'sign' }",
