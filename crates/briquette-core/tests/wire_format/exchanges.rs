@@ -119,7 +119,7 @@ pub fn check_headers(input: &[u8]) {
     let mut numbers = Numbers(input);
     let (world, slots) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 20));
     let layout = Layout::new((0..slots).map(|slot| (format!("slot {slot}"), vec![1])));
-    let step = numbers.word();
+    let step = numbers.word() >> 8;
     let before = AgreedStep { samples: numbers.word(), compute_seconds: numbers.float(), ..AgreedStep::default() };
     let headers: Vec<Header> = (0..world).map(|_| header(&mut numbers, step)).collect();
     let present: Vec<Vec<bool>> = (0..world).map(|_| (0..slots).map(|_| numbers.byte() & 1 == 1).collect()).collect();
