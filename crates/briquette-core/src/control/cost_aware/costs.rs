@@ -57,6 +57,11 @@ impl Costs {
         Costs { factors, world, dense_bytes, levels, latency, per_byte, compute, recent, tried, at }
     }
 
+    /// Returns whether the world has one rank, which exchanges nothing.
+    pub(super) fn is_alone(&self) -> bool {
+        self.world == 1
+    }
+
     /// From how long the vector is: a ring moves it `2·(W − 1)` times.
     pub(super) fn set_values(&mut self, values: usize) {
         self.dense_bytes = 8.0 * self.world.saturating_sub(1) as f64 * values as f64;

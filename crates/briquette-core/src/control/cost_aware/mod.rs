@@ -4,7 +4,8 @@
 //! it saves, on a slow one more compression stops paying where the exchange is short beside the computation. Beyond that *knee* more
 //! compression risks accuracy and saves nothing. This controller measures what each level costs here and now, dense included.
 //! **Why not.** It knows seconds only: what a ratio costs in accuracy is for the controller inside it, which sets the limit
-//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense.
+//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense. A world of
+//! one rank exchanges nothing: there it never compresses, and times nothing.
 //!
 //! **Method.** With `b` the bytes of an exchange, a step at level `l` takes
 //!
@@ -99,7 +100,7 @@ pub struct CostAware<K> {
     costs: Costs,
     /// The level that is sent apart from timing others.
     chosen: usize,
-    /// Whether it was chosen since all levels were timed last.
+    /// Set if `chosen` was chosen after the last timing of all levels.
     is_chosen: bool,
     /// The level of the last decision.
     sent: Option<usize>,
@@ -258,6 +259,10 @@ impl<K: Controller> Controller for CostAware<K> {
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let limited = self.limit.decide(agreed);
         let (inner, why) = (limited.factor(), limited.reason);
+        if self.costs.is_alone() {
+            self.limit.overruled(Levels::All(CompressionFactor::DENSE));
+            return Decision::all(CompressionFactor::DENSE, None);
+        }
         let limit = self.limit(inner);
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
         let allowed = self.within(limit);

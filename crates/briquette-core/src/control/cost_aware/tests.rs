@@ -99,7 +99,7 @@ fn the_first_choice_has_the_whole_tolerance() {
     assert!(knees.len() >= 7, "{knees:?}");
 }
 
-/// What was sent on the link of before keeps no lower ratio away.
+/// The ratio sent on the previous link does not prevent a lower ratio on the new one.
 #[test]
 fn the_first_choice_after_a_link_has_changed_has_the_whole_tolerance() {
     let mut felt = 0;
@@ -346,4 +346,15 @@ fn impossible_settings_are_refused() {
     let text = "cost-aware:50x,limit=l-greco".parse::<ControllerConfig>().unwrap();
     let error = text.get().build(&Feedback::Error, 4).map(drop).unwrap_err().to_string();
     assert!(error.contains("must not decide for each slot"), "{error}");
+}
+
+/// Nothing is exchanged there, so that a level costs its compression alone, and buys nothing.
+#[test]
+fn a_world_of_one_sends_dense_at_every_step() {
+    let steps = |world| {
+        let settings = CostAwareConfig { max: factor(100.0), ..CostAwareConfig::default() };
+        run(&mut CostAware::new(settings, Constant(factor(100.0)), world).unwrap(), 60, |_| MACHINE).0
+    };
+    assert_eq!(steps(1), [1.0; 60]);
+    assert!(steps(2).iter().any(|ratio| *ratio > 1.0));
 }
