@@ -66,7 +66,7 @@ echo "two jobs in the ports $BRIQUETTE_PORTS: every rank met its own job"
 unset BRIQUETTE_PORTS
 
 # One port for both, as where it is set for every job: the job that comes second fails, and the first is whole or fails, too;
-# nobody meets the other.
+# no rank meets one of the other job.
 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((first + 8)) BRIQUETTE_JOIN_DEADLINE=10s
 export MASTER_ADDR MASTER_PORT BRIQUETTE_JOIN_DEADLINE
 job a 3

@@ -98,7 +98,7 @@ while IFS=$'\t' read -r number algorithm file text replacement tests; do
 done <<<"$rows"
 cat >>"$source/lib.rs" <<'EOF'
 
-/// Whether this mutant is the one that is tried.
+/// Returns whether this mutant is the one that is tried.
 #[doc(hidden)]
 pub fn mutant(number: u32) -> bool {
     static TRIED: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();

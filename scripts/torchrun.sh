@@ -37,7 +37,7 @@ fetch() {
     local pip=(python3 -m pip --quiet --disable-pip-version-check)
     timeout "${FETCH_SECONDS:-600}" "${pip[@]}" download --no-deps --require-hashes --only-binary=:all: --dest "$work" \
         --requirement "$work/requirements" || skip "PyPI gave no torch $version: see pip's message above"
-    # What it imports besides, where python3 does not have it.
+    # Other packages that it imports, where python3 does not have them.
     local missing
     missing=$(python3 - << 'PYTHON'
 import importlib.util
@@ -119,7 +119,7 @@ fi
 [ -z "$have" ] || exit 0
 # shellcheck disable=SC2086 # a command and its options
 timeout 120 $TORCHRUN --help > "$work/help" 2>&1 || {
-    # What was fetched is of no use.
+    # The fetched copy does not run.
     [ -z "$is_ours" ] || rm -rf "$dir/site"
     skip "torchrun does not run here: $(tail -n 1 "$work/help")"
 }
@@ -155,7 +155,7 @@ agents() {
     one=$!
     torchrun "$job-1" --nnodes 2 --nproc-per-node 2 "$@" --node-rank 1 --no-python "$MEET" "$job" || second=$?
     wait $one || first=$?
-    # What torch does before it starts a rank is not on trial.
+    # The work of torch before it starts a rank is not under test.
     if [[ "$first$second" == *124* ]] && ! grep -q "$job: rank" "$work/$job"*.log; then
         echo "$job rendezvous: not finished: torchrun's agents started no rank within 100 s"
         return

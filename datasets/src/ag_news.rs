@@ -70,7 +70,7 @@ fn quotes(row: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// What is likely wrong with a row that cannot be read.
+/// Returns a hint at the likely defect of a row that cannot be read; empty if there is none.
 fn hint(record: &csv::ByteRecord, line: u64) -> &'static str {
     let class = record.get(0).unwrap_or_default().trim_ascii();
     let has = |byte| record.iter().any(|field| field.contains(&byte));

@@ -87,7 +87,7 @@ pub enum DataError {
         file: PathBuf,
         /// The format found.
         format: &'static str,
-        /// What to do.
+        /// The suggested remedy.
         advice: &'static str,
     },
     /// A binary file that ends inside a record.

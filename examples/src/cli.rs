@@ -54,7 +54,7 @@ pub struct Cli {
 pub struct Program {
     /// Its file's name.
     pub name: &'static str,
-    /// What it does.
+    /// Its description.
     pub about: &'static str,
     /// Command lines.
     pub examples: &'static str,

@@ -10,7 +10,7 @@ use crate::train::Control;
 /// The exit code of a program that was interrupted: as shells say that SIGINT ended it.
 pub const INTERRUPTED: u8 = 130;
 
-/// How far a run is, and whether this process shows it.
+/// Stage of a run, and whether this process reports on the run.
 #[derive(Debug, Clone, Default)]
 pub struct Stage(Arc<AtomicU8>, Arc<AtomicBool>);
 

@@ -101,7 +101,7 @@ macro_rules! flags {
             pub warm_up: Option<WarmUp>,
             pub former: Option<toml::Table>,
             pub config: Config,
-            /// What each part of the exchange is, and why.
+            /// Each part of the exchange, and the reason for it.
             #[serde(skip)]
             pub(crate) reasons: Reasons,
         }
@@ -201,7 +201,7 @@ flags! {
   exchange {
     /// When ranks exchange, and what; below is what there is
     strategy: StrategyConfig,
-    /// How vectors are combined; if absent what the controller sets the ratio of (ladder under auto), gather with --compressor, dense where parameters are averaged
+    /// Reducer that combines vectors; if absent, one whose ratio the controller sets (ladder under auto), gather with --compressor, dense where parameters are averaged
     reducer: ReducerConfig,
     /// The same as --feedback momentum:M with the M of --momentum (sgd), in place of the optimizer's momentum: on or off
     momentum_correction: Toggle,
@@ -216,9 +216,9 @@ flags! {
     rules: RulesSpec,
     /// Layers of fewer values are exchanged dense; 0 if absent, 1024 with --per-slot on
     dense_below: usize,
-    /// What becomes of what was not sent; if absent what suits reducer, strategy and optimizer
+    /// Feedback for values that were not sent; if absent, one that suits reducer, strategy and optimizer
     feedback: Feedback,
-    /// What decides the compression ratio, auto if nothing names one: constant (nothing does), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
+    /// Controller of the compression ratio, auto if nothing names one: constant (no controller), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
     /// set), gravac (for a small model gravac:10x,max=100x,epsilon=0.4,window=25), or another one of below
     controller: ControllerSpec,
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average

@@ -1,4 +1,4 @@
-//! What a world of one costs over plain Burn: median step times, taken in turns, and their ratio; of large models peak memory too.
+//! Overhead of a world of one over plain Burn: median times of interleaved steps, and their ratio; for large models peak memory too.
 
 use std::path::PathBuf;
 use std::process::Command;

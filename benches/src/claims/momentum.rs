@@ -1,4 +1,4 @@
-//! Momentum: the last iterate of SGD by FTRL beside constant momentum's, and the worst run of delayed AdaGrad's.
+//! Momentum: the last iterate of SGD by FTRL against constant momentum, and the worst run of delayed AdaGrad with momentum.
 
 use anyhow::Result;
 use briquette::optim::{DelayedAdaGradMomentumConfig, FtrlSgdConfig};

@@ -214,7 +214,7 @@ fn leader(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Where each worker is after 800 contributions in all, at a rate of .1.
+/// Returns the position of each worker after 800 contributions in total, at a learning rate of 0.1.
 fn wells(pull: f64, seed: u64) -> Result<[f32; WORKERS]> {
     const PACES: [u64; WORKERS] = [10, 11, 13, 50];
     let policy: ServerConfig = format!("async-lsgd:{PERIOD},pull={pull}").parse()?;

@@ -8,8 +8,8 @@
 use std::env;
 use std::ffi::OsString;
 
-/// What [`briquette launch`](crate::launch) sets for its ranks where the C library is glibc: names and values. Another C library does
-/// not read them.
+/// Environment variables that [`briquette launch`](crate::launch) sets for its ranks: names and values. They configure glibc's
+/// allocator; another C library does not read them.
 pub const KEEP: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "1"),
     // 1 TiB.
@@ -20,7 +20,7 @@ pub const KEEP: [(&str, &str); 3] = [
 /// Variables by which somebody has chosen an allocator, or its settings.
 const CHOSEN: [&str; 3] = ["MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"];
 
-/// What to set for a rank: [`KEEP`], or nothing where the environment says something of its allocator already.
+/// Returns the variables to set for a rank: [`KEEP`], or none where the environment already configures the allocator.
 pub fn settings() -> &'static [(&'static str, &'static str)] {
     settings_beside(env::vars_os().map(|(name, _)| name))
 }

@@ -70,7 +70,7 @@ pub struct File {
     pub name: String,
     /// Its length in bytes; `None` where it is not there.
     pub bytes: Option<u64>,
-    /// What is wrong with it. A file that is not in this directory may be on another machine.
+    /// The defect found in the file, if any. A file that is not in this directory may be on another machine.
     pub problem: Option<String>,
     /// Bytes of each record and of the algorithms' state.
     pub contents: BTreeMap<String, u64>,

@@ -83,7 +83,7 @@ fn check(vector: &Vector) -> Result<()> {
     bail!("value {place} is {value}: a compressor needs finite values")
 }
 
-/// Whether values of this type are no part of a gradient: counters, masks and indices.
+/// Returns whether values of this type are never part of a gradient: counters, masks and indices.
 fn is_discrete(dtype: Dtype) -> bool {
     use Dtype::{BOOL, I8, I16, I32, I64, U8, U16, U32, U64};
     matches!(dtype, BOOL | I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)

@@ -49,8 +49,8 @@ Examples:
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
-Each rank receives RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_WORLD, by which its \
-world is told from others; BRIQUETTE_LAUNCH, an id of this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
+Each rank receives RANK, WORLD_SIZE, LOCAL_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as by torchrun; BRIQUETTE_WORLD, the name \
+that separates its world from others; BRIQUETTE_LAUNCH, an id of this launch and all its restarts; BRIQUETTE_RESTART, how often the world was started again; BRIQUETTE_TOKEN or BRIQUETTE_TOKEN_FILE; with --tls, BRIQUETTE_TLS.
 
 Ctrl-C (SIGINT), SIGTERM and SIGHUP are passed on to every rank once: programs save and end by themselves. A second one kills \
 all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others have --grace to end, then get SIGTERM, and after as \
@@ -83,7 +83,7 @@ pub struct Launch {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The world's name, the same on every node: ranks of a world with another name are refused, and two worlds on the same
-    /// machines are told apart. Without --nodes each launch has one of its own.
+    /// machines stay separate. Without --nodes each launch chooses a new name.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub world: Option<String>,
     /// A file with the secret that ranks prove to each other that they know (`(umask 077; briquette token > FILE)`), readable by you alone. Needed with more
@@ -167,7 +167,7 @@ impl Launch {
         }
     }
 
-    /// What would be started; more needs a Unix system.
+    /// Prints the commands of a dry run; starting ranks needs a Unix system.
     ///
     /// # Errors
     /// [`LaunchError::Usage`].

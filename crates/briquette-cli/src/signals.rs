@@ -8,7 +8,7 @@ pub fn hangup_is_ignored() -> bool {
     is_ignored_by("self", SIGHUP).unwrap_or(true)
 }
 
-/// Whether a process ignores a signal, where the system says so. What it ignores is thrown away when it is sent.
+/// Returns whether a process ignores a signal, where the system reports it. The system discards an ignored signal when it is sent.
 pub(crate) fn is_ignored_by(process: &str, signal: i32) -> Option<bool> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;

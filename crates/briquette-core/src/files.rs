@@ -1,6 +1,6 @@
 //! Regular files, opened without waiting.
 //!
-//! What reads or writes the directory of a run opens its files here. A name there may have been given to something else: a FIFO, on which
+//! Code that reads or writes the directory of a run opens its files here. A name there may have been given to something else: a FIFO, on which
 //! opening waits for a writer that never comes; a device, from which reading has no end; a directory. Only regular files, and links to
 //! them, are opened. For everything else the error says what it is, at once, and the caller treats it as a damaged file.
 //!
@@ -17,7 +17,7 @@ use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// What a name stands for that is no regular file.
+/// Error for a name that is not a regular file, with the kind of what it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 struct Irregular(&'static str);
@@ -73,7 +73,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether an error of this module says that the name stands for no regular file.
+/// Returns whether an error of this module says that the name is not a regular file.
 pub fn is_irregular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Irregular>)
 }

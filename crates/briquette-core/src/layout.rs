@@ -50,8 +50,8 @@ impl Slot {
         Slot { start: self.start - offset, ..self.clone() }
     }
 
-    /// Whether no rank has a gradient for it at the step of the exchange that it is given to. A memory then feeds nothing there, and
-    /// keeps what it has.
+    /// Returns whether no rank has a gradient for it at the step of the exchange that it is given to. Feedback then adds nothing in this
+    /// slot, and keeps its state.
     pub fn is_absent(&self) -> bool {
         self.absent
     }
@@ -141,7 +141,7 @@ impl Layout {
 pub struct AbsentSlots {
     /// All slots, with marks.
     pub slots: Vec<Slot>,
-    /// Where the absent ones are, in order.
+    /// Ranges of the absent slots, in order.
     pub ranges: Vec<Range<usize>>,
 }
 

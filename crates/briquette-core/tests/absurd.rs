@@ -1,4 +1,4 @@
-//! Sizes that nobody means: every setting of every family takes them and runs, or refuses them when it is built.
+//! Absurd sizes: every setting of every family accepts them and runs, or rejects them when it is built.
 //!
 //! The settings are those that the families' lists have, so that a new one is tried too: each of its fields, and each number in the texts of
 //! its representatives. What is built takes three steps in a small world, without a panic and in time.
@@ -39,7 +39,7 @@ const NUMBERS: [&str; 14] = [
 /// Many times what the slowest takes; a size that is not bounded takes minutes to years.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// In a world of so many ranks at most: more that a setting asks for are refused there.
+/// Most ranks of a world. A setting that asks for more is rejected in it.
 const MOST_RANKS: usize = 8;
 
 /// The names that an error lists behind `expected`.
@@ -48,7 +48,7 @@ fn fields(error: &str) -> Vec<String> {
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// `text` with each of its numbers replaced by each that nobody means.
+/// Copies of `text`, in each of which one of its numbers is replaced by one of `NUMBERS`.
 fn replaced(text: &str) -> Vec<String> {
     let mut texts = Vec::new();
     let mut from = 0;
@@ -60,7 +60,7 @@ fn replaced(text: &str) -> Vec<String> {
     texts
 }
 
-/// What can be read of all that is like these settings but for one number.
+/// All settings that can be parsed and differ from these in one number.
 fn variants<F: FromStr + Display>(like: &F) -> Vec<F>
 where
     F::Err: Display,

@@ -1,5 +1,5 @@
-//! What the name of an algorithm means without an argument: what its documentation and its tables run, and not the small values that the laws
-//! are tried on.
+//! Defaults of algorithms that are named without an argument: the values that their documentation and tables use, not the small values that
+//! the laws are tried on.
 
 use std::collections::BTreeSet;
 

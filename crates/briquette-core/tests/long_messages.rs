@@ -6,7 +6,7 @@ use std::time::Duration;
 use briquette_core::comm::{BROADCAST_PIECE, Event, Local, LocalBuilder, all_reduce_traffic, run_ranks};
 use briquette_core::error::CommError;
 
-/// Frames of at most so many bytes, two of which may wait between two ranks.
+/// A world with frames of at most `longest` bytes, of which four may be queued from one rank to another.
 fn world(ranks: usize, longest: usize) -> LocalBuilder {
     let number = |n| NonZeroUsize::new(n).unwrap();
     let builder = Local::builder(ranks).deadline(Duration::from_secs(60));

@@ -111,9 +111,9 @@ impl TcpBuilder {
         self
     }
 
-    /// The world's name, by which its ranks are told from those of another one: both sides of every connection must have the same,
-    /// or none of them any. Where rank 0's port is 0, it is the first free one of a few that follow from the name: the other ranks try
-    /// them, too.
+    /// The world's name, which separates its ranks from those of other worlds: both sides of every connection must have the same
+    /// name, or neither may have one. Where rank 0's port is 0, it is the first free one of a few that follow from the name: the other
+    /// ranks try them, too.
     ///
     /// ```
     /// use briquette_core::comm::run_ranks;
@@ -136,7 +136,7 @@ impl TcpBuilder {
         self
     }
 
-    /// The ports on which this rank accepts connections, if it is not told [which](TcpBuilder::listen); any that is free if not set. A
+    /// The ports on which this rank accepts connections, unless [`listen`](TcpBuilder::listen) gives an address; any free one if not set. A
     /// firewall must let the other ranks through to them, and to rank 0's. A range as wide as there are ranks on a machine is
     /// enough; with more, other jobs have room.
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> TcpBuilder {
@@ -150,9 +150,9 @@ impl TcpBuilder {
         self
     }
 
-    /// Where this rank accepts connections, `host:port`; if not set, rank 0 does so at all addresses of its name, others at any port of the
-    /// interface that leads to rank 0. Where rank 0's name means loopback on its own machine (Debian's 127.0.1.1), there is a token,
-    /// and ranks may be on other machines, ranks of that machine listen at all of its addresses.
+    /// The address at which this rank accepts connections, `host:port`. If not set, rank 0 listens at all addresses of its name, and the
+    /// others at any port of the interface that leads to rank 0. Where rank 0's name means loopback on its own machine (Debian's
+    /// 127.0.1.1), there is a token, and ranks may be on other machines, ranks of that machine listen at all of its addresses.
     pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.listen = Some(address.into());
         self

@@ -52,13 +52,13 @@ pub(crate) struct Master {
 #[derive(Debug)]
 struct Own {
     socket: TcpListener,
-    /// Where it is was said, and does not follow from the way to rank 0.
-    is_told: bool,
+    /// Set if its address was given and does not follow from the route to rank 0.
+    is_given: bool,
 }
 
 impl Own {
-    fn told(socket: TcpListener) -> Own {
-        Own { socket, is_told: true }
+    fn at_given_address(socket: TcpListener) -> Own {
+        Own { socket, is_given: true }
     }
 }
 
@@ -69,7 +69,7 @@ enum Setback {
     Name(io::Error),
     /// No answer, perhaps not yet.
     Silence(String),
-    /// What answers belongs to somebody else, or cannot be understood.
+    /// The answer came from another job or program, or cannot be parsed.
     Elsewhere(JoinError),
     /// Too many files are open. Callers that do not belong here may hold some of them, for no longer than a handshake lasts.
     Exhausted(JoinError),
@@ -82,9 +82,9 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     // An address that was asked for is tried first: if it cannot be had, no rank need be called.
-    let mut listener = settings.take_listener()?.map(Own::told);
+    let mut listener = settings.take_listener()?.map(Own::at_given_address);
     if let (None, Some(address)) = (&listener, &settings.listen) {
-        listener = Some(Own::told(listen::told(settings, address, deadline).await?));
+        listener = Some(Own::at_given_address(listen::at_given_address(settings, address, deadline).await?));
     }
     let (mut is_said, mut before) = (false, None);
     loop {
@@ -164,7 +164,7 @@ async fn attempt(
                 JoinError::Descriptors { .. } => Setback::Exhausted(error),
                 error => Setback::Final(error),
             })?;
-            Own { socket, is_told: false }
+            Own { socket, is_given: false }
         }
     };
     let port = own.socket.local_addr().map_err(system("tell its own address"))?;
@@ -186,7 +186,7 @@ async fn attempt(
         Err(_) => Setback::Silence(format!("{address}: {}", slow())),
     };
     // The way to another place may lead over another interface.
-    *listener = Some(own).filter(|own| own.is_told || !matches!(setback, Setback::Elsewhere(_)));
+    *listener = Some(own).filter(|own| own.is_given || !matches!(setback, Setback::Elsewhere(_)));
     Err(setback)
 }
 
@@ -195,7 +195,7 @@ async fn attempt(
 pub(crate) struct Wanted<'a> {
     /// To this rank.
     pub(crate) other: usize,
-    /// Where it accepts connections.
+    /// The address at which it accepts connections.
     pub(crate) address: &'a str,
     /// The world's name of this attempt.
     pub(crate) session: &'a str,
@@ -253,7 +253,7 @@ pub(crate) async fn call_rank(
             return Err(failed(whole(cause, before, deadline)));
         }
         before = Some(cause.clone());
-        // Nobody listens where the world has come to its end.
+        // Sending fails only after the attempt to join has ended.
         drop(troubles.send(cause));
         sleep(pause).await;
         pause = longer(pause);

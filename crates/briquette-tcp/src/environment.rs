@@ -41,9 +41,9 @@ pub mod names {
     pub const WORLD: &str = "BRIQUETTE_WORLD";
     /// The ports on which ranks accept connections, `29600-29699`: for firewalls.
     pub const PORTS: &str = "BRIQUETTE_PORTS";
-    /// How long a rank waits for the others to join, as in `90s` or `5m`.
+    /// Time that a rank waits for the others to join, as in `90s` or `5m`.
     pub const JOIN_DEADLINE: &str = "BRIQUETTE_JOIN_DEADLINE";
-    /// How long a call may wait for a rank that is alive, as in `90s` or `5m`.
+    /// Longest time that a call waits for a rank that is alive, as in `90s` or `5m`.
     pub const DEADLINE: &str = "BRIQUETTE_DEADLINE";
     /// What one launch has and no other: the same however often it starts the world again.
     pub const LAUNCH: &str = "BRIQUETTE_LAUNCH";
@@ -60,7 +60,7 @@ pub struct Environment {
     pub world: usize,
     /// This process's number on its machine; 0 if not set.
     pub local_rank: usize,
-    /// How many ranks its machine has, which share the cores; 1 if not set.
+    /// Number of ranks on its machine, which share the cores; 1 if not set.
     pub local_world: usize,
     /// The machine's number, where the launcher gives it.
     pub node: Option<usize>,
@@ -72,9 +72,9 @@ pub struct Environment {
     pub world_name: Option<String>,
     /// The ports on which ranks accept connections, where they are given.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How long a rank waits for the others to join, where it is given.
+    /// Time that a rank waits for the others to join, where it is given.
     pub join_deadline: Option<Duration>,
-    /// How long a call may wait for a rank that is alive, where it is given.
+    /// Longest time that a call waits for a rank that is alive, where it is given.
     pub deadline: Option<Duration>,
     /// The secret that all ranks share.
     pub token: Option<String>,
@@ -154,7 +154,7 @@ pub enum EnvironmentError {
     },
     /// A launcher that gives its job no id.
     #[error(
-        "{launcher} gives this job no id that its ranks could be told from another job's by: start it with BRIQUETTE_WORLD set \
+        "{launcher} gives this job no id that distinguishes its ranks from another job's: start it with BRIQUETTE_WORLD set \
          to a name that no other job has (as in `BRIQUETTE_WORLD=$$ {launcher} ...`)"
     )]
     Unnamed {

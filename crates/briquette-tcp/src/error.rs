@@ -171,7 +171,7 @@ impl JoinError {
     }
 }
 
-/// What is wrong with an address of loopback, where rank 0 is on another machine.
+/// Returns a hint for a loopback address, in case rank 0 is on another machine; empty for other addresses.
 fn of_this_machine(address: &str) -> &'static str {
     let is_loopback = ["127.", "localhost:", "localhost,", "[::1]"].iter().any(|start| address.starts_with(start));
     if is_loopback {

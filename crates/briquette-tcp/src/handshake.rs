@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The tag is a digest of the [world's name](crate::world). Both sides compare it before they say anything else, on every connection,
-//! to rank 0 and between other ranks, plain and under TLS: ranks of two jobs that meet on a port part here. It is no secret, and
-//! keeps nobody out who wants to come in; that is what the proofs are for. Version 1 had no tag.
+//! to rank 0 and between other ranks, plain and under TLS: ranks of two jobs that meet on a port part here. It is not a secret and
+//! does not keep intruders out; the proofs do. Version 1 had no tag.
 //!
 //! A proof is an HMAC-SHA-256 under the token; a listener that refuses because the caller's proof is wrong sends zeros in
 //! place of its own, so that strangers get nothing to try secrets on. The introduction says which rank is called, so that
@@ -116,13 +116,13 @@ fn stranger(bytes: &[u8]) -> String {
 /// What a listener says to those whose proof is wrong.
 const WRONG_TOKEN: &str = "the token is wrong or missing: give every rank the same one";
 
-/// What both sides of a connection must have alike.
+/// Values that both sides of a connection must agree on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) token: &'a Token,
     /// The tag of the world's name.
     pub(crate) world: &'a [u8; TAG],
-    /// What only the two sides of a TLS session know; empty without TLS.
+    /// Value that only the two sides of a TLS session know; empty without TLS.
     pub(crate) binding: &'a [u8],
 }
 

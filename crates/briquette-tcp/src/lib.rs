@@ -15,7 +15,7 @@
 //!
 //! **Coming together.** Every rank calls rank 0's address, again and again until it is there, and says its rank, the
 //! world's size, the library's version and where it takes calls itself; before, both compare the [world's name](TcpBuilder::world_name),
-//! which tells the ranks of two jobs apart. A port that was not given follows from it; rank 0 answers when everyone has come. Then each rank
+//! which separates the ranks of two jobs. A port that was not given follows from it; rank 0 answers when everyone has come. Then each rank
 //! calls those below its own. Both sides of every connection prove that they know the same [`Token`], which is never sent;
 //! outside of loopback there must be one. [`Certificates`] put TLS 1.3 under everything. Strangers are refused, named once in
 //! the log, and change nothing.

@@ -122,8 +122,12 @@ async fn one(settings: &Settings, place: SocketAddr) -> Result<TcpListener, Join
     })
 }
 
-/// The socket of a rank that was told where to listen: the first address of the name that can be had; if none can, every one is named.
-pub(crate) async fn told(settings: &Settings, address: &str, deadline: Instant) -> Result<TcpListener, JoinError> {
+/// Binds the socket of a rank whose address is given, to the first usable address of the name; if there is none, the error names all.
+pub(crate) async fn at_given_address(
+    settings: &Settings,
+    address: &str,
+    deadline: Instant,
+) -> Result<TcpListener, JoinError> {
     let (mut causes, mut kind) = (Vec::new(), io::ErrorKind::NotFound);
     let places = places(settings, address, deadline).await?;
     for place in &places {
@@ -151,7 +155,7 @@ async fn places(settings: &Settings, address: &str, deadline: Instant) -> Result
 /// All addresses of a name, in the system's order.
 pub(crate) async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     let found = timeout_at(until, lookup_host(address)).await;
-    let mut found: Vec<_> = found.map_err(|_| io::Error::other("nobody knew the name in time"))??.collect();
+    let mut found: Vec<_> = found.map_err(|_| io::Error::other("no name server answered in time"))??.collect();
     // A file of hosts may name one twice.
     let mut seen = std::collections::HashSet::new();
     found.retain(|place| seen.insert(*place));

@@ -341,7 +341,7 @@ impl Gathering {
     }
 }
 
-/// Where to call a rank that says it is at `address`, for one that found rank 0 at `master`.
+/// Returns the address at which to call a rank that says it is at `address`, for a rank that found rank 0 at `master`.
 fn as_seen_from_elsewhere(address: &str, master: SocketAddr) -> String {
     match address.parse::<SocketAddr>() {
         Ok(own) if own.ip().is_loopback() && !master.ip().is_loopback() => {

@@ -1,4 +1,4 @@
-//! Settings of a rank that joins: its place, where rank 0 is, what all ranks must have alike.
+//! Settings of a rank that joins: its place, rank 0's address, and the values that all ranks must agree on.
 
 use std::net::{IpAddr, TcpListener};
 use std::ops::RangeInclusive;
@@ -12,10 +12,10 @@ use crate::secure::Certificates;
 use crate::token::Token;
 use crate::world::{self, TAG};
 
-/// How often a rank that joins looks whether it is to stop. A signal handler can set a flag, and no more.
+/// Interval at which a rank that joins checks its cancellation flag. A signal handler can only set a flag.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// What a rank needs to join.
+/// Settings with which a rank joins.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) rank: usize,
@@ -32,9 +32,9 @@ pub(crate) struct Settings {
     pub(crate) name: Option<String>,
     /// The digest of the name.
     pub(crate) tag: [u8; TAG],
-    /// Where connections may be accepted.
+    /// Ports on which connections may be accepted.
     pub(crate) ports: Option<RangeInclusive<u16>>,
-    /// Whether all ranks are known to be on this machine.
+    /// Set if all ranks are known to be on this machine.
     pub(crate) is_alone: bool,
     pub(crate) cancel: Option<Arc<AtomicBool>>,
 }
@@ -61,7 +61,7 @@ impl Settings {
         }
     }
 
-    /// What `work` gives, unless this rank is to stop before.
+    /// Returns the result of `work`, or an error if this rank is cancelled first.
     pub(crate) async fn unless_cancelled<T>(
         &self,
         work: impl Future<Output = Result<T, JoinError>>,
@@ -112,7 +112,7 @@ impl Settings {
         }
     }
 
-    /// Where rank 0 may be, likeliest first.
+    /// Returns the possible addresses of rank 0, likeliest first.
     pub(crate) fn masters(&self) -> Vec<String> {
         match self.derives_port() {
             Some(host) => self.derived_ports().into_iter().map(|port| format!("{host}:{port}")).collect(),
@@ -128,13 +128,13 @@ impl Settings {
         }
     }
 
-    /// Whether an address of loopback is not meant as such: rank 0's host has a name that means it on this machine alone (Debian's
+    /// Returns whether a loopback address is not meant as such: rank 0's host name resolves to it on this machine alone (Debian's
     /// 127.0.1.1), and ranks of other machines may call.
     pub(crate) fn is_misnamed(&self, found: IpAddr) -> bool {
         let host = self.master.rsplit_once(':').map_or(self.master.as_str(), |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_meant = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
-        // Without a token nobody else may come in, and all ranks are here.
+        // Without a token no other machine may join, and all ranks are here.
         found.is_loopback() && !is_meant && !self.is_alone && !self.token.is_empty()
     }
 }

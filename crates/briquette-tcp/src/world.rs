@@ -1,4 +1,4 @@
-//! World names: what tells one job's ranks from another's, and the ports derived from them.
+//! World names, which separate the ranks of different jobs, and the ports derived from them.
 //!
 //! Launchers give every job an id. All ranks of a job know it, and no other job has it, so two jobs on one machine cannot
 //! exchange ranks: both sides of every connection compare a digest of it before anything else. Where a launcher gives no port

@@ -78,7 +78,7 @@ fn a_rank_that_has_waited_for_long_gets_the_reason_of_a_rank_0_that_is_there_for
                 let (cancel, master) = (Arc::new(AtomicBool::new(false)), nowhere());
                 let waiting = thread::spawn(move || rank(1, master).join_deadline(6 * PATIENT).join().unwrap_err());
                 thread::sleep(Duration::from_millis(3000 + moment));
-                // Nobody can know of it before it listens.
+                // The waiting rank cannot reach it before it listens.
                 let zero = rank(0, master).cancel(Arc::clone(&cancel));
                 let zero = thread::spawn(move || zero.join().unwrap_err());
                 thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Two jobs on one machine: their ranks are told apart on every connection, by the name of each world.
+//! Two jobs on one machine: every connection compares the names of the worlds and so separates their ranks.
 
 mod common;
 
@@ -119,7 +119,7 @@ fn a_port_that_another_job_has_is_passed_over_by_every_rank() {
     }
 }
 
-/// Where rank 0's port was given, there is no other to try: it is said at once.
+/// With a given port of rank 0 there is no other port to try, so the refusal is reported at once.
 #[test]
 fn a_rank_of_another_job_is_refused_by_rank_0_at_once_and_the_world_comes_together_without_it() {
     logs::keep();
@@ -207,7 +207,7 @@ fn a_port_that_follows_from_no_name_is_refused_before_anything_is_tried() {
     assert!(text.contains("port is 0") && text.contains("world_name"), "{text}");
 }
 
-/// What a launcher sets reaches the world: torchrun's agent listens where rank 0 would.
+/// A launcher's settings reach the world: torchrun's agent listens where rank 0 would.
 #[test]
 fn ranks_of_torchrun_meet_beside_its_agent() {
     let agent = TcpListener::bind("127.0.0.1:0").unwrap();

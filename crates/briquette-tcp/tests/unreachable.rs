@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENT, logs, rank};
 
-/// Where nobody listens.
+/// Returns an address at which no process listens.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// What the three ranks say when rank 1 is not where it says it is.
+/// Returns the errors of three ranks when rank 1 advertises a wrong address, that address, and the time taken.
 fn misled(deadline: Duration) -> (Vec<String>, SocketAddr, Duration) {
     let (listener, wrong) = (TcpListener::bind("127.0.0.1:0").unwrap(), nowhere());
     let master = listener.local_addr().unwrap();

@@ -153,19 +153,19 @@ pub enum Error {
     OptimizerState {
         /// The rank whose it is.
         rank: usize,
-        /// What is wrong with its record.
+        /// The defect in the optimizer's record.
         problem: String,
     },
     /// A mean over ranks to evaluate or to save would not be finite; every rank finds the same, and training may go on.
     #[error("{operation} at step {step}: {why}, so there is no mean over ranks. {advice}")]
     NoMean {
-        /// What was to be averaged, or what for.
+        /// The average, or the operation that needed it.
         operation: &'static str,
         /// The step.
         step: u64,
         /// The rank and the tensor's path.
         why: String,
-        /// What to do.
+        /// The suggested remedy.
         advice: &'static str,
     },
     /// Burn's training was stopped by an error of its own: a loader's, a metric's, a checkpointer's.

@@ -78,7 +78,7 @@ where
 
 /// [`run`] with settings.
 ///
-/// What is set here holds; what is not, the environment may say where ranks are processes
+/// Settings made here take precedence. Where ranks are processes, the environment may set the others
 /// ([`names`](crate::tcp::names): `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
 ///
 /// ```
@@ -107,14 +107,14 @@ impl Run {
         Run { ranks, ..Run::default() }
     }
 
-    /// How long processes wait for each other to join; 2 minutes if not set. Threads are there at once.
+    /// Sets the time that processes wait for each other to join; 2 minutes if not set. Threads join at once.
     pub fn join_deadline(mut self, deadline: Duration) -> Run {
         self.join_deadline = Some(deadline);
         self
     }
 
-    /// How long a call may wait for a rank that is alive; 5 minutes if not set. It should be longer than anything one rank does
-    /// alone, such as testing or saving.
+    /// Sets the longest time that a call waits for a rank that is alive; 5 minutes if not set. It should be longer than anything
+    /// one rank does alone, such as testing or saving.
     pub fn deadline(mut self, deadline: Duration) -> Run {
         self.deadline = Some(deadline);
         self
@@ -166,7 +166,7 @@ impl Run {
     }
 }
 
-/// What rank 0 returned, or the error of the first thread that was not stopped by another.
+/// Returns rank 0's value, or the error of the first thread that was not stopped by another.
 fn first<T>(results: Vec<Result<T, Failed>>) -> Result<T, RunError> {
     let (mut first, mut failed) = (None, None::<(bool, RunError)>);
     for (rank, result) in results.into_iter().enumerate() {

@@ -90,7 +90,7 @@ impl ServerTraining {
         self
     }
 
-    /// How many batches all data of this rank are, numbered from 0: what `synthesis` and `qsvrg` take full gradients of.
+    /// Sets the number of batches in all of this rank's data, numbered from 0; `synthesis` and `qsvrg` take full gradients over them.
     #[must_use]
     pub fn with_batches(mut self, batches: u64) -> Self {
         self.batches = Some(batches);

@@ -69,8 +69,8 @@ pub trait BuildStrategy: Send {
         false
     }
 
-    /// Whether an average may have values where no rank has a gradient, as it has where it is an earlier step's. Where the strategy
-    /// [holds](SyncStrategy::hold) what it keeps of such slots, and where this is false, they become 0.
+    /// Returns whether an average may have values in slots for which no rank has a gradient, as an earlier step's average does. These
+    /// values become 0 where the strategy [holds](SyncStrategy::hold) its state of such slots, and where this is false.
     fn remembers(&self) -> bool {
         true
     }
@@ -200,7 +200,7 @@ fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), Conf
     )))
 }
 
-/// What counts on an optimizer that is plain SGD, where something does.
+/// Returns the strategy or reducer that requires plain SGD as the optimizer, if there is one.
 fn takes_plain_sgd(config: &Config) -> Option<String> {
     if config.strategy.get().takes_plain_sgd() {
         return Some(format!("strategy {}", config.strategy));

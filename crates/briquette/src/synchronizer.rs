@@ -67,7 +67,7 @@ pub struct Synchronizer {
     replica_check: Option<u64>,
     /// Of the parameters before this step, where ranks compare them.
     digest: Option<u64>,
-    /// What forward passes write.
+    /// State that forward passes write.
     written: Written,
     /// The call that an average is made for.
     on_behalf: Option<&'static str>,
@@ -104,7 +104,7 @@ pub(crate) struct Joined {
     pub(crate) identity: Identity,
     /// Steps between re-broadcasts; 0 for none.
     rebroadcast: u64,
-    /// Whether devices round differently.
+    /// Set if devices round differently.
     is_mixed: bool,
     /// Trainable slots, then buffers: what a step can find not finite.
     names: Layout,

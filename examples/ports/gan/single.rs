@@ -1,4 +1,4 @@
-//! Two optimizers: a generator of points, and a critic that tells them from real ones.
+//! Two optimizers: a generator of points, and a critic that distinguishes them from real ones.
 
 use briquette_ports::{Draws, Failure, Network, device, distance, draws, value};
 use burn::data::dataloader::DataLoaderBuilder;

@@ -199,7 +199,7 @@ impl Reader {
     }
 }
 
-/// Numbers to make a point of, and a point to be told from it.
+/// Noise from which a point is generated, and a real point.
 #[derive(Debug, Clone)]
 pub struct Draw {
     noise: [f32; 4],
@@ -250,18 +250,18 @@ impl Network {
         Network { inner: LinearConfig::new(2, 16).init(device), outer: LinearConfig::new(16, 1).init(device) }
     }
 
-    /// What it makes of each row.
+    /// Returns the output for each row.
     pub fn forward(&self, rows: Tensor<2>) -> Tensor<2> {
         self.outer.forward(burn::tensor::activation::tanh(self.inner.forward(rows)))
     }
 
-    /// How far the rates of some points are from `wanted`.
+    /// Returns the mean squared distance of the rates of some points from `wanted`.
     pub fn miss(&self, points: Tensor<2>, wanted: f32) -> Tensor<1> {
         (self.forward(points) - wanted).square().mean()
     }
 }
 
-/// How far the means of two clouds are apart, squared.
+/// Returns the squared distance between the means of two clouds.
 pub fn distance(made: Tensor<2>, real: Tensor<2>) -> Tensor<1> {
     (made.mean_dim(0) - real.mean_dim(0)).square().sum()
 }

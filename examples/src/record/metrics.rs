@@ -73,7 +73,7 @@ impl Kept {
         self.lines.get(whole).filter(|_| self.lines[0].start == 0).map_or(0, |line| line.end)
     }
 
-    /// What a run that goes on reports of its record; nothing where it is whole.
+    /// Returns the losses in the record that a resumed run reports; none if the record is whole.
     fn losses(&self, written: Written) -> Option<String> {
         let lost = match written {
             Written::EachStepBefore(from) => {
@@ -96,14 +96,14 @@ impl Kept {
     }
 }
 
-/// Which records a run has written that goes on.
+/// Records that a resumed run has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     /// One of each step before this one.
     EachStepBefore(u64),
-    /// One of each pause of a server: so many, of steps before this one.
+    /// One of each pause of a server, `count` in all, of steps before `before`.
     Pauses {
-        /// How many; 0 where an older version has not counted them.
+        /// Number of records; 0 where an older version has not counted them.
         count: u64,
         /// The step to go on with.
         before: u64,

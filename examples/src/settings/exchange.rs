@@ -51,12 +51,12 @@ impl PartialEq for Reasons {
     }
 }
 
-/// What flags, `--set` and a file make of the exchange.
+/// The exchange that flags, `--set` and a file result in.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) config: Config,
     pub(super) warm_up: Option<WarmUp>,
-    /// What each part is, and why.
+    /// Each part, and the reason for it.
     pub(super) choices: Vec<Choice>,
 }
 
@@ -231,7 +231,7 @@ fn set(parts: Parts, sets: &[String]) -> Result<Parts> {
 }
 
 impl Settings {
-    /// What each part of the exchange is, and why; a feedback that is to suit the optimizer as it will be.
+    /// Returns each part of the exchange and the reason for it. A feedback that depends on the optimizer is given as resolved.
     pub fn choices(&self) -> Vec<Choice> {
         let momentum = self.momentum.filter(|momentum| *momentum > 0.0 && !self.corrects_momentum());
         let optimizer = match (self.optimizer, momentum) {
@@ -249,7 +249,7 @@ impl Settings {
         choices
     }
 
-    /// For a run of so many steps: what the strategy leaves open until they are known is chosen by them.
+    /// Resolves the settings for a run of `steps` steps: chooses what the strategy leaves open until that number is known.
     #[must_use]
     pub(crate) fn for_steps(&self, steps: Option<u64>) -> (Self, Option<Choice>) {
         let mut settings = self.clone();

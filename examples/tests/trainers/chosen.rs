@@ -1,8 +1,8 @@
-//! What is not named is chosen by rules: the same whichever part is named, by the length of the run, and with the reason printed.
+//! Parts that are not named follow rules: the same whichever part is named, by the length of the run, and with the reason printed.
 
 use crate::common::{CIFAR, Runs, SMALL};
 
-/// What a run sent, what it took and where it ended, to the bit.
+/// Returns the bytes that a run sent, its simulated time and its final test loss, to the bit.
 fn outcome(runs: &Runs, out: &str, flags: &str) -> (u64, Option<u64>, u64) {
     // A slow link, and steps enough for the controller to decide; compressing takes what it takes elsewhere.
     let flags = format!("{SMALL} --out {out} {flags}").replace("100mbit", "20mbit").replace("--steps 6", "--epochs 3");

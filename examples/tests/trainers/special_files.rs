@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::{CIFAR, Runs, SMALL};
 
-/// What takes a file's place.
+/// Entries that take a file's place.
 const KINDS: [&str; 4] = ["a FIFO", "a directory", "a link to a device", "a link to a FIFO"];
 
 fn fifo(path: &Path) {

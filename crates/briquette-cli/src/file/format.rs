@@ -82,7 +82,7 @@ fn is_pickle(bytes: &[u8]) -> bool {
     matches!(bytes, [0x80, 2..=5, .., b'.'])
 }
 
-/// Whether the beginning has printable characters and white space only, which 8 or more bytes of floats have about never.
+/// Returns whether the beginning has only printable characters and white space, which 8 or more bytes of floats almost never do.
 fn is_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(512)];
     let bytes = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);

@@ -20,7 +20,7 @@ use crate::allocator;
 /// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
 /// what the launcher got too.
 const SAME: Duration = Duration::from_millis(300);
-/// What says that torchrun started a process.
+/// Environment variables that mark a process as started by torchrun.
 const TORCHRUN: &[&str] =
     &["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"];
 /// While a process ignores a signal that it should have got, it is looked at this often.

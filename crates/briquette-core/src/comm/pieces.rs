@@ -1,7 +1,7 @@
 //! Messages of any length, in pieces that a transport takes.
 //!
 //! A message goes in full pieces and then one that is not full, which may be empty: that is its end. One that is shorter than a piece is
-//! one frame. So nobody sends a length beforehand, and no rank queues more than some pieces for each other rank.
+//! one frame. So no rank sends a length beforehand, or queues more than a few pieces for each other rank.
 
 use std::ops::Range;
 
@@ -189,7 +189,7 @@ pub(super) fn send_pieces(
     Ok(())
 }
 
-/// What the root sends by [`send_pieces`], with where each piece begins.
+/// Receives what the root sends by [`send_pieces`]; `take` gets the offset of each piece and the piece.
 pub(super) fn receive_pieces(
     comm: &mut Session,
     root: usize,

@@ -98,7 +98,7 @@ impl FramePool {
     }
 }
 
-/// Frames that are held beside those that were once taken in a row.
+/// Frames that are held in addition to the most that were once taken in a row.
 const SPARE: usize = 4;
 
 #[cfg(test)]

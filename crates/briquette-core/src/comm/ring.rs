@@ -27,7 +27,7 @@ pub(crate) enum Hop {
 pub(crate) trait Hops {
     /// Bytes of a frame of this many values, where it has no more than it must.
     fn bytes(&self, values: usize) -> usize;
-    /// Whether a frame of this many values may have so many bytes.
+    /// Returns whether a frame of this many values may have this many bytes.
     fn fits(&self, values: usize, bytes: usize) -> bool {
         bytes == self.bytes(values)
     }

@@ -59,7 +59,7 @@ pub struct Session {
     spent: Spent,
     pub(super) compress_seconds: Option<CompressSeconds>,
     pub(super) recorder: Option<Recorder>,
-    /// What it has in common with other sessions of this rank.
+    /// State shared with other sessions of this rank.
     pub(super) shared: Option<Share>,
 }
 

@@ -79,7 +79,7 @@ impl Session {
         share
     }
 
-    /// Which of the sessions that [share](Self::share) this rank's transport it is, counted from 0.
+    /// Number of this session among those that [share](Self::share) this rank's transport, counted from 0.
     pub fn share_number(&self) -> usize {
         self.shared.as_ref().map_or(0, |share| share.number)
     }

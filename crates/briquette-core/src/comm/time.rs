@@ -149,7 +149,7 @@ impl Time {
         }
     }
 
-    /// What `body` returns of the simulated network, where there is one.
+    /// Calls `body` with the simulated network and returns its result; `None` if there is no simulated network.
     pub(super) fn with_network<T>(&mut self, body: impl FnOnce(&mut Simulation) -> T) -> Option<T> {
         match self {
             Time::Simulated(network) => Some(body(network)),

@@ -253,7 +253,7 @@ mod tests {
                 assert!(error <= (1.0 - delta) * norm2(&x), "{kind:?} {scale}");
             }
         }
-        // Of every magnitude beside each other: blocks with and without a scale.
+        // Values of every magnitude in one vector: blocks with and without a scale.
         let x: Vec<f32> = (0..4000).map(|i| (i as f32 * 0.7).sin() * 10_f32.powi(i / 300 - 7)).collect();
         let ErrorBound::Contractive { delta } = Half::new(HalfKind::F16).error_bound(&x) else { panic!() };
         assert!(distance2(&x, &decoded(HalfKind::F16, &x)) <= (1.0 - delta) * norm2(&x));

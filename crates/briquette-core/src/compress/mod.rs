@@ -166,7 +166,7 @@ pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
     /// Whether it looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
     const SEARCHES: bool;
 
-    /// Whether what is decoded is of the size 1, whatever the vector's.
+    /// Set if decoded values have magnitude 1, whatever the vector's magnitude.
     const LOSES_SIZE: bool = false;
 
     /// The compressor that `name` and its knobs say; `None` when the name is another's.

@@ -24,22 +24,22 @@ use super::{AggregatorConfig, Config, ControllerConfig, Exchange, Feedback, Redu
 use crate::control::AutoConfig;
 use crate::reduce::GatherConfig;
 
-/// What a configuration names; see the [module](self). In TOML these are the keys of a [`Config`] that are given.
+/// The explicitly named parts of a configuration; see the [module](self). In TOML these are the keys of a [`Config`] that are given.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Parts {
     /// When ranks exchange.
     pub strategy: Option<StrategyConfig>,
-    /// How vectors are combined.
+    /// The reducer, which combines vectors.
     pub reducer: Option<ReducerConfig>,
-    /// What becomes of what was not sent.
+    /// The feedback, which handles the residual that was not sent.
     pub feedback: Option<Feedback>,
-    /// What decides the compression ratio.
+    /// The controller, which chooses the compression ratio.
     pub controller: Option<ControllerConfig>,
     /// The other keys, which have defaults of their own. The parts above count in place of its.
     pub rest: Exchange,
 }
 
-/// What a part of a configuration is, and why.
+/// The value of one part of a configuration, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// `strategy`, `reducer`, `feedback` or `controller`.
@@ -118,7 +118,7 @@ impl From<Parts> for Config {
     }
 }
 
-/// What is named, or else what the rule makes it, and why.
+/// Returns the named value, or else the value that the rule chooses, with the reason.
 fn decide<T: fmt::Display>(part: &'static str, named: Option<T>, open: impl FnOnce() -> (T, String)) -> (T, Choice) {
     match named {
         Some(value) => {
@@ -167,7 +167,7 @@ fn open_controller(strategy: &StrategyConfig, reducer: &ReducerConfig, is_named:
     let why = match (reducer.get().traits().is_dense, is_named) {
         (true, _) => "dense has no ratio to decide".to_owned(),
         (false, true) => format!("reducer {} has the ratio that was named", reducer.name()),
-        (false, false) => "dense steps would not be aggregated alike".to_owned(),
+        (false, false) => "dense steps would not be aggregated the same way".to_owned(),
     };
     (ControllerConfig::None, why)
 }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((local.exchange.feedback, local.choose_feedback(None, "")), (Feedback::Error, None));
     }
 
-    /// What is chosen can be built: no part that is named is one that the rules then make impossible.
+    /// Every chosen configuration can be built: the rules never make a named part impossible.
     #[test]
     fn whatever_is_named_alone_builds() {
         let layout = crate::Layout::new((0..10).map(|i| (i.to_string(), vec![3000])));

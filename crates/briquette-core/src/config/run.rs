@@ -23,8 +23,8 @@ impl Config {
         Some(Choice::because("strategy", &self.strategy, why))
     }
 
-    /// What to know before a run begins, of as many steps, where they are known: that its ranks will exchange too rarely for what
-    /// they learn apart to come together, and that the learning rate is to be another one than SGD's. A sentence each.
+    /// Returns warnings for a run of this many steps, if the number is known, in one sentence each: ranks exchange too rarely to combine
+    /// what they learn locally; the learning rate must differ from SGD's.
     pub fn cautions(&self, steps: Option<u64>) -> Vec<String> {
         [self.few_exchanges(steps), self.other_rate()].into_iter().flatten().collect()
     }
@@ -42,7 +42,7 @@ impl Config {
         })
     }
 
-    /// Where what comes back has lost the gradient's size.
+    /// Returns a warning if the received values have lost the gradient's magnitude.
     fn other_rate(&self) -> Option<String> {
         let signs = self.exchange.reducers().find(|reducer| reducer.get().traits().loses_size)?;
         Some(format!(

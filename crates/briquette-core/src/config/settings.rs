@@ -37,12 +37,12 @@ pub trait StrategySettings: fmt::Debug {
     /// What travels where the laws try it.
     fn exchanges(&self) -> Vec<Exchange>;
 
-    /// Whether every step of the optimizer is one with an average of gradients, and nothing else is exchanged.
+    /// Returns whether every optimizer step uses an average of gradients, and nothing else is exchanged.
     fn steps_with_averages(&self) -> bool {
         false
     }
 
-    /// Whether what it makes of the model is right for an optimizer that steps by the learning rate times the average, plain SGD, alone.
+    /// Returns whether its effect on the model is correct only for plain SGD, which steps by the learning rate times the average.
     fn takes_plain_sgd(&self) -> bool {
         false
     }
@@ -52,8 +52,8 @@ pub trait StrategySettings: fmt::Debug {
         None
     }
 
-    /// The settings for a run of so many steps, where some were left open that follow from them, and why they are these. Of an unknown
-    /// number they are the usual ones. `None` where nothing was open.
+    /// Returns the settings for a run of this many steps, and the reason for them, if settings that depend on the number of steps were left
+    /// open. For an unknown number, these are the usual ones. `None` if nothing was open.
     fn for_steps(&self, _steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         None
     }
@@ -87,7 +87,8 @@ pub struct ReducerTraits {
     pub aggregates: bool,
     /// Values are sums of products over a whole matrix, whose rounding is of the matrix.
     pub multiplies_matrices: bool,
-    /// What comes back is of the size 1 whatever the vector's: an optimizer that steps with it moves every value by the learning rate.
+    /// Set if decoded values have magnitude 1, whatever the vector's: an optimizer that steps with them moves every value by the learning
+    /// rate.
     pub loses_size: bool,
 }
 
@@ -119,7 +120,7 @@ pub trait ReducerSettings: fmt::Debug {
     /// What it is.
     fn traits(&self) -> ReducerTraits;
 
-    /// Whether it is made of levels of any ratio, for a controller to choose among.
+    /// Returns whether it consists of levels of any ratio, among which a controller chooses.
     fn takes_any_ratio(&self) -> bool {
         false
     }

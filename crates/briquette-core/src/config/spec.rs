@@ -220,7 +220,7 @@ impl CompressorConfig {
         self.values.is_none() && self.compressor.is_exact()
     }
 
-    /// Whether what is decoded is of the size 1, whatever the vector's.
+    /// Returns whether decoded values have magnitude 1, whatever the vector's magnitude.
     pub fn loses_size(&self) -> bool {
         self.values.unwrap_or(self.compressor).loses_size()
     }

@@ -151,8 +151,8 @@ pub enum SyncError {
     },
     /// Replicas that are to be equal are not; no rank exchanged anything.
     #[error(
-        "step {step}: {} of {} not those of rank {rank}, and replicas are to be equal. Change parameters and optimizers on every rank alike; \
-         `join` again gives every rank rank 0's; where ranks' devices round differently, set re-broadcasting",
+        "step {step}: {} of {} not those of rank {rank}, and replicas are to be equal. Change parameters and optimizers identically \
+         on every rank; `join` again gives every rank rank 0's; where ranks' devices round differently, set re-broadcasting",
         values_of(slot),
         ranks(others)
     )]

@@ -8,7 +8,7 @@ use crate::state::{State, Value};
 /// been for it. What the strategy [does not hold](crate::sync::SyncStrategy::hold) is not asked.
 ///
 /// # Panics
-/// Where it is moved, or a vector of the state that has a value for each parameter changes there; where nothing else moves.
+/// If it is moved, if a vector of the state that has a value for each parameter changes there, or if nothing else moves.
 pub fn holds_absent_slots<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = each_rank(local(setup.world).build(), |mut comm, rank| {
         let mut rank = Rank::new(setup, rank);

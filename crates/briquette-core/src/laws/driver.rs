@@ -160,7 +160,7 @@ pub struct Rank<'a, C> {
     pub absent: Vec<usize>,
 }
 
-/// After so many steps where gradients alone are exchanged, no rank has one for the last slot at a step.
+/// Period in steps, where gradients alone are exchanged: once per period, no rank has a gradient for the last slot.
 pub const STEPS_ABSENT: u64 = 4;
 
 impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
@@ -205,7 +205,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         other
     }
 
-    /// Whether a strategy holds what it keeps of slots that no rank has a gradient for.
+    /// Returns whether the strategy leaves its state unchanged for slots that no rank has a gradient for.
     pub fn holds(&mut self) -> bool {
         self.strategy.hold(&[])
     }
@@ -215,7 +215,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         plan.gradients && !plan.parameters
     }
 
-    /// Which slots a rank has a gradient for at this step.
+    /// Returns for each slot whether the rank has a gradient for it at this step.
     fn present(&self, plan: Plan) -> Vec<bool> {
         let slots = self.setup.layout.slots().len();
         let is_due = plan.gradients && !plan.parameters && (self.step + 2).is_multiple_of(STEPS_ABSENT);

@@ -166,7 +166,7 @@ pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
 /// that continue from what was saved, take the steps of a run without a break, to the bit, with the same bytes at each step.
 ///
 /// # Panics
-/// Where they do not.
+/// If they do not.
 pub fn accounts_over_a_resume<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let half = 4;
     let whole = setup.run(2 * half);

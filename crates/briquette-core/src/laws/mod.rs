@@ -25,7 +25,7 @@
 //! | 9 same observations, same decision | [`decides_alike`] |
 //! | 10 what is not finite is refused | [`refuses_what_is_not_finite`] |
 //!
-//! [`holds_absent_slots`] is beside them: a slot that no rank has a gradient for is not moved, and what is remembered of it stays.
+//! [`holds_absent_slots`] is an additional check: a slot that no rank has a gradient for is not moved, and its stored state is unchanged.
 //!
 //! Law 3, conservation, is of a wrapper's own quantity: test it beside the wrapper.
 

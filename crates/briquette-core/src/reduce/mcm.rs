@@ -36,8 +36,8 @@
 //! comes to .99, 1.00 and 1.01 times that of exact means downwards, Artemis' to 1.2, 1.9 and 3.9 times. At ten times the rate and one level it
 //! is 1.08 times, with `per_rank` 1.04 (`claims two-way` in `benches/`).
 //!
-//! *Absent ranks.* The same at one level downwards with half of the ranks at a step, beside exact means of as many: MCM 1.01 times, Rand-MCM, which
-//! sends half of the messages downwards, too, 1.02, Artemis 3.15.
+//! *Absent ranks.* The same at one level downwards with half of the ranks at a step, relative to exact means of as many ranks: MCM 1.01
+//! times, Artemis 3.15 times, and Rand-MCM, which also sends half of the messages downwards, 1.02 times.
 //!
 //! **State.** Artemis'; on a server `H − w` of its range, with `per_rank` for every rank, and on every rank `Ω′`. In a world of another size
 //! servers begin with the ranks' model, and the ranks' memory of it stays; Rand-MCM's begin with the mean of the replicas.

@@ -123,7 +123,7 @@ impl Hops for Vectors<'_> {
 }
 
 impl Vectors<'_> {
-    /// Whether any block of the frame is beyond the format's range, and so all say by what they are scaled.
+    /// Returns whether any block of the frame is beyond the format's range. All blocks of the frame then carry a scale.
     fn needs_scales(&self, place: Range<usize>, hop: Hop) -> bool {
         let mut sums = [0.0; SCALED];
         place.clone().step_by(SCALED).any(|start| {

@@ -30,9 +30,9 @@
 //! **Deviations.** Diagonals only. The paper's blocks are the bucket of [`Qsgd`](crate::compress::Qsgd), and its steps `hⱼ ∝ 1/√Lⱼ` behind
 //! `L^{−½}` are one step for the gradient itself. The estimate is this project's; it takes plain SGD.
 //!
-//! *Blocks.* The paper has an `O(n)` factor in bits for `n` blocks on `n` ranks beside one block. Blocks of one number of levels do not show it: on 1024
-//! values, in Elias codes, 4 and 16 blocks need 1.6 and 1.55 times fewer bits at one level each, 1.3 times fewer and 1.3 times *more* where each has its
-//! best number of levels (`claims two-way` in `benches/`). We had the abstract, not the theorem; levels for each block are not here.
+//! *Blocks.* The paper has an `O(n)` factor in bits for `n` blocks on `n` ranks relative to one block. Blocks of one number of levels do not show it:
+//! on 1024 values, in Elias codes, 4 and 16 blocks need 1.6 and 1.55 times fewer bits at one level each, 1.3 times fewer and 1.3 times *more* where
+//! each has its best number of levels (`claims two-way` in `benches/`). We had the abstract, not the theorem; levels for each block are not here.
 //!
 //! **Reference.** B. Wang, M. Safaryan, P. Richtárik, *Theoretically Better and Numerically Faster Distributed Optimization with
 //! Smoothness-Aware Quantization Techniques*, NeurIPS 2022 (arXiv 2106.03524), algorithms 1 and 2; importance sampling: M. Safaryan,

@@ -1,7 +1,7 @@
 //! Asynchronous LSGD: ranks of their own at their own pace, each pulled towards the one that did best, as it comes.
 //!
 //! **Why, and when not.** As [LSGD](crate::sync::lsgd): a leader is a place where a rank has been, an average of good places may be a bad one.
-//! Here no rank waits for another: one that is slow is pulled less often, and holds nobody up. On a convex loss with noise, average:
+//! Here no rank waits for another: a slow rank is pulled less often, and delays no other rank. On a convex loss with noise, average:
 //! [`async_local_sgd`](super::async_local_sgd).
 //!
 //! **Method.** A worker takes `τ` steps of its own optimizer, to `x`, and sends how far they led with the mean loss on the way. The server knows
@@ -29,9 +29,9 @@
 //!
 //! **Knobs.** `period` `τ`, steps, default 16, at most 10 000; `pull` `λ` in [0, 1], default 0.1: the synchronous form's.
 //!
-//! **Deviations.** The paper counts the steps of all workers together and then pulls all of them; here a worker is pulled after so many steps of its
-//! own, when it has something to say, as a message out of turn would interrupt it. There is one group, whose leader is the world's. A leader's loss is
-//! the mean over its last period, where the paper has the expected loss. The authors' code pulls between two choices as well, towards what a
+//! **Deviations.** The paper counts the steps of all workers together and then pulls all of them; here a worker is pulled after `τ` steps of its own,
+//! when it sends its contribution, as a message at another time would interrupt it. There is one group, whose leader is the world's. A leader's loss
+//! is the mean over its last period, where the paper has the expected loss. The authors' code pulls between two choices as well, towards what a
 //! worker knows; here workers step alone.
 //!
 //! **Reference.** Y. Teng, W. Gao, F. Chalus, A. Choromanska, D. Goldfarb, A. Weller, *Leader Stochastic Gradient Descent for Distributed Training
@@ -60,7 +60,7 @@ use crate::sync::lsgd::leader;
 pub struct AsyncLsgdConfig {
     /// Steps from one pull of a worker to the next.
     pub period: u32,
-    /// How far a worker is pulled to the leader, in [0, 1].
+    /// Fraction of its distance to the leader by which a worker is pulled, in [0, 1].
     pub pull: f32,
 }
 

@@ -13,7 +13,7 @@ use crate::config::ServerConfig;
 use crate::error::{CommError, ReduceError};
 use crate::{Frame, Key, Session};
 
-/// What a worker is sent, by hand.
+/// Receives what a worker is sent, by hand.
 fn assigned(comm: &mut Session) -> Result<Frame, CommError> {
     *comm.scope() = ASSIGN;
     comm.recv(0)

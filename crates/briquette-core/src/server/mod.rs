@@ -180,7 +180,7 @@ pub trait Policy: std::fmt::Debug + Send {
         false
     }
 
-    /// Whether the model of this version is the one that the next differences are taken from; else the one of before stays it.
+    /// Returns whether the next differences are taken from the model of this version. Otherwise they are taken from the same one as before.
     fn marks(&self, _version: u64) -> bool {
         true
     }
@@ -204,7 +204,7 @@ pub trait PolicySettings: std::fmt::Debug {
         true
     }
 
-    /// Whether workers take gradients of all their data, and so of a finite set of samples.
+    /// Returns whether workers compute gradients over all their data, which must therefore be a finite set of samples.
     fn takes_all_data(&self) -> bool {
         false
     }

@@ -49,7 +49,7 @@ impl StopFlags {
 pub struct Header {
     /// Its step.
     pub step: u64,
-    /// Which of the [sessions that share](Session::share) its transport it steps with.
+    /// Number of the session that it steps with, among [those that share](Session::share) its transport.
     pub session: u8,
     /// The first slot whose values are not all finite.
     pub bad_slot: Option<u32>,
@@ -59,7 +59,7 @@ pub struct Header {
     pub gave_up: bool,
     /// Samples behind its gradient; 0 is allowed.
     pub samples: u64,
-    /// Whether the training loop recorded them: on every rank, or on none.
+    /// Set if the training loop recorded the samples: on every rank, or on none.
     pub samples_recorded: bool,
     /// A digest of the parameters before this step, where replicas are compared; it is not sent with a slot that is not finite.
     pub digest: Option<u64>,
@@ -123,7 +123,7 @@ pub struct Agreement {
 }
 
 const BYTES: usize = 105;
-/// Where the session stands behind the step, in bits.
+/// Bit offset of the session's number in the word of the step.
 const SESSION: u32 = 56;
 /// Besides the requests in the last byte: there was an exchange before; this one is given up; the second word is a digest; the samples
 /// were recorded.

@@ -80,7 +80,7 @@ pub struct Plan {
     pub replicas_equal: bool,
     /// Whether all ranks must step with the same learning rate.
     pub same_rate: bool,
-    /// Whether the inner optimizer steps. If not, it is handed no gradients: parameters, momenta and counters of steps stay.
+    /// Set if the inner optimizer steps. Otherwise it receives no gradients: parameters, momenta and step counters do not change.
     pub optimizes: bool,
 }
 

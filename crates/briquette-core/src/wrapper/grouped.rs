@@ -44,7 +44,7 @@ use crate::{Key, Layout, Session, Slot, Traffic};
 struct Group {
     /// Numbers of the slots in the whole layout.
     members: Vec<usize>,
-    /// Where they are in the whole.
+    /// Their ranges in the whole vector.
     places: Vec<Range<usize>>,
     layout: Layout,
     input: Vec<f32>,

@@ -96,7 +96,7 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
     let more = numbers.byte();
     Header {
         gave_up: false,
-        // Mostly alike on all ranks.
+        // Usually the same on all ranks.
         samples_recorded: more & 2 == 0,
         digest: (more & 1 == 1).then_some(u64::from(more >> 2)),
         // The session's number is the top byte of the step's.

@@ -44,7 +44,7 @@ impl Launcher {
     }
 }
 
-/// Who started this process as one rank of several; a world of one is none.
+/// Returns the launcher that started this process as one rank of several; none for a world of one.
 pub(super) fn launcher(lookup: &impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let (launcher, names) = OF.into_iter().find(|(_, names)| lookup(names[0]).is_some())?;
     let slurm = Launcher::Slurm.names();
@@ -76,7 +76,7 @@ pub(super) fn place(lookup: &impl Fn(&str) -> Option<String>, name: &str) -> Opt
     }
 }
 
-/// How many ranks the machine has.
+/// Returns the number of ranks on the machine.
 fn local_world(launcher: Launcher, lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
     if launcher == Launcher::Slurm {
         // Set for every step; the number below only where --ntasks-per-node was given, and then it is a maximum.

@@ -1,4 +1,4 @@
-//! What launchers set, and what is read of it.
+//! Variables that launchers set, and the environment that is read from them.
 
 use super::*;
 

@@ -13,14 +13,14 @@ use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
 use crate::settings::Settings;
 
-/// How long a rank that gives up goes on giving the reason to others that call, or waits until it has been read. Ranks that
-/// have found nobody call five times a second.
+/// Time for which a rank that gives up still gives the reason to ranks that call, or waits until it has been read. Ranks
+/// that have not reached rank 0 yet call five times a second.
 const PARTING: Duration = Duration::from_secs(2);
 /// The same for a rank that was interrupted.
 const HURRIED: Duration = Duration::from_millis(300);
 
 impl Gathering {
-    /// Tells the others before giving up, unless it is from rank 0 that this rank knows.
+    /// Sends the reason to the other ranks before giving up, unless this rank has it from rank 0.
     pub(super) async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
         let reason = error.to_string();
         // How long ranks that come late can still get the reason.

@@ -15,8 +15,9 @@ use crate::synchronizer::Synchronizer;
 type Digests = Vec<(String, u64)>;
 
 impl Synchronizer {
-    /// That ranks have the same parameters and optimizer where they are to; `differ` says whether fingerprints of `model` and `optimizer` do,
-    /// on every rank alike. What no rank's parameter is may differ, and is then saved by each rank.
+    /// Checks that ranks have equal parameters and optimizer state where these must be equal. `model` and `optimizer` say whether the
+    /// fingerprints of the two parts differ, and are the same on every rank. State of the model other than its parameters may differ;
+    /// each rank then saves its own.
     ///
     /// # Errors
     /// [`SyncError::Replicas`] names the first tensor and the ranks.

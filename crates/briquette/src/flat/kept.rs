@@ -68,7 +68,7 @@ impl Kept {
         self.buffers.iter().enumerate().position(|(place, buffer)| !buffer.is_finite && was_finite(place))
     }
 
-    /// Whether a buffer may be averaged: it was finite, or has never been.
+    /// Returns whether a buffer was finite when it was kept; true for a place without a kept buffer.
     pub(crate) fn is_finite(&self, place: usize) -> bool {
         self.buffers.get(place).is_none_or(|buffer| buffer.is_finite)
     }

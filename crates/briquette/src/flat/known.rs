@@ -1,4 +1,4 @@
-//! Whether a module still has the trainable tensors that joined.
+//! Checks that a module still has the trainable tensors that joined.
 //!
 //! The flat vector's slots are found by the order of the walk: a layer that is frozen and another that is trained in its place, as fine-tuning
 //! does from one phase to the next, would take its slots.

@@ -2,7 +2,7 @@
 //!
 //! **Why, and when not.** As [delayed AdaGrad](super::delayed_ada_grad), with the momentum that networks are trained with, for which the rate
 //! is known with high probability: one run is bounded, not the mean of many. The step adapts to noise without its being measured. Not where
-//! `β` is small beside the first gradient, as without momentum: the first step is `α·g/β^(1/2 + ε)`.
+//! `β` is small relative to the first gradient, as without momentum: the first step is `α·g/β^(1/2 + ε)`.
 //!
 //! **Method.** Coordinate by coordinate:
 //!
@@ -17,7 +17,7 @@
 //! | setting | is then |
 //! |---|---|
 //! | `μ = 0` | delayed AdaGrad, to the bit |
-//! | `β` large beside all squares | SGD with momentum `μ` at the rate `α/β^(1/2 + ε)` |
+//! | `β` large relative to all squares | SGD with momentum `μ` at the rate `α/β^(1/2 + ε)` |
 //!
 //! **Properties.** For a smooth loss, convex or not, and noise with light tails the mean of `‖∇f(x_t)‖²` over `T` steps is
 //! `Õ(1/T + σ/√T)` with high probability, at one setting for every `σ`. The worst of 100 runs on a loss that is not convex falls like `T^−1.00` without
@@ -59,13 +59,13 @@ use super::state::state;
 /// Settings of [`DelayedAdaGradMomentum`].
 #[derive(Config, Debug)]
 pub struct DelayedAdaGradMomentumConfig {
-    /// What stays of the velocity at each step, in [0, 1).
+    /// Fraction of the velocity that is kept at each step, in [0, 1).
     #[config(default = 0.9)]
     momentum: f64,
-    /// What the sum begins with, above 0.
+    /// Initial value of the sum of squares, above 0.
     #[config(default = 1.0)]
     beta: f64,
-    /// What the power is above ½, in [0, ½].
+    /// Amount by which the power exceeds ½, in [0, ½].
     #[config(default = 0.0)]
     epsilon: f64,
     /// Added to the gradient.

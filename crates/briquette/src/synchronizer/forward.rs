@@ -14,7 +14,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Whether a buffer with a value that is not finite has lost one that was.
+    /// Returns whether a buffer was finite before the forward passes: one that was not has lost nothing by them.
     pub(super) fn was_finite(&self, place: usize) -> bool {
         self.before.is_finite(place)
     }

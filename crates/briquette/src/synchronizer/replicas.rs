@@ -28,14 +28,14 @@ impl Synchronizer {
         self
     }
 
-    /// Whether every rank has the same parameters when this step begins.
+    /// Returns whether every rank has the same parameters when this step begins.
     pub(crate) fn replicas_are_equal(&self) -> bool {
         let Some(joined) = &self.joined else { return false };
         let is_exact = !joined.is_mixed && joined.rebroadcast == 0;
         is_exact && self.step.checked_sub(1).is_none_or(|before| joined.strategy.plan(before).replicas_equal)
     }
 
-    /// Whether every rank's optimizer has stepped with the same gradients, always.
+    /// Returns whether every rank's optimizer has always stepped with the same gradients.
     pub(crate) fn optimizers_are_equal(&self) -> bool {
         let Some(joined) = &self.joined else { return false };
         let mut before = (0..self.step).rev().take(LOOK_BACK).map(|step| joined.strategy.plan(step));

@@ -1,4 +1,4 @@
-//! What Burn's learner is left with after a refused batch, and what it begins with.
+//! State of Burn's learner after a refused batch, and at the start of a run.
 
 use std::sync::Arc;
 

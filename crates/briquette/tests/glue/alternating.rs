@@ -27,7 +27,7 @@ impl Halves {
 
 type Values = Vec<(String, Vec<u32>)>;
 
-/// What each half is after every step of it. `turn` is whose step it is.
+/// Returns the values of each half after every step of that half, for each rank. `turn` says whether a step is the critic's.
 fn run(config: &Config, inner: fn() -> ModuleOptimizer, turn: fn(u64) -> bool, hidden: bool) -> Vec<[Vec<Values>; 2]> {
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -85,7 +85,7 @@ fn the_half_without_a_gradient_is_not_moved_whatever_is_remembered_of_it() {
         let replicas = run(&config, sgd, in_turns, false);
         assert!(replicas[0] == replicas[1], "{config:?}");
     }
-    // The default beside an optimizer with momentum keeps velocities.
+    // With an optimizer that has momentum, the default keeps velocities.
     for inner in [sgd_with_momentum, adam] {
         run(&Config::auto(), inner, in_turns, false);
     }
@@ -102,7 +102,7 @@ fn nor_is_it_where_gradients_are_exchanged_during_the_backward_pass() {
     }
 }
 
-/// Where every slot is compressed by itself, a half that waits between its steps learns what it learns without the other.
+/// With compression per slot, a half that is idle between its steps learns the same as without the other half.
 #[test]
 fn a_half_goes_on_as_if_the_steps_of_the_other_had_not_been() {
     let exchange = |feedback: &str| {

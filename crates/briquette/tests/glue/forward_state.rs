@@ -1,5 +1,5 @@
-//! What a forward pass writes belongs to its step: a refused batch leaves no trace in BatchNorm's running statistics, and a buffer that is not
-//! finite reaches no average.
+//! State that a forward pass writes belongs to its step: a refused batch leaves no trace in BatchNorm's running statistics, and a buffer that
+//! is not finite reaches no average.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,9 @@ fn is_finite<M: Module>(model: &M) -> bool {
 
 type Bits = Vec<(String, Vec<u32>)>;
 
-/// Six good steps, with `passes` forward passes on a batch times `bad` on rank 1 before the third, where asked for. What ranks end with, what
-/// they evaluate and what they were told.
+/// Runs six good steps. With `bad`, a factor and a number of passes, a refused step precedes the third: it makes that many forward
+/// passes, for which rank 1 multiplies its batches by the factor. Returns each rank's model, its evaluation copy and the error of the refused
+/// step.
 fn run(config: &Config, bad: Option<(f32, usize)>) -> Vec<(Bits, Bits, String)> {
     ranks(3, |comm| {
         let rank = comm.rank();

@@ -245,7 +245,7 @@ fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
     }
 }
 
-/// What the last steps learn is in the model that is evaluated, where the length of the run is known.
+/// The evaluated model includes the progress of the last steps where the length of the run is known.
 #[test]
 fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
     let evaluated = |text: &str, known: Option<u64>, other: u64| {

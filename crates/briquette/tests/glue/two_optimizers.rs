@@ -103,7 +103,7 @@ fn ranks_that_step_in_another_order_are_told_so() {
     let results = outcomes(2, |mut comm| {
         let rank = comm.rank();
         let other = comm.share();
-        // Of equal layouts, which nothing else tells apart.
+        // Of equal layouts, so that nothing else distinguishes them.
         let config = Config::dense();
         let make = |comm| DistributedOptimizer::new(adam(), comm, config.clone(), 1);
         let (mut first, mut second) = (make(comm), make(other));

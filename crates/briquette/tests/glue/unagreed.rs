@@ -65,7 +65,7 @@ impl Two {
     }
 }
 
-/// What every rank says that trains `a`, then freezes it and trains `b`.
+/// Returns the error of `call` on every rank after it trains `a`, freezes it and makes `b` trainable.
 fn swapped(
     config: &Config,
     hidden: usize,

@@ -105,7 +105,7 @@ fn a_part_that_is_named_changes_no_other() {
     ] {
         assert_eq!(config(flags), expected, "{flags}");
     }
-    // What a file names and what flags do are parts alike.
+    // Parts named in a file and parts named by flags are equivalent.
     let both = config("compressor = 'topk:10x'\n[config]\ncontroller = 'gravac'\nfeedback = 'none'");
     assert_eq!(both, config("compressor = 'topk:10x'\ncontroller = 'gravac'\nfeedback = 'none'"));
 }

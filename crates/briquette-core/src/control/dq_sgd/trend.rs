@@ -1,6 +1,6 @@
 //! The level and the trend of the norms so far: what the steps that remain are expected to need.
 
-/// Where the logarithms of the norms are, and whether they fall or rise.
+/// The level of the logarithms of the norms, and their direction: falling or rising.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Trend {
     count: f64,
@@ -12,7 +12,7 @@ pub(super) struct Trend {
     products: f64,
 }
 
-/// How much of the last level goes into the mean.
+/// Weight of the last level in the moving mean.
 const GAIN: f64 = 0.4;
 /// Standard errors that a slope must exceed, where there are many norms.
 const CLEAR: f64 = 3.0;

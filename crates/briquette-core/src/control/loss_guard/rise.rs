@@ -22,7 +22,7 @@ pub(super) struct Rise {
     lowest: Option<(f64, f64)>,
     /// Points above it, each by its share of [`Reading::noises`] less [`ALLOWED`]; never below 0.
     sum: f64,
-    /// How far points below their line lay from it, on average, and how many these were.
+    /// Average distance of the points below their line from it, and the number of these points.
     spread: f64,
     below: f64,
 }

@@ -28,7 +28,7 @@ pub(super) struct Reading {
     pub(super) trust: f64,
     /// Noises that a point may lie above what was expected.
     pub(super) noises: f64,
-    /// Whether a steady [rise](Rise) is an alarm.
+    /// Set if a steady [rise](Rise) is an alarm.
     pub(super) rises: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Where it is at the next point.
+    /// The value of the line at the next point.
     pub(super) fn next(&self) -> f64 {
         self.last + self.slope
     }

@@ -79,7 +79,7 @@ impl Described for ArtemisConfig {
 }
 
 impl ArtemisConfig {
-    /// What travels up and down where nothing is named: 4 bits a value. Servers scale smaller buckets, whose noise stays in the model.
+    /// Default compressors of the uplink and the downlink: 4 bits a value. Servers scale smaller buckets, whose noise stays in the model.
     pub(in crate::reduce) fn both_ways() -> (CompressorConfig, CompressorConfig) {
         let both = Qsgd::new(4, Qsgd::DEFAULT_BUCKET, Norm::Max).and_then(|up| Ok((up, Qsgd::new(4, 64, Norm::L2)?)));
         let (up, down) = both.expect("both are in their ranges");

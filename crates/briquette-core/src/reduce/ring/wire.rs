@@ -41,12 +41,12 @@ impl Wire {
         self.bytes(values) + if self == Wire::F16 { values.div_ceil(SCALED) } else { 0 }
     }
 
-    /// Whether a frame of so many bytes may hold this many values.
+    /// Returns whether a frame of this many bytes may hold this many values.
     pub(super) fn fits(self, values: usize, bytes: usize) -> bool {
         [self.bytes(values), self.scaled_bytes(values)].contains(&bytes)
     }
 
-    /// Whether these values, at most 256, need a scale that frames do not have otherwise.
+    /// Returns whether these values, at most 256, need a scale, which frames do not have otherwise.
     pub(super) fn needs_scale(self, values: &[f32]) -> bool {
         self == Wire::F16 && scale_of(values) != 0
     }

@@ -18,8 +18,8 @@ pub struct ParleConfig {
     pub pull: f32,
     /// How strongly ranks are pulled to their mean, at first: 0 or more, and with `rate` at most 1.
     pub coupling: f32,
-    /// What both are divided by at each outer step, in (0, 1]; absent, the coupling is at its full strength for the last fifth of the run
-    /// where the number of steps is known, and 0.999 elsewhere.
+    /// Divisor of both at each outer step, in (0, 1]. If absent and the number of steps is known, the coupling is at its full strength for
+    /// the last fifth of the run. If absent and the number is unknown, 0.999.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<f32>,
     /// How much the running average keeps at each step, in [0, 1).

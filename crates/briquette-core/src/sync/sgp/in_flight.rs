@@ -21,11 +21,11 @@ struct Share {
     started: f64,
 }
 
-/// What came of a step.
+/// The received result of one step.
 struct Arrived {
     sum: Vec<f32>,
     traffic: Traffic,
-    /// Whether a step has counted its bytes: the one that adds the sum, also where a checkpoint has waited for it before.
+    /// Set if a step has counted its bytes: the step that adds the sum, even if a checkpoint has waited for it before.
     counted: bool,
     /// When it had come, on the session's clock.
     at: f64,
