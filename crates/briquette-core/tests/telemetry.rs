@@ -10,12 +10,12 @@ fn layout() -> Layout {
     Layout::new([("a", vec![4, 4]), ("b", vec![24]), ("c", vec![2, 4])])
 }
 
-fn build(toml: &str) -> Box<dyn Reducer> {
+fn build(toml: &str, world: usize) -> Box<dyn Reducer> {
     let exchange: Exchange = toml::from_str(toml).unwrap_or_else(|error| panic!("{toml}: {error}"));
-    exchange.build_reducer(&layout(), 1).unwrap_or_else(|error| panic!("{toml}: {error}"))
+    exchange.build_reducer(&layout(), world).unwrap_or_else(|error| panic!("{toml}: {error}"))
 }
 
-/// Some steps of a world of one; the vector of the last.
+/// Runs some steps with the same vectors on every rank, and returns the last of them.
 fn run(reducer: &mut dyn Reducer, comm: &mut Session, steps: u64) -> Vec<f32> {
     let (layout, mut average, mut input) = (layout(), vec![0.0; 48], vec![]);
     for step in 0..steps {
@@ -34,7 +34,7 @@ fn run(reducer: &mut dyn Reducer, comm: &mut Session, steps: u64) -> Vec<f32> {
 }
 
 fn reported(toml: &str, steps: u64) -> (Report, Vec<f32>, Vec<f32>) {
-    let (mut reducer, mut comm) = (build(toml), Local::world(1).remove(0));
+    let (mut reducer, mut comm) = (build(toml, 1), Local::world(1).remove(0));
     let input = run(&mut *reducer, &mut comm, steps);
     let (mut report, mut state) = (Report::default(), briquette_core::state::State::default());
     reducer.report(&mut report);
@@ -119,15 +119,21 @@ fn each_slot_has_the_factor_that_is_in_force_for_it() {
 
 #[test]
 fn controllers_describe_their_state_only_where_it_is_asked_for() {
+    // In a world of two, where there is something to exchange.
     let described = |controller: &str, reducer: &str, steps| {
         let toml = format!("reducer = '{reducer}'\nfeedback = 'none'\ndense_below = 0\ncontroller = '{controller}'");
-        let (mut reducer, mut comm) = (build(&toml), Local::world(1).remove(0));
-        run(&mut *reducer, &mut comm, steps);
-        let [mut plain, mut asking] = [Report::default(), Report::with_state()];
-        reducer.report(&mut plain);
-        reducer.report(&mut asking);
-        assert_eq!(plain.state, None);
-        asking.state
+        let state = |mut comm: Session| {
+            let mut reducer = build(&toml, 2);
+            run(&mut *reducer, &mut comm, steps);
+            let [mut plain, mut asking] = [Report::default(), Report::with_state()];
+            reducer.report(&mut plain);
+            reducer.report(&mut asking);
+            assert_eq!(plain.state, None);
+            Ok::<_, String>(asking.state)
+        };
+        let states = Local::run(2, state);
+        assert_eq!(states[0], states[1]);
+        states[0].clone().unwrap()
     };
     let top_k = "gather:topk:8x";
     for (controller, reducer, steps, state) in [

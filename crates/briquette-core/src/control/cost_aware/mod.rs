@@ -4,8 +4,8 @@
 //! it saves, on a slow one more compression stops paying where the exchange is short beside the computation. Beyond that *knee* more
 //! compression risks accuracy and saves nothing. This controller measures what each level costs here and now, dense included.
 //! **Why not.** It knows seconds only: what a ratio costs in accuracy is for the controller inside it, which sets the limit
-//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense. A world of
-//! one rank exchanges nothing: there it never compresses, and times nothing.
+//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense. In a
+//! world of one rank nothing is exchanged: it sends dense there, and times nothing.
 //!
 //! **Method.** With `b` the bytes of an exchange, a step at level `l` takes
 //!
@@ -312,6 +312,9 @@ impl<K: Controller> Controller for CostAware<K> {
     }
 
     fn describe(&self) -> Option<String> {
+        if self.costs.is_alone() {
+            return super::both("dense, because one rank exchanges nothing".to_owned(), self.limit.describe());
+        }
         let level = self.levels[self.sent.unwrap_or(self.chosen)];
         let own = match (self.to_time.len(), self.settings.samples) {
             (0, _) if self.chosen == 0 => format!("holding {level}"),

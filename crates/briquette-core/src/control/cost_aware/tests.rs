@@ -353,8 +353,11 @@ fn impossible_settings_are_refused() {
 fn a_world_of_one_sends_dense_at_every_step() {
     let steps = |world| {
         let settings = CostAwareConfig { max: factor(100.0), ..CostAwareConfig::default() };
-        run(&mut CostAware::new(settings, Constant(factor(100.0)), world).unwrap(), 60, |_| MACHINE).0
+        let mut controller = CostAware::new(settings, Constant(factor(100.0)), world).unwrap();
+        (run(&mut controller, 60, |_| MACHINE).0, controller.describe().unwrap())
     };
-    assert_eq!(steps(1), [1.0; 60]);
-    assert!(steps(2).iter().any(|ratio| *ratio > 1.0));
+    let (alone, state) = steps(1);
+    assert_eq!(alone, [1.0; 60]);
+    assert!(state.starts_with("dense, because one rank exchanges nothing"), "{state}");
+    assert!(steps(2).0.iter().any(|ratio| *ratio > 1.0));
 }
