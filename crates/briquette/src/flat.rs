@@ -6,6 +6,7 @@
 
 mod digest;
 pub(crate) mod discrete;
+mod inventory;
 mod kept;
 mod known;
 mod parts;
@@ -22,90 +23,17 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
+pub(crate) use self::inventory::Inventory;
 pub(crate) use self::kept::{Kept, buffer_ids};
 pub(crate) use self::known::{Changed, Known};
 pub(crate) use self::parts::Part;
-use self::parts::Parts;
 use self::transfer::{Pieces, as_f32};
 pub(crate) use self::values::{
     flat_gradients, flat_parameters, forget_leaves, like, read_bytes, read_gradients, read_values, write_bytes,
     write_values,
 };
-use crate::backend::{describe, in_host_memory};
+use crate::backend::in_host_memory;
 use crate::error::Error;
-
-/// What a module holds.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Inventory {
-    /// The trainable slots.
-    pub(crate) layout: Layout,
-    /// Parameters that are not trained.
-    frozen: Layout,
-    /// What is no parameter.
-    pub(crate) buffers: Layout,
-    /// The two before, in the module's order.
-    pub(crate) rest: Layout,
-}
-
-impl Inventory {
-    /// # Errors
-    /// [`Error::DType`] where a device cannot compute in a tensor's type: some would give garbage.
-    pub(crate) fn of<M: Module>(module: &M) -> Result<Inventory, Error> {
-        let mut walk = Survey { parts: Parts::of(module), path: Vec::new(), found: Vec::new(), refused: None };
-        module.visit(&mut walk);
-        let Survey { found, refused, .. } = walk;
-        let layout = |part| {
-            let of_part = found.iter().filter(|(parts, ..)| parts.contains(&part));
-            Layout::new(of_part.map(|(_, path, shape)| (path.clone(), shape.clone())))
-        };
-        let [layout, frozen, buffers, rest] = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest].map(layout);
-        refused.map_or(Ok(Inventory { layout, frozen, buffers, rest }), Err)
-    }
-
-    /// Trained and frozen.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Slot> {
-        self.layout.slots().iter().chain(self.frozen.slots())
-    }
-
-    pub(crate) fn part(&self, part: Part) -> &Layout {
-        match part {
-            Part::Trainable => &self.layout,
-            Part::Frozen => &self.frozen,
-            Part::Buffers => &self.buffers,
-            Part::Rest => &self.rest,
-        }
-    }
-}
-
-/// Every module path is the walk's stack joined by dots, as Burn's own parameter groups spell it.
-struct Survey {
-    parts: Parts,
-    path: Vec<String>,
-    /// Parts that it is in, path and shape.
-    found: Vec<(Vec<Part>, String, Vec<usize>)>,
-    refused: Option<Error>,
-}
-
-impl ModuleVisitor for Survey {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        let path = self.path.join(".");
-        let (dtype, device) = (value.dtype(), value.device());
-        if !device.supports_dtype(dtype) {
-            let (slot, device) = (path.clone(), describe(&device));
-            self.refused.get_or_insert(Error::DType { slot, dtype: format!("{dtype:?}"), device });
-        }
-        let parts = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest];
-        let parts = parts.into_iter().filter(|part| self.parts.has(*part, param.id, &value)).collect();
-        self.found.push((parts, path, value.dims().to_vec()));
-    }
-}
 
 /// Gradients on the host, and what is needed to put an average back.
 #[derive(Debug, Default)]

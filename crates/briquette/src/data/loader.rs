@@ -85,7 +85,8 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
     /// The loader of this rank's share of `dataset`, which is the whole of it on every rank.
     ///
     /// # Errors
-    /// [`ConfigError`] for a batch of 0, no ranks, a rank that is none of them, or fewer samples than ranks.
+    /// [`ConfigError`] for a batch of 0, no ranks, a rank that is none of them, fewer samples than ranks, or
+    /// [`drop_last`](Self::drop_last) where an epoch has no whole step.
     pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
         let Shard { rank, world } = self.shard;
         if rank >= world {
@@ -94,6 +95,13 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
         let dataset: Arc<dyn Dataset<I>> = Arc::new(dataset);
         let samples = 0..dataset.len();
         Shards::new(samples.len(), world, self.batch_size)?;
+        if self.drop_last && samples.len() / world < self.batch_size {
+            let (samples, batch) = (samples.len(), self.batch_size);
+            return Err(ConfigError::Conflict(format!(
+                "drop_last leaves no step: {samples} samples are fewer than {world} ranks take with a batch of {batch} each; take a smaller \
+                 batch, or leave drop_last out"
+            )));
+        }
         let (epoch, skip) = self.start;
         Ok(Arc::new(ShardedDataLoader {
             dataset,

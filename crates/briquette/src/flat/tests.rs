@@ -14,6 +14,19 @@ struct Four {
     b: Param<Tensor<2>>,
 }
 
+/// A weight in two places, as a clone.
+#[test]
+fn two_trained_fields_with_one_id_are_refused_by_their_paths() {
+    let Four { a, unused, half, b } = module();
+    let tied = Four { a, unused: b.clone(), half, b };
+    let text = Inventory::of(&tied).expect_err("one id").to_string();
+    assert!(text.contains("`unused` and `b` are parameters with one id"), "{text}");
+    // Frozen, they are only read.
+    Inventory::of(&tied.no_grad()).unwrap();
+    let Four { a, unused, half, b } = module();
+    Inventory::of(&Four { a, unused, half, b }).unwrap();
+}
+
 fn module() -> Four {
     let device = Device::flex().autodiff();
     let ramp =

@@ -1,0 +1,108 @@
+//! What a module holds: its float tensors by part, path and shape.
+
+use std::collections::HashMap;
+
+use briquette_core::error::ConfigError;
+use briquette_core::{Layout, Slot};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+use super::parts::{Part, Parts};
+use crate::backend::describe;
+use crate::error::Error;
+
+/// What a module holds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Inventory {
+    /// The trainable slots.
+    pub(crate) layout: Layout,
+    /// Parameters that are not trained.
+    pub(super) frozen: Layout,
+    /// What is no parameter.
+    pub(crate) buffers: Layout,
+    /// The two before, in the module's order.
+    pub(crate) rest: Layout,
+}
+
+impl Inventory {
+    /// # Errors
+    /// [`Error::DType`] where a device cannot compute in a tensor's type: some would give garbage.
+    pub(crate) fn of<M: Module>(module: &M) -> Result<Inventory, Error> {
+        let mut walk = Survey::of(Parts::of(module));
+        module.visit(&mut walk);
+        let Survey { found, refused, shared, .. } = walk;
+        if let Some([first, second]) = shared {
+            return Err(ConfigError::Conflict(format!(
+                "`{first}` and `{second}` are parameters with one id (one is a clone of the other): Burn's optimizers give the gradient to one of \
+                 them, and they would part; use one field in both places, or give the second an id of its own"
+            ))
+            .into());
+        }
+        let layout = |part| {
+            let of_part = found.iter().filter(|(parts, ..)| parts.contains(&part));
+            Layout::new(of_part.map(|(_, path, shape)| (path.clone(), shape.clone())))
+        };
+        let [layout, frozen, buffers, rest] = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest].map(layout);
+        refused.map_or(Ok(Inventory { layout, frozen, buffers, rest }), Err)
+    }
+
+    /// Trained and frozen.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Slot> {
+        self.layout.slots().iter().chain(self.frozen.slots())
+    }
+
+    pub(crate) fn part(&self, part: Part) -> &Layout {
+        match part {
+            Part::Trainable => &self.layout,
+            Part::Frozen => &self.frozen,
+            Part::Buffers => &self.buffers,
+            Part::Rest => &self.rest,
+        }
+    }
+}
+
+/// Every module path is the walk's stack joined by dots, as Burn's own parameter groups spell it.
+struct Survey {
+    parts: Parts,
+    path: Vec<String>,
+    /// Parts that it is in, path and shape.
+    found: Vec<(Vec<Part>, String, Vec<usize>)>,
+    refused: Option<Error>,
+    /// Trainable ones by their ids.
+    trained: HashMap<ParamId, String>,
+    /// The first two of them with the same.
+    shared: Option<[String; 2]>,
+}
+
+impl Survey {
+    fn of(parts: Parts) -> Survey {
+        let (path, found, trained) = Default::default();
+        Survey { parts, path, found, trained, refused: None, shared: None }
+    }
+}
+
+impl ModuleVisitor for Survey {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let path = self.path.join(".");
+        let (dtype, device) = (value.dtype(), value.device());
+        if !device.supports_dtype(dtype) {
+            let (slot, device) = (path.clone(), describe(&device));
+            self.refused.get_or_insert(Error::DType { slot, dtype: format!("{dtype:?}"), device });
+        }
+        let parts = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest];
+        let parts: Vec<Part> = parts.into_iter().filter(|part| self.parts.has(*part, param.id, &value)).collect();
+        if parts.contains(&Part::Trainable)
+            && let Some(first) = self.trained.insert(param.id, path.clone())
+        {
+            self.shared.get_or_insert([first, path.clone()]);
+        }
+        self.found.push((parts, path, value.dims().to_vec()));
+    }
+}
