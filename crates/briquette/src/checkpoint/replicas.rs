@@ -14,6 +14,17 @@ use crate::synchronizer::Synchronizer;
 /// Digests of tensors and numbers, each with what it is called in errors.
 type Digests = Vec<(String, u64)>;
 
+/// The first that differs between ranks, or that only some of them have.
+fn first_difference(all: &[Digests]) -> Option<(String, Unequal)> {
+    let by_name: Vec<BTreeMap<&String, u64>> =
+        all.iter().map(|digests| digests.iter().map(|(name, digest)| (name, *digest)).collect()).collect();
+    let mut names = all.iter().flatten().map(|(name, _)| name);
+    names.find_map(|name| {
+        let values: Vec<_> = by_name.iter().map(|digests| digests.get(name)).collect();
+        Some((name.clone(), unequal(&values)?))
+    })
+}
+
 impl Synchronizer {
     /// Checks that ranks have equal parameters and optimizer state where these must be equal. `model` and `optimizer` say whether the
     /// fingerprints of the two parts differ, and are the same on every rank. State of the model other than its parameters may differ;
@@ -26,19 +37,13 @@ impl Synchronizer {
         if compared == [false; 2] {
             return Ok(());
         }
-        let mine = self.digests_of(blobs, compared).unwrap_or_default();
+        let mine = self.digests_of(blobs, compared).ok();
         let all = self.gather_bytes("checkpoint save", &serde_json::to_vec(&mine).unwrap_or_default())?;
-        let all: Vec<Digests> = all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default()).collect();
-        // A rank that has nothing to save says so later.
-        if all.iter().any(Vec::is_empty) {
-            return Ok(());
-        }
-        let (step, slots) = (self.step, all[0].iter());
-        let of = |digests: &Digests, slot: &String| digests.iter().find(|(name, _)| name == slot).map(|(_, own)| *own);
-        let values = |slot| all.iter().map(|digests| of(digests, slot)).collect::<Vec<_>>();
-        let different = slots.map(|(slot, _)| slot).find_map(|slot| Some((slot, unequal(&values(slot))?)));
-        let Some((slot, Unequal { rank, others })) = different else { return Ok(()) };
-        Err(SyncError::Replicas { step, slot: Some(slot.clone()), rank, others }.into())
+        let all = all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default());
+        // A rank that could not make its records says so later.
+        let Some(all) = all.collect::<Option<Vec<Digests>>>() else { return Ok(()) };
+        let Some((slot, Unequal { rank, others })) = first_difference(&all) else { return Ok(()) };
+        Err(SyncError::Replicas { step: self.step, slot: Some(slot), rank, others }.into())
     }
 
     /// Of the parameters in the model's record, and of the optimizer's record, as far as they are compared.
@@ -82,5 +87,23 @@ impl Synchronizer {
     fn is_parameter(&self, path: &str) -> bool {
         let inventory = self.joined.as_ref().map(|joined| &joined.inventory);
         inventory.is_some_and(|inventory| inventory.parameters().any(|slot| slot.path() == path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_some_ranks_have_differs() {
+        let digests = |names: &[&str]| -> Digests { names.iter().map(|name| ((*name).to_owned(), 7)).collect() };
+        let first = |all: &[&[&str]]| {
+            let all: Vec<_> = all.iter().map(|names| digests(names)).collect();
+            first_difference(&all).map(|(name, Unequal { rank, .. })| (name, rank))
+        };
+        assert_eq!(first(&[&["a", "b"], &["a", "b"]]), None);
+        assert_eq!(first(&[&["a", "b"], &["a"], &["a", "b"]]), Some(("b".to_owned(), 1)));
+        assert_eq!(first(&[&["a"], &["a"], &[]]), Some(("a".to_owned(), 2)));
+        assert_eq!(first(&[&["a"], &["a", "b"], &["a"]]).unwrap().0, "b", "rank 0 lacks it too");
     }
 }

@@ -39,7 +39,8 @@ impl Synchronizer {
     pub(crate) fn optimizers_are_equal(&self) -> bool {
         let Some(joined) = &self.joined else { return false };
         let mut before = (0..self.step).rev().take(LOOK_BACK).map(|step| joined.strategy.plan(step));
-        self.replicas_are_equal() && before.all(averages_gradients)
+        // Where ranks do not step together, one may step for the others.
+        self.replicas_are_equal() && before.all(|plan| plan.agrees == Agrees::World && averages_gradients(plan))
     }
 
     /// A digest of this rank's parameters, at the steps where ranks compare them.

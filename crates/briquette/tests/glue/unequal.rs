@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
-use briquette::{Checkpoint, DistributedOptimizer, Error, REPLICA_CHECK_STEPS};
+use briquette::{Checkpoint, DistributedOptimizer, Error, REPLICA_CHECK_STEPS, ServerTraining};
 use burn::optim::ModuleOptimizer;
 
 use crate::common::*;
@@ -179,8 +179,32 @@ fn a_save_of_unequal_replicas_is_refused_and_names_the_tensor() {
         );
         assert!(!is_there);
     }
+    // One rank's has no state at all.
+    for (error, is_there) in saved(|optim, model| {
+        *optim.inner_mut() = adam();
+        model
+    }) {
+        let error = error.expect("they differ").to_string();
+        assert!(error.contains("(optimizer state") && !is_there, "{error}");
+    }
     for (error, is_there) in saved(|_, model| model) {
         assert!(error.is_none(), "{error:?}");
         assert!(is_there);
     }
+}
+
+/// The server steps for its workers, whose optimizers stay as they came.
+#[test]
+fn a_server_whose_optimizer_came_with_state_is_saved() {
+    let (trained, state) = trained();
+    ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut server = ServerTraining::new("async-sgd".parse().unwrap()).with_batches(3);
+        let mut optim = DistributedOptimizer::new(state.clone(), comm, server.strategy(), 1);
+        let mut model = optim.join(trained.clone())?;
+        let batch = |model: &Mlp, batch| (model.loss(data(batch, rank), 4), 4);
+        model = server.train(&mut optim, model, 6, |_| 0.02, batch)?;
+        let directory = tempfile::tempdir().unwrap();
+        optim.save(&model, directory.path(), &BTreeMap::new())
+    });
 }
