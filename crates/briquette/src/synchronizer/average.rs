@@ -131,41 +131,38 @@ impl Synchronizer {
         if without == Some(self.rank()) {
             values.fill(0.0);
         }
-        let lost = self.first_lost(&values, part);
+        let mine = self.not_finite(&values, part);
         self.comm.all_reduce_sum(&mut values)?;
-        self.check_sum(operation, (lost, &values), part)?;
+        self.check_sum(operation, (&mine, &values), part)?;
         let weight = 1.0 / (self.comm.world() - usize::from(without.is_some())) as f32;
         values.iter_mut().for_each(|v| *v *= weight);
         self.last_end = self.comm.now();
         Ok(values)
     }
 
-    /// The first tensor with a value that is not finite, and was when ranks joined.
-    fn first_lost(&self, values: &[f32], part: Part) -> Option<usize> {
+    /// The tensors with a value that is not finite.
+    fn not_finite(&self, values: &[f32], part: Part) -> Vec<usize> {
         let slots = self.joined.iter().flat_map(|joined| joined.inventory.part(part).slots()).enumerate();
-        let mut counted = slots.filter(|(place, _)| part != Part::Buffers || self.written.was_finite(*place));
-        counted.find(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place)
+        slots.filter(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place).collect()
     }
 
-    /// That a sum over ranks is finite. All hold the same bits of it; where it is not, they tell each other whose value it was (`lost`).
-    fn check_sum(
-        &mut self,
-        operation: &'static str,
-        (lost, sum): (Option<usize>, &[f32]),
-        part: Part,
-    ) -> Result<(), Error> {
-        let Some(bad) = self.first_lost(sum, part) else { return Ok(()) };
-        let mine = lost.map_or(Vec::new(), |place| (place as u64).to_le_bytes().to_vec());
-        let all = self.gather_bytes(operation, &mine)?;
-        let place = |bytes: &Vec<u8>| Some(u64::from_le_bytes(*bytes.first_chunk()?) as usize);
-        let path = |place: usize| {
-            let joined = self.joined.as_ref();
-            joined.and_then(|joined| joined.inventory.part(part).slots().get(place)).map_or("", |slot| slot.path())
-        };
-        let found = all.iter().enumerate().find_map(|(rank, bytes)| Some((rank, place(bytes)?)));
-        let why = match found {
-            Some((rank, place)) => format!("rank {rank} has a value that is not finite in `{}`", path(place)),
-            None => format!("the sum over ranks of `{}` exceeds the largest number", path(bad)),
+    /// Checks that a sum over ranks is finite. All hold the same bits of it; where it is not, they tell each other whose values were not
+    /// (`mine`), and which of these are no fault: those of a buffer that was so before the forward passes, on that rank.
+    fn check_sum(&mut self, operation: &'static str, (mine, sum): (&[usize], &[f32]), part: Part) -> Result<(), Error> {
+        let bad = self.not_finite(sum, part);
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let is_fault = |place: usize| part != Part::Buffers || self.written.was_finite(place);
+        let mine: Vec<(usize, bool)> = mine.iter().map(|place| (*place, is_fault(*place))).collect();
+        let all = self.gather_bytes(operation, &serde_json::to_vec(&mine).unwrap_or_default())?;
+        let all = all.iter().map(|text| serde_json::from_slice::<Vec<(usize, bool)>>(text).unwrap_or_default());
+        let Some((place, rank)) = first_fault(&bad, &all.collect::<Vec<_>>()) else { return Ok(()) };
+        let slots = self.joined.iter().flat_map(|joined| joined.inventory.part(part).slots());
+        let path = slots.map(|slot| slot.path()).nth(place).unwrap_or_default();
+        let why = match rank {
+            Some(rank) => format!("rank {rank} has a value that is not finite in `{path}`"),
+            None => format!("the sum over ranks of `{path}` exceeds the largest number"),
         };
         let advice = match part {
             Part::Trainable => "Resume from a checkpoint with a lower learning rate, or clip gradients",
@@ -185,5 +182,33 @@ impl Synchronizer {
         heard[self.comm.rank()].extend_from_slice(mine);
         self.last_end += self.comm.now() - before;
         Ok(heard)
+    }
+}
+
+/// Of the tensors whose sum is not finite, the first for which that is a fault, and the rank whose value it was; none where only the sum
+/// is not finite. `all` has each rank's own tensors that are not finite, and whether that is a fault.
+fn first_fault(bad: &[usize], all: &[Vec<(usize, bool)>]) -> Option<(usize, Option<usize>)> {
+    bad.iter().find_map(|place| {
+        let of_rank = |own: &Vec<(usize, bool)>| own.iter().find(|(slot, _)| slot == place).map(|(_, fault)| *fault);
+        let found: Vec<Option<bool>> = all.iter().map(of_rank).collect();
+        match found.iter().position(|fault| *fault == Some(true)) {
+            Some(rank) => Some((*place, Some(rank))),
+            None => found.iter().all(Option::is_none).then_some((*place, None)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_is_a_fault_of_the_rank_that_lost_it_or_of_the_sum() {
+        let none = Vec::new;
+        assert_eq!(first_fault(&[2], &[none(), vec![(2, true)]]), Some((2, Some(1))));
+        assert_eq!(first_fault(&[2], &[none(), none()]), Some((2, None)), "each is finite, the sum is not");
+        // Rank 1's own was not finite before, which rank 0 cannot know.
+        assert_eq!(first_fault(&[2], &[none(), vec![(2, false)]]), None);
+        assert_eq!(first_fault(&[2, 5], &[none(), vec![(2, false), (5, true)]]), Some((5, Some(1))));
     }
 }
