@@ -146,6 +146,13 @@ impl DistributedOptimizer {
         self
     }
 
+    /// See [`Synchronizer::with_size_setting`].
+    #[must_use]
+    pub fn with_size_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.sync = self.sync.with_size_setting(name, value);
+        self
+    }
+
     /// Makes this rank one of the world; call it once, before the first step. Compares version, configuration, seed, layout and the training
     /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers, by path:
     /// ranks may initialize theirs as they like. Local parameter ids stay, so parameter groups keep matching.
@@ -167,7 +174,9 @@ impl DistributedOptimizer {
         let module = self.sync.join_with(module, Some(&self.inner))?;
         let inner = &self.inner;
         if let Some(record) = self.sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))? {
-            self.inner = by_the_default_device(|| self.inner.clone().load_record(record))?;
+            let loaded = by_the_default_device(|| self.inner.clone().load_record(record));
+            // The others go on to their first step.
+            self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         }
         if let Some(average) = &mut self.average {
             self.sync.check_replicas_equal("an iterate average")?;

@@ -70,7 +70,8 @@ impl Synchronizer {
         if !self.hides(plan) {
             return Ok(module.clone());
         }
-        self.check_layout(module)?;
+        // The others have begun this step, or are about to.
+        self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
             let messages = self.arm(module, |source| source)?;

@@ -115,6 +115,29 @@ fn another_layer_that_is_trained_after_joining_is_an_error_that_names_it() {
     }
 }
 
+/// The others have begun their step and wait for this rank's gradients.
+#[test]
+fn a_layer_that_one_rank_freezes_before_a_hidden_step_is_named_by_the_others() {
+    let found = outcomes(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(sgd(), comm, during(r#""reducer": "dense""#), 1);
+        let Two { a, b } = optim.join(Two::new(3))?;
+        let model = if rank == 1 { Two { a: a.no_grad(), b } } else { Two { a, b } };
+        let forward = optim.forward_model(&model)?;
+        let gradients = grads(&model, &forward.loss(9));
+        drop(forward);
+        let begin = std::time::Instant::now();
+        let stepped = optim.step(0.02, model, gradients).map(drop);
+        // Far below the deadline of a wait.
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{stepped:?}");
+        stepped
+    });
+    let texts: Vec<String> =
+        found.into_iter().map(|outcome| outcome.expect_err("another layer is trained").to_string()).collect();
+    assert!(texts[1].contains("was `a.weight`"), "{}", texts[1]);
+    assert!(texts[0].contains("rank 1") && texts[0].contains("was `a.weight`"), "{}", texts[0]);
+}
+
 #[test]
 fn fewer_or_more_trained_layers_are_named_as_well() {
     let change = |join: fn(Two) -> Two, later: fn(Two) -> Two| {
