@@ -30,6 +30,11 @@ impl<'a> Series<'a> {
         Series { directory, prefix: "step-" }
     }
 
+    /// Those of [`DataParallel::with_checkpoints`](crate::DataParallel::with_checkpoints).
+    pub(crate) fn epochs(directory: &'a Path) -> Series<'a> {
+        Series { directory, prefix: "epoch-" }
+    }
+
     pub(crate) fn path(self, number: u64) -> PathBuf {
         self.directory.join(format!("{}{number:08}", self.prefix))
     }
@@ -105,6 +110,20 @@ impl Checkpoint {
             }
         }
         Err(newest.unwrap_or_else(|| series.none()))
+    }
+
+    /// Opens the checkpoint in this folder: `step-00000390` of [`save`](crate::DistributedOptimizer::save), or `epoch-00000003` of
+    /// [Burn's learner](crate::DataParallel::with_checkpoints). A rank's file is checked when it is read.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when the folder has another name, or no manifest that can be trusted.
+    pub fn at(path: &Path) -> Result<Checkpoint, Error> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let series = [Series::steps(directory), Series::epochs(directory)].into_iter();
+        let found = series.filter_map(|series| Some((series, series.number(path)?))).next();
+        let why = "its name is none of a checkpoint's, such as step-00000390 or epoch-00000003";
+        let (series, number) = found.ok_or_else(|| fail(path, why))?;
+        Checkpoint::open(series, number)
     }
 
     /// Whether there are complete checkpoints in `directory`, damaged or not, as far as it can be listed: where it cannot, there

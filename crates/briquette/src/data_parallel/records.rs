@@ -52,7 +52,7 @@ impl Saving {
     }
 
     fn series(&self) -> Option<Series<'_>> {
-        self.directory.as_ref().map(|directory| Series { directory, prefix: "epoch-" })
+        self.directory.as_deref().map(Series::epochs)
     }
 
     fn path(&self, epoch: usize) -> Option<PathBuf> {

@@ -15,7 +15,7 @@ use briquette::core::comm::run_ranks;
 use briquette::core::config::Exchange;
 use briquette::core::control::ConstantConfig;
 use briquette::core::error::CommError;
-use briquette::{DistributedConfig, DistributedOptimizer};
+use briquette::{Checkpoint, DistributedConfig, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -248,6 +248,12 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     assert_eq!(run(damaged.path(), 5, Some(3)), expected);
+    // The model alone.
+    let saved = |epoch: &str| Checkpoint::at(&straight.path().join("ranks").join(epoch));
+    let loaded = saved("epoch-00000005").unwrap().load_model(Mlp::new(77, &device())).unwrap();
+    assert_eq!(common::bits(&loaded), expected);
+    let refused = saved("rank-0").unwrap_err().to_string();
+    assert!(refused.contains("its name is none of a checkpoint's"), "{refused}");
     // Ours and Burn's are of the same epochs.
     let epochs = |directory: &Path, start: &str, end: &str| {
         let names = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
