@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use briquette::core::Session;
 use briquette::core::comm::run_ranks;
-use briquette::core::config::Config;
+use briquette::core::config::{Config, ServerConfig};
 use briquette::{DataParallel, DistributedConfig, DistributedOptimizer, Error, ServerTraining};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
@@ -226,8 +226,19 @@ fn every_driver_holds_after_2200_steps_what_it_held_after_200() {
         custom_loop(strategy, &config(&format!(r#"{{"strategy": "{strategy}"}}"#)), false);
     }
     idle();
-    for policy in ["async-sgd", "backup:1,spare=1", "picky:0.5", "async-local-sgd:3", "synthesis:4,delay=2"] {
-        server(policy);
+    let policies = [
+        "async-sgd",
+        "backup:1,spare=1",
+        "picky:0.5",
+        "async-local-sgd:3",
+        "async-lsgd:2",
+        "qsvrg:4",
+        "synthesis:4,delay=2",
+    ];
+    for (syntax, _) in ServerConfig::help() {
+        let name = syntax.split([':', ' ', '[']).next().expect("a name");
+        assert!(policies.iter().any(|policy| policy.split(':').next() == Some(name)), "no case of {name}");
     }
+    policies.into_iter().for_each(server);
     data_parallel(&learner::top_k());
 }
