@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use briquette_core::error::ConfigError;
 use briquette_core::{Layout, Slot};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -22,6 +21,8 @@ pub(crate) struct Inventory {
     pub(crate) buffers: Layout,
     /// The two before, in the module's order.
     pub(crate) rest: Layout,
+    /// The first two trainable slots with one id, by their paths.
+    shared: Option<[String; 2]>,
 }
 
 impl Inventory {
@@ -31,19 +32,21 @@ impl Inventory {
         let mut walk = Survey::of(Parts::of(module));
         module.visit(&mut walk);
         let Survey { found, refused, shared, .. } = walk;
-        if let Some([first, second]) = shared {
-            return Err(ConfigError::Conflict(format!(
-                "`{first}` and `{second}` are parameters with one id (one is a clone of the other): Burn's optimizers give the gradient to one of \
-                 them, and they would part; use one field in both places, or give the second an id of its own"
-            ))
-            .into());
-        }
         let layout = |part| {
             let of_part = found.iter().filter(|(parts, ..)| parts.contains(&part));
             Layout::new(of_part.map(|(_, path, shape)| (path.clone(), shape.clone())))
         };
         let [layout, frozen, buffers, rest] = [Part::Trainable, Part::Frozen, Part::Buffers, Part::Rest].map(layout);
-        refused.map_or(Ok(Inventory { layout, frozen, buffers, rest }), Err)
+        refused.map_or(Ok(Inventory { layout, frozen, buffers, rest, shared }), Err)
+    }
+
+    /// What a user would want to know of it.
+    pub(crate) fn caution(&self) -> Option<String> {
+        let [first, second] = self.shared.as_ref()?;
+        Some(format!(
+            "`{first}` and `{second}` are parameters with one id (one is a clone of the other): Burn's optimizers give the gradient to one of \
+             them, and they part at the first step; use one field in both places, or give the second an id of its own"
+        ))
     }
 
     /// Trained and frozen.

@@ -9,7 +9,7 @@ use burn::optim::ModuleOptimizer;
 use super::{Joined, REBROADCAST_STEPS, REPLICA_CHECK_STEPS, Synchronizer, mixed};
 use crate::error::Error;
 use crate::flat::{self, Inventory, Known, Part};
-use crate::handshake::{self, Identity};
+use crate::handshake::{self, Compared, Identity};
 use crate::probe::{Probe, inner_optimizer};
 use crate::strategy::InnerOptimizer;
 
@@ -19,7 +19,7 @@ impl Synchronizer {
     /// entry that does.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.0.push((name.into(), value.into()));
+        self.settings.run.push((name.into(), value.into()));
         self
     }
 
@@ -27,7 +27,15 @@ impl Synchronizer {
     /// [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.1.push((name.into(), value.into()));
+        self.settings.part.push((name.into(), value.into()));
+        self
+    }
+
+    /// As [`with_run_setting`](Self::with_run_setting), for what follows from the number of ranks (the number itself, the samples of a rank in
+    /// a step): [`join`](Self::join) compares it, and a checkpoint of a world of the same size is compared with it.
+    #[must_use]
+    pub fn with_size_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.size.push((name.into(), value.into()));
         self
     }
 
@@ -48,12 +56,11 @@ impl Synchronizer {
     pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
         let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
-        let cautions = self.config.for_run(self.run_steps);
+        let mut cautions = self.config.for_run(self.run_steps);
         let probe = |module: &M| optimizer.map_or(Ok(None), |optimizer| Probe::of(optimizer, module));
         let built = Inventory::of(&module).and_then(|inventory| {
             self.feedback = self.config.suit(&find)?;
-            let mut strategy = self.config.build(&inventory.layout, self.world())?;
-            self.run_steps.and_then(|steps| steps.checked_sub(1)).into_iter().for_each(|last| strategy.ends_at(last));
+            let strategy = self.build_strategy(&inventory.layout)?;
             self.check_rebroadcast(&*strategy)?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
@@ -76,6 +83,7 @@ impl Synchronizer {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }
         let rebroadcast = self.rebroadcast.unwrap_or(due);
+        cautions.extend(inventory.caution());
         self.say_what_was_decided(&cautions);
         let slots = inventory.layout.slots().iter().chain(inventory.buffers.slots());
         let names = Layout::new(slots.map(|slot| (slot.path().to_owned(), slot.shape().to_vec())));
@@ -87,6 +95,13 @@ impl Synchronizer {
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
+    }
+
+    /// The strategy as it is before the run's first step.
+    pub(crate) fn build_strategy(&self, layout: &Layout) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let mut strategy = self.config.build(layout, self.world())?;
+        self.run_steps.and_then(|steps| steps.checked_sub(1)).into_iter().for_each(|last| strategy.ends_at(last));
+        Ok(strategy)
     }
 
     /// Once, by rank 0.
@@ -104,7 +119,7 @@ impl Synchronizer {
 
     /// The training loop's settings come first: they say best what is wrong.
     fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
-        let (mut run, mut part) = self.settings.clone();
+        let Compared { mut run, size, mut part } = self.settings.clone();
         run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
         // Where several optimizers share a world, ranks must join with them in the same order.
@@ -115,7 +130,7 @@ impl Synchronizer {
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
         let steps = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
         part.push(("comparison of replicas".to_owned(), format!("every {steps} steps")));
-        Identity { run, part, rounding, optimizer }
+        Identity { run, size, part, rounding, optimizer }
     }
 
     fn check_rebroadcast(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
