@@ -138,7 +138,7 @@ impl Synchronizer {
             let (ours, theirs) = (ours.to_string(), saved.get(field).map_or("absent", String::as_str).to_owned());
             (same_world && ours != theirs).then(|| Difference { field: field.to_owned(), ours, theirs })
         };
-        let difference = joined.identity.difference_to_saved(&saved, &joined.inventory.layout);
+        let difference = joined.identity.difference_to_saved(&saved, &joined.inventory.layout, same_world);
         match difference.or_else(|| of(RANK, self.rank())).or_else(|| of(WORLD, self.world())) {
             None => Ok(()),
             Some(Difference { field, ours, theirs }) => {
@@ -152,7 +152,7 @@ impl Synchronizer {
     /// those are, the strategy that resumes knows.
     fn resize(&self, state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
         let mut own = State::default();
-        own.put_part("strategy", &*self.config.build(self.layout()?, self.world())?);
+        own.put_part("strategy", &*self.build_strategy(self.layout()?)?);
         let mut saved = Vec::new();
         for rank in (0..checkpoint.world()).filter(|_| change == WorldChange::SpreadResiduals) {
             let path = checkpoint.path().join(file_name(rank));

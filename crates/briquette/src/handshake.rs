@@ -19,11 +19,25 @@ const MAY_DIFFER: [&str; 1] = ["threads"];
 /// Keys that say what kind of thing an object is: where they differ, nothing else is worth naming.
 const KINDS: [&str; 2] = ["strategy", "kind"];
 
+/// Settings of the training loop that are compared, by when.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Compared {
+    /// At join, and with a checkpoint.
+    pub(crate) run: Settings,
+    /// At join, and with a checkpoint of a world of the same size.
+    pub(crate) size: Settings,
+    /// At join.
+    pub(crate) part: Settings,
+}
+
 /// What every rank of a run has in common.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// In every part of the run, too: a checkpoint is compared with them.
     pub(crate) run: Settings,
+    /// As long as the world has the size that it has.
+    #[serde(default)]
+    pub(crate) size: Settings,
     /// In this part of it.
     pub(crate) part: Settings,
     /// How this rank's devices round. No two need to do it alike.
@@ -57,36 +71,45 @@ pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_w
 impl Identity {
     /// The first that differs between two ranks. `slots` names parameters.
     fn difference(&self, other: &Identity, slots: &Layout) -> Option<Difference> {
-        let settings = |identity: &Identity| [&identity.run[..], &identity.part[..]].concat();
+        let settings = |identity: &Identity| [&identity.run[..], &identity.size[..], &identity.part[..]].concat();
         let optimizers = || difference_of_optimizers(self, other, slots);
         differences(&settings(self), &settings(other)).next().or_else(optimizers)
     }
 
-    /// The first that differs between this run and the one that saved a file with `saved` in it. Files of older versions lack
-    /// some settings.
+    /// The first that differs between this run and the one that saved a file with `saved` in it, in a world of the same size or of another.
+    /// Files of older versions lack some settings.
     pub(crate) fn difference_to_saved(
         &self,
         saved: &std::collections::HashMap<String, String>,
         slots: &Layout,
+        same_world: bool,
     ) -> Option<Difference> {
-        let mut theirs: Settings =
-            saved.clone().into_iter().filter(|(field, _)| !FILE.contains(&field.as_str())).collect();
+        let size = |field: &str| self.size.iter().any(|(name, _)| name == field);
+        let is_compared = |field: &str| !FILE.contains(&field) && (same_world || !size(field));
+        let mut theirs: Settings = saved.clone().into_iter().filter(|(field, _)| is_compared(field)).collect();
+        let mut ours = self.run.clone();
+        ours.extend(self.size.iter().filter(|_| same_world).cloned());
         theirs.iter_mut().filter(|(field, _)| field == CONFIGURATION).for_each(|(_, text)| *text = as_today(text));
         let older = !saved.contains_key(ROUNDING);
         if older {
-            theirs.extend(self.run.iter().filter(|(field, _)| !saved.contains_key(field)).cloned());
+            theirs.extend(ours.iter().filter(|(field, _)| !saved.contains_key(field)).cloned());
         }
         let probe = saved.get(OPTIMIZER).and_then(|text| serde_json::from_str(text).ok());
         let rounding = saved.get(ROUNDING).cloned().unwrap_or_default();
         let saved = Identity { run: theirs, optimizer: probe, rounding, ..Identity::default() };
-        differences(&self.run, &saved.run).next().or_else(|| difference_of_optimizers(self, &saved, slots))
+        differences(&ours, &saved.run).next().or_else(|| difference_of_optimizers(self, &saved, slots))
     }
 
     /// For a file.
     pub(crate) fn to_save(&self) -> impl Iterator<Item = (String, String)> {
         let optimizer = self.optimizer.as_ref().and_then(|probe| serde_json::to_string(probe).ok());
         let optimizer = optimizer.map(|text| (OPTIMIZER.to_owned(), text));
-        self.run.iter().cloned().chain([(ROUNDING.to_owned(), self.rounding.clone())]).chain(optimizer)
+        self.run
+            .iter()
+            .chain(&self.size)
+            .cloned()
+            .chain([(ROUNDING.to_owned(), self.rounding.clone())])
+            .chain(optimizer)
     }
 }
 
@@ -250,7 +273,7 @@ mod tests {
             Identity { run, ..Identity::default() }
         };
         let difference =
-            |config: &Config, saved: &HashMap<_, _>| run(config).difference_to_saved(saved, &Layout::flat(1));
+            |config: &Config, saved: &HashMap<_, _>| run(config).difference_to_saved(saved, &Layout::flat(1), true);
         assert_eq!(difference(&Config::top_k(0.01).unwrap(), &saved(old)), None);
         let other = difference(&Config::top_k(0.1).unwrap(), &saved(old)).unwrap();
         assert_eq!(

@@ -29,7 +29,7 @@ use crate::checkpoint::Leaders;
 use crate::clock::WallClock;
 use crate::error::Error;
 use crate::flat::{self, Gradients, Inventory, Known};
-use crate::handshake::{Identity, Settings};
+use crate::handshake::{Compared, Identity};
 use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
@@ -58,7 +58,7 @@ pub struct Synchronizer {
     pub(crate) previous: Option<LastExchange>,
     pub(crate) weight_decay: f64,
     /// What the training loop has compared, in every part of a run and in one.
-    settings: (Settings, Settings),
+    settings: Compared,
     /// Nothing where the world decides.
     rebroadcast: Option<u64>,
     /// Steps of the run, where they are known.
@@ -184,6 +184,14 @@ impl Synchronizer {
     pub fn with_run_steps(mut self, steps: u64) -> Self {
         self.run_steps = Some(steps);
         self
+    }
+
+    /// The same after a checkpoint was read, on every rank: in a world of another size the rest of a run has another number of steps.
+    pub fn set_run_steps(&mut self, steps: u64) {
+        self.run_steps = Some(steps);
+        if let (Some(joined), Some(last)) = (&mut self.joined, steps.checked_sub(1)) {
+            joined.strategy.ends_at(last);
+        }
     }
 
     /// This rank's number.

@@ -125,7 +125,7 @@ impl Synchronizer {
     /// Residuals, controller, step and clock, as they were saved; the last exchange where it was this world's. What a world of another
     /// size drops begins from the parameters in `module`, which are then the same on every rank.
     pub(crate) fn prepare<M: Module>(&self, saved: &Saved, module: &M) -> Result<Prepared, Error> {
-        let mut strategy = self.config.build(self.layout()?, self.world())?;
+        let mut strategy = self.build_strategy(self.layout()?)?;
         let mut parameters = Vec::new();
         flat::read_values(module, Part::Trainable, &mut parameters)?;
         strategy.begin(&parameters);

@@ -233,6 +233,12 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_sync(|sync| sync.with_world_setting(name, value))
     }
 
+    /// See [`Synchronizer::with_size_setting`].
+    #[must_use]
+    pub fn with_size_setting(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with_sync(|sync| sync.with_size_setting(name, value))
+    }
+
     fn with_sync(self, edit: impl FnOnce(Synchronizer) -> Synchronizer) -> Self {
         let own = self.own.into_inner().unwrap_or_else(PoisonError::into_inner);
         let own = own.map(|own| Own { sync: edit(own.sync), ..own });

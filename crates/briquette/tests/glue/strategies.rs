@@ -1,8 +1,10 @@
 //! Strategies whose replicas differ, or that act on parameters and momenta.
 
+use std::collections::BTreeMap;
+
 use briquette::core::comm::Session;
 use briquette::core::config::{Config, StrategyConfig};
-use briquette::{DistributedOptimizer, Error};
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 
@@ -269,6 +271,32 @@ fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
     }
     let [a, b] = [4, 9].map(|other| evaluated("easgd:4", None, other));
     assert_eq!(bits(&a[0]), bits(&b[0]), "it is not where the length is unknown");
+}
+
+/// The exchange at the run's last step is not lost where the run was resumed before it.
+#[test]
+fn a_resumed_run_of_known_length_ends_as_one_without_a_break() {
+    for text in ["easgd:4", "parle:4", "minibatch:4", "two-level:(easgd:4),group=1"] {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |resumed: bool| {
+            ranks(2, |comm: Session| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd(), comm, strategy(text), 1).with_run_steps(6);
+                let mut model = optim.join(Mlp::new(5))?;
+                if resumed {
+                    model = optim.load(model, &Checkpoint::latest(directory.path())?, WorldChange::Refuse)?;
+                }
+                for step in optim.synchronizer().step()..6 {
+                    if step == 5 && !resumed {
+                        optim.save(&model, directory.path(), &BTreeMap::new())?;
+                    }
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok(bits(&optim.evaluation_copy(&model)?))
+            })
+        };
+        assert!(run(false) == run(true), "{text}");
+    }
 }
 
 #[test]
