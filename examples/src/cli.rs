@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use briquette::WorldChange;
 use briquette::core::error::ConfigError;
 use briquette_cli::memory::{self, TooLarge};
 use briquette_cli::terminal::{bytes, printable};
@@ -20,7 +21,7 @@ use crate::interrupt::{self, INTERRUPTED};
 use crate::record::Summary;
 use crate::settings::{Options, Settings, families};
 use crate::subscriber::{show_warnings, trace};
-use crate::train::{Control, Refused};
+use crate::train::{Control, OF_SIZE, Refused};
 
 /// A trainer's command line.
 #[derive(Debug, Clone, Parser)]
@@ -37,6 +38,11 @@ pub struct Cli {
     /// and the number of steps may change under --schedule constant only: others are stretched over the run
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// With --resume: the run may go on with another number of ranks, and with another --batch. What the ranks had not sent is spread evenly
+    /// over those there are now, or dropped. The epoch goes on after the samples it has seen, up to a step's of which are seen again
+    /// where steps are of another size
+    #[arg(long, value_name = "spread|drop", requires = "resume")]
+    pub world_change: Option<OwnState>,
     /// Replace the run that is in the directory of --out, checkpoints and all, when every rank is ready to begin
     #[arg(long, conflicts_with = "resume")]
     pub overwrite: bool,
@@ -47,6 +53,15 @@ pub struct Cli {
     /// that are processes, each writes its own (trace.json, trace.rank1.json, ...). In wall time: not with --network or --clock
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+}
+
+/// What becomes of the ranks' own state (residuals, velocities) in a world of another size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OwnState {
+    /// Each rank starts with the mean over the ranks that saved.
+    Spread,
+    /// Each rank starts with none.
+    Drop,
 }
 
 /// A trainer, as its `--help` describes it.
@@ -155,6 +170,10 @@ fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, C
         // Rank 0 alone prints.
         quiet: place.as_ref().is_some_and(|place| place.rank != 0),
         resume: cli.resume.is_some(),
+        world_change: cli.world_change.map(|own| match own {
+            OwnState::Spread => WorldChange::SpreadResiduals,
+            OwnState::Drop => WorldChange::DropResiduals,
+        }),
         overwrite: cli.overwrite,
         place,
         ..control
@@ -213,7 +232,13 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
     let read = || Options::read(&path)?.of_older_version(&path);
     let saved = read().with_context(|| format!("--resume {}", directory.display()))?;
     let now = Options { out: Some(directory.clone()), ..cli.options.clone().or(saved.clone()) };
-    refuse_changes(directory, saved.fill()?, &now.clone().fill()?)?;
+    let settings = now.clone().fill()?;
+    if cli.world_change.is_some() && (settings.server.is_some() || settings.non_iid.is_some()) {
+        bail!(
+            "--world-change: under --server and --non-iid each rank has its own part of the data; resume with as many ranks as before"
+        );
+    }
+    refuse_changes(directory, saved.fill()?, &settings, cli.world_change.is_some())?;
     now.resolve()
 }
 
@@ -233,13 +258,19 @@ const MAY_CHANGE: [&str; 11] = [
     "metrics-addr",
 ];
 
-fn refuse_changes(directory: &Path, saved: Settings, now: &Settings) -> Result<()> {
+fn refuse_changes(directory: &Path, saved: Settings, now: &Settings, other_world: bool) -> Result<()> {
     let (saved, now) = (by_flag(&saved)?, by_flag(now)?);
     let text = |settings: &Flags, key: &str| settings.get(key).map_or("not set".to_owned(), ToString::to_string);
     let keys: BTreeSet<&String> = saved.keys().chain(now.keys()).collect();
-    let changed: Vec<String> = keys
+    let may_change = |key: &str| MAY_CHANGE.contains(&key) || other_world && OF_SIZE.contains(&key);
+    let changed: Vec<&String> =
+        keys.into_iter().filter(|key| !may_change(key) && saved.get(*key) != now.get(*key)).collect();
+    let hint = match changed.iter().any(|key| OF_SIZE.contains(&key.as_str())) {
+        true => "; with --world-change, --ranks and --batch too",
+        false => "",
+    };
+    let changed: Vec<String> = changed
         .into_iter()
-        .filter(|key| !MAY_CHANGE.contains(&key.as_str()) && saved.get(*key) != now.get(*key))
         .map(|key| format!("--{key} is {} there, {} here", text(&saved, key), text(&now, key)))
         .collect();
     if changed.is_empty() {
@@ -247,7 +278,7 @@ fn refuse_changes(directory: &Path, saved: Settings, now: &Settings) -> Result<(
     }
     bail!(
         "--resume {}: {}. A run goes on as it began: omit that, or begin another run with --out. These \
-         may change: --{}",
+         may change: --{}{hint}",
         directory.display(),
         changed.join(", "),
         MAY_CHANGE.join(", --")

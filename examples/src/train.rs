@@ -4,6 +4,7 @@
 mod common;
 mod compress_seconds;
 mod failure;
+mod position;
 mod rank;
 mod server;
 mod start;
@@ -21,7 +22,7 @@ use briquette::optim::{
     CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
     GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
 };
-use briquette::{Pool, WallClock};
+use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
 use briquette_tcp::{Environment, TcpBuilder};
@@ -30,6 +31,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+pub(crate) use self::common::OF_SIZE;
 pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
 use crate::directory;
@@ -50,6 +52,8 @@ pub struct Control {
     pub quiet: bool,
     /// Continue the run whose directory this is.
     pub resume: bool,
+    /// What becomes of the ranks' own state where the run goes on with another number of ranks; none where it may not.
+    pub world_change: Option<WorldChange>,
     /// Replace a run that is in the directory already.
     pub overwrite: bool,
     /// Set by Ctrl-C: all ranks stop after the step, with a checkpoint.
@@ -177,6 +181,7 @@ struct Run<'a, T: Task> {
     shards: Shards,
     key: Key,
     steps_per_epoch: u64,
+    /// Steps of the run, if its world has always had this size.
     total: u64,
     /// Of the training data and the test data.
     fingerprints: [String; 2],
@@ -233,10 +238,10 @@ impl<T: Task> Run<'_, T> {
         }
     }
 
-    fn progress_bar(&self, rank: usize) -> ProgressBar {
+    fn progress_bar(&self, rank: usize, steps: u64) -> ProgressBar {
         let show = rank == 0 && !self.control.plain && !self.control.quiet;
         let target = if show { self.control.output.bar() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(self.total), target);
+        let bar = ProgressBar::with_draw_target(Some(steps), target);
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }

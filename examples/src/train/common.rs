@@ -17,6 +17,9 @@ const NOT_FLAGS: [&str; 3] = ["config", "controller", "former"];
 /// library's own to compare.)
 const OF_A_PART: [&str; 6] = ["epochs", "steps", "eval-every", "checkpoint-every", "background-saving", "rebroadcast"];
 
+/// Settings that follow from the number of ranks, and may change with it.
+pub(crate) const OF_SIZE: [&str; 2] = ["ranks", "batch"];
+
 /// Settings on which others depend: where they differ, they are to be named.
 const FIRST: [&str; 3] = ["dataset", "model", "optimizer"];
 
@@ -34,9 +37,10 @@ pub(super) fn compared(
     flags.sort_by_key(|(flag, _)| !FIRST.contains(&flag.as_str()));
     for (flag, value) in flags {
         let (name, value) = (format!("--{flag}"), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-        optim = match OF_A_PART.contains(&flag.as_str()) {
-            true => optim.with_world_setting(name, value),
-            false => optim.with_run_setting(name, value),
+        optim = match flag.as_str() {
+            flag if OF_A_PART.contains(&flag) => optim.with_world_setting(name, value),
+            flag if OF_SIZE.contains(&flag) => optim.with_size_setting(name, value),
+            _ => optim.with_run_setting(name, value),
         };
     }
     Ok(optim.with_run_setting("training data", train).with_run_setting("test data", test))

@@ -36,6 +36,10 @@ pub(super) struct Rank<'a, T: Task> {
     /// Rank 0 writes.
     pub(super) files: Option<RunFiles>,
     pub(super) bar: ProgressBar,
+    /// Steps by which the [position](Self::position) is ahead of the number of the step.
+    pub(super) ahead: i64,
+    /// The position at which the run ends.
+    pub(super) end: u64,
 }
 
 impl<T: Task> Rank<'_, T> {
@@ -46,11 +50,11 @@ impl<T: Task> Rank<'_, T> {
         if self.unevaluated() {
             self.end_epoch()?;
         }
-        while self.step() < run.total {
-            let epoch = self.step() / run.steps_per_epoch;
+        while self.position() < self.end {
+            let epoch = self.position() / run.steps_per_epoch;
             let plan = run.shards.epoch(run.key, epoch);
-            let end = run.total.min((epoch + 1) * run.steps_per_epoch);
-            while self.step() < end {
+            let end = self.end.min((epoch + 1) * run.steps_per_epoch);
+            while self.position() < end {
                 if run.control.stop.load(Ordering::Relaxed) {
                     self.optim.synchronizer_mut().request_stop(StopFlags::INTERRUPTED);
                 }
@@ -60,7 +64,7 @@ impl<T: Task> Rank<'_, T> {
                     return Ok(true);
                 }
                 if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
-                    && self.step() < end
+                    && self.position() < end
                 {
                     self.save()?;
                 }
@@ -72,17 +76,17 @@ impl<T: Task> Rank<'_, T> {
 
     /// At the end of an epoch, or of the run, that is to be evaluated and has not been.
     pub(super) fn unevaluated(&self) -> bool {
-        let (run, step) = (self.run, self.step());
-        let last = step == run.total;
-        let due = step.is_multiple_of(run.steps_per_epoch.saturating_mul(run.settings.eval_every));
-        step > 0 && (last || due) && self.totals.evaluated != Some(step)
+        let (run, position) = (self.run, self.position());
+        let last = position == self.end;
+        let due = position.is_multiple_of(run.steps_per_epoch.saturating_mul(run.settings.eval_every));
+        position > 0 && (last || due) && self.totals.evaluated != Some(self.step())
     }
 
     pub(super) fn end_epoch(&mut self) -> Result<()> {
         if self.unevaluated() {
             self.evaluate()?;
         }
-        if self.run.settings.checkpoint_every != Some(0) || self.step() == self.run.total {
+        if self.run.settings.checkpoint_every != Some(0) || self.position() == self.end {
             self.save()?;
         }
         Ok(())
@@ -92,13 +96,18 @@ impl<T: Task> Rank<'_, T> {
         self.optim.synchronizer().step()
     }
 
+    /// Where the run is in its data and its schedule: the number of its step, had its world always had this size.
+    pub(super) fn position(&self) -> u64 {
+        self.step().saturating_add_signed(self.ahead)
+    }
+
     fn train_step(&mut self, epoch: u64, plan: &EpochPlan) -> Result<()> {
         let run = self.run;
-        let step = self.step();
-        let indices = plan.indices((step % run.steps_per_epoch) as usize, self.rank);
+        let (step, position) = (self.step(), self.position());
+        let indices = plan.indices((position % run.steps_per_epoch) as usize, self.rank);
         let model = self.model.take().context("the model was lost with an earlier error")?;
         let mut grads = GradientsParams::new();
-        let lr = run.settings.schedule.at(run.settings.lr, step, run.total);
+        let lr = run.settings.schedule.at(run.settings.lr, position, run.total);
         self.optim.record_samples(indices.len());
         self.optim.record_learning_rate(lr);
         if !indices.is_empty() {
@@ -163,7 +172,7 @@ impl<T: Task> Rank<'_, T> {
         totals.bytes_sent += report.traffic.sent;
         totals.bytes_received += report.traffic.received;
         totals.bytes_dense += report.dense_traffic.sent;
-        self.bar.set_position(report.step + 1);
+        self.bar.set_position((report.step + 1).saturating_add_signed(self.ahead));
         if let Some(loss) = report.loss {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
@@ -234,7 +243,7 @@ impl<T: Task> Rank<'_, T> {
 
     fn place(&self) -> String {
         let step = self.step();
-        format!("epoch {:>3}  step {step:>6}", step.div_ceil(self.run.steps_per_epoch))
+        format!("epoch {:>3}  step {step:>6}", self.position().div_ceil(self.run.steps_per_epoch))
     }
 
     /// Nothing where nothing was sent: one rank alone has no factors.
@@ -262,7 +271,7 @@ impl<T: Task> Rank<'_, T> {
 
     pub(super) fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
-        let notes = self.run.notes(&self.start, &totals)?;
+        let notes = self.run.notes(&self.start, &totals, self.position())?;
         self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
         Ok(())
     }

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use briquette::optim::IterateAverageConfig;
-use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
+use briquette::{Checkpoint, DistributedOptimizer};
 
 use super::common::compared;
 use super::compress_seconds;
+use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start};
@@ -22,6 +23,7 @@ use crate::task::Task;
 const TOTAL: &str = "total steps";
 const RUN: &str = "run";
 const TOTALS: &str = "totals";
+const POSITION: &str = "position";
 
 impl<T: Task> Run<'_, T> {
     /// Trains as one rank.
@@ -51,14 +53,14 @@ impl<T: Task> Run<'_, T> {
         let mut model = optim.join(self.task.build(&device))?;
         self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
-        let (mut totals, mut from) = (Totals::default(), None);
+        let (mut totals, mut from, mut ahead) = (Totals::default(), None, 0);
         if start.resumed && self.records_frames() {
             bail!(Refused::new(
                 "--record-frames on: the recording would lack the frames before the run was resumed; begin it anew with --overwrite"
             ));
         }
         if start.resumed {
-            (model, totals) = self.resume(&mut optim, model, &start)?;
+            (model, totals, ahead) = self.resume(&mut optim, model, &start)?;
             // They are sums over ranks: one rank takes them along.
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
@@ -73,8 +75,13 @@ impl<T: Task> Run<'_, T> {
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }
-        let bar = self.progress_bar(rank);
-        let mut state = Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar };
+        let end = self.end(ahead);
+        if ahead != 0 {
+            optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
+        }
+        let bar = self.progress_bar(rank, end);
+        let mut state =
+            Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar, ahead, end };
         let interrupted = match server {
             Some(server) => state.train_by(server),
             None => state.train(),
@@ -132,8 +139,14 @@ impl<T: Task> Run<'_, T> {
         Ok(files)
     }
 
-    /// Continues from the newest checkpoint of this run that all ranks can use.
-    fn resume(&self, optim: &mut DistributedOptimizer, model: T::Model, start: &Start) -> Result<(T::Model, Totals)> {
+    /// Continues from the newest checkpoint of this run that all ranks can use. With the totals, the steps by which the run's position is
+    /// ahead of the number of its step: 0 unless the world had another size.
+    fn resume(
+        &self,
+        optim: &mut DistributedOptimizer,
+        model: T::Model,
+        start: &Start,
+    ) -> Result<(T::Model, Totals, i64)> {
         let accept = |checkpoint: &Checkpoint| -> Result<Totals, String> {
             let run = checkpoint.note(RUN);
             if run != start.run.as_deref() {
@@ -143,16 +156,56 @@ impl<T: Task> Run<'_, T> {
             let note = checkpoint.note(TOTALS).ok_or("it was not written by this trainer: it has no totals")?;
             serde_json::from_str(note).map_err(|error| format!("its totals cannot be read: {error}"))
         };
-        let found = optim.resume(model, &self.checkpoints(), WorldChange::Refuse, accept);
+        let change = self.control.world_change.unwrap_or_default();
+        let found = optim.resume(model, &self.checkpoints(), change, accept);
         let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
-        self.check_resumed(&checkpoint)?;
-        Ok((model, totals))
+        let step = optim.synchronizer().step();
+        let saved = match checkpoint.note(POSITION).map(serde_json::from_str) {
+            Some(position) => position.context("the position in the data, as the checkpoint has it")?,
+            None if checkpoint.world() == self.settings.ranks => Position { step, samples: self.samples_of_a_step() },
+            None => bail!(Refused::new(
+                "--world-change: the checkpoint does not say how many samples its steps had, as it is of an older version; \
+                 go on with as many ranks as saved it"
+            )),
+        };
+        self.check_resumed(&checkpoint, saved)?;
+        let here = saved.in_steps_of(self.samples_of_a_step(), self.shards.samples() as u64);
+        if checkpoint.world() != self.settings.ranks {
+            let (epoch, step) = (here.step / self.steps_per_epoch, here.step % self.steps_per_epoch);
+            self.control.say(format_args!(
+                "# ranks: {} in the checkpoint, {} here; epoch {} goes on at sample {}",
+                checkpoint.world(),
+                self.settings.ranks,
+                epoch + 1,
+                step * here.samples,
+            ));
+        }
+        Ok((model, totals, here.step as i64 - step as i64))
+    }
+
+    /// Samples of a step, over all ranks.
+    pub(super) fn samples_of_a_step(&self) -> u64 {
+        self.settings.ranks as u64 * self.settings.batch as u64
+    }
+
+    /// The run's last position: --steps counts steps, of whatever size they were.
+    fn end(&self, ahead: i64) -> u64 {
+        let steps = self.settings.steps.map_or(u64::MAX, |steps| steps.saturating_add_signed(ahead));
+        steps.min(self.steps_per_epoch.saturating_mul(self.settings.epochs as u64))
     }
 
     /// The steps of a resumed run had the learning rates they have now.
-    fn check_resumed(&self, checkpoint: &Checkpoint) -> Result<()> {
+    fn check_resumed(&self, checkpoint: &Checkpoint, position: Position) -> Result<()> {
         let saved = checkpoint.note(TOTAL).unwrap_or("unknown");
-        if self.settings.schedule == LrSchedule::Constant || saved == self.total.to_string() {
+        if self.settings.schedule == LrSchedule::Constant {
+            return Ok(());
+        }
+        // In steps of this size: whole epochs stay whole.
+        let samples = self.shards.samples() as u64;
+        let here =
+            saved.parse().map(|step| Position { step, ..position }.in_steps_of(self.samples_of_a_step(), samples));
+        let same_size = position.samples == self.samples_of_a_step();
+        if here.is_ok_and(|here| here.step == self.total) && (same_size || self.settings.steps.is_none()) {
             return Ok(());
         }
         bail!(Refused::new(format!(
@@ -170,9 +223,10 @@ impl<T: Task> Run<'_, T> {
     }
 
     /// What a run that is resumed has to know.
-    pub(super) fn notes(&self, start: &Start, totals: &Totals) -> Result<BTreeMap<String, String>> {
+    pub(super) fn notes(&self, start: &Start, totals: &Totals, step: u64) -> Result<BTreeMap<String, String>> {
         let totals = serde_json::to_string(totals)?;
-        let notes = [(TOTAL, self.total.to_string()), (TOTALS, totals)];
+        let position = serde_json::to_string(&Position { step, samples: self.samples_of_a_step() })?;
+        let notes = [(TOTAL, self.total.to_string()), (TOTALS, totals), (POSITION, position)];
         let run = start.run.clone().map(|run| (RUN, run));
         Ok(notes.into_iter().chain(run).map(|(name, note)| (name.to_owned(), note)).collect())
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use briquette::WorldChange;
 use briquette_examples::record::Summary;
 use briquette_examples::train::{Control, train};
 
@@ -48,6 +49,75 @@ fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
         let best_test_accuracy = whole.best_test_accuracy;
         assert_eq!(whole, Summary { best_test_accuracy, ..broken }, "{flags}");
     }
+}
+
+/// The records of a run but for what follows from the number of ranks.
+fn losses(runs: &Runs, out: &str) -> Vec<(u64, u64, f64, f64)> {
+    let steps = runs.metrics(out);
+    steps.iter().map(|step| (step.step, step.epoch, step.lr, step.loss.expect("a loss"))).collect()
+}
+
+/// Four ranks of 4 samples, and later two of 8: the same samples in every step.
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks_where_it_was_in_its_data() {
+    let runs = Runs::default();
+    let begun = |out: &str, steps: u64| {
+        let flags = "--dataset generated --train-limit 60 --test-limit 16 --epochs 3 --schedule constant --clock fixed:50ms --plain \
+                     --model lstm --reducer dense --ranks 4 --batch 4";
+        runs.run(AG_NEWS, &format!("{flags} --steps {steps} --out {out}")).succeeds();
+    };
+    begun("whole", 12);
+    let whole = losses(&runs, "whole");
+    assert_eq!(whole.len(), 12, "four steps an epoch, the last one of 12 samples");
+    // In the middle of the second epoch, and at the end of the first.
+    for (out, steps, ranks, batch) in [("middle", 6, 2, 8), ("end", 4, 1, 16), ("more", 6, 8, 2)] {
+        begun(out, steps);
+        let resume = format!("--resume {out} --plain --steps 12 --ranks {ranks} --batch {batch}");
+        let refused = runs.run(AG_NEWS, &resume);
+        refused.refused(&["--ranks is 4 there", "with --world-change, --ranks and --batch too"]);
+        let said = runs.run(AG_NEWS, &format!("{resume} --world-change spread")).succeeds().stdout;
+        assert!(said.contains(&format!("# ranks: 4 in the checkpoint, {ranks} here")), "{said}");
+        let changed = losses(&runs, out);
+        assert_eq!(changed.len(), whole.len(), "{out}");
+        for (now, then) in changed.iter().zip(&whole) {
+            assert_eq!((now.0, now.1), (then.0, then.1), "{out}");
+            assert!((now.3 - then.3).abs() < 1e-4 * then.3, "{out}: {now:?}, {then:?}");
+        }
+    }
+    // Twice as many samples a step: three steps are left, of one and a half epochs.
+    begun("larger", 6);
+    let resume = "--resume larger --plain --steps 100 --ranks 2 --batch 16";
+    runs.run(AG_NEWS, &format!("{resume} --world-change drop")).succeeds();
+    let epochs = |out: &str| losses(&runs, out).iter().map(|step| step.1).collect::<Vec<_>>();
+    assert_eq!(epochs("larger"), [0, 0, 0, 0, 1, 1, 1, 2, 2]);
+    // It is a run of that size now.
+    runs.run(AG_NEWS, "--resume larger --plain --epochs 4").succeeds();
+    assert_eq!(epochs("larger"), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3]);
+    let flags = "--dataset generated --train-limit 60 --test-limit 16 --model lstm --plain --steps 1 --schedule constant --batch 4";
+    runs.run(AG_NEWS, &format!("{flags} --ranks 2 --non-iid 1 --out own")).succeeds();
+    let refused = runs.run(AG_NEWS, "--resume own --plain --ranks 3 --world-change drop");
+    refused.refused(&["--world-change: under --server and --non-iid each rank has its own part of the data"]);
+}
+
+#[test]
+fn a_schedule_goes_on_where_it_was_in_a_world_of_another_size() {
+    let runs = Runs::default();
+    let toml =
+        |ranks, batch| format!("ranks = {ranks}\nbatch = {batch}\nreducer = 'dense'\nepochs = 4\nschedule = 'cosine'");
+    let rates = |out| losses(&runs, out).iter().map(|step| (step.1, step.2.to_bits())).collect::<Vec<_>>();
+    train(&settings(&runs.path("whole"), &toml(4, 2)), &Toy::new(24, None), &quiet()).unwrap();
+    let (out, stopping) = (runs.path("run"), Toy::new(24, Some(Fault::Stop(3))));
+    let control = Control { stop: stopping.stop.clone(), ..quiet() };
+    let stopped = train(&settings(&out, &toml(4, 2)), &stopping, &control).unwrap();
+    assert!(stopped.interrupted && (4..12).contains(&stopped.steps), "{stopped:?}");
+    let resume = |ranks, batch, change| {
+        let control = Control { resume: true, world_change: change, ..quiet() };
+        train(&settings(&out, &toml(ranks, batch)), &Toy::new(24, None), &control)
+    };
+    let refused = format!("{:#}", resume(2, 4, None).unwrap_err());
+    assert!(refused.contains("saved by 4 ranks, this world has 2"), "{refused}");
+    resume(2, 4, Some(WorldChange::DropResiduals)).unwrap();
+    assert_eq!((rates("run").len(), rates("run")), (12, rates("whole")));
 }
 
 /// BatchNorm's running statistics that each rank went on with, as its newest checkpoint has them.
