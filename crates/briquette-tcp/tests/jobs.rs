@@ -191,6 +191,31 @@ fn every_port_that_a_rank_listens_on_is_in_the_range_that_was_given() {
     adds_up(world);
 }
 
+/// Rank 0 takes the last port that its world's name leads to.
+#[test]
+fn ranks_meet_on_the_one_port_of_a_wide_range_that_is_free() {
+    let (name, ports) = (job("nearly full"), free_range(30));
+    let mut taken: Vec<_> = ports.clone().map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap()).collect();
+    let zero = derived(&name, 0, 2).ports(ports.clone());
+    let text = zero.join().unwrap_err().to_string();
+    assert!(text.contains("all of them are taken") && text.contains(&ports.end().to_string()), "{text}");
+    taken.remove(17);
+    taken.iter().for_each(|stranger| stranger.set_nonblocking(true).unwrap());
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    // The others hang up, or their callers would wait for an answer.
+    let strangers = thread::spawn(move || {
+        while end.recv_timeout(Duration::from_millis(1)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            taken.iter().for_each(|stranger| drop(stranger.accept()));
+        }
+    });
+    // Its own socket is outside of the range.
+    let ranks = vec![derived(&name, 0, 2).ports(ports.clone()), derived(&name, 1, 2).ports(ports).listen("127.0.0.1:0")];
+    let world = meet(ranks).into_iter().map(Result::unwrap).collect();
+    drop(ended);
+    strangers.join().unwrap();
+    adds_up(world);
+}
+
 #[test]
 fn a_range_without_a_free_port_is_named() {
     let name = job("nowhere");
