@@ -114,6 +114,56 @@ fn a_rank_that_makes_no_links_is_named_at_the_deadline() {
     assert!(texts.iter().all(|text| text.contains("rank 2 did not call")), "{texts:?}");
 }
 
+/// A link that was made late is no reason for the end.
+#[test]
+fn a_rank_that_reached_the_other_one_late_is_not_blamed_at_the_deadline() {
+    for news in [Message::Reached { other: 1 }, Message::Ready] {
+        let texts = with_impostor(async |master| {
+            let mut lines = Lines::new();
+            lines.add(0, Secure::Plain(introduce(master, &rank_2()).await.unwrap()));
+            let (_, Event::Said(Message::Roster { .. })) = lines.next().await else { panic!("no roster") };
+            let stuck = Message::Stuck { other: 1, address: "127.0.0.1:1".to_owned(), cause: "no answer".to_owned() };
+            lines.send(0, &stuck).await;
+            lines.send(0, &news).await;
+            // It calls neither of the others.
+            while !matches!(lines.next().await.1, Event::Closed(_)) {}
+        });
+        assert!(texts.iter().all(|text| text.contains("rank 2 did not call")), "{news:?}: {texts:?}");
+    }
+}
+
+#[test]
+fn a_rank_says_that_it_has_reached_one_that_it_had_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let master = listener.local_addr().unwrap().to_string();
+    let joining = TcpBuilder::new(2, 3, master.clone()).join_deadline(PATIENT);
+    let joining = thread::spawn(|| joining.join().unwrap_err().to_string());
+    runtime().block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let call = async |listener: &tokio::net::TcpListener| {
+            let (stream, _) = timeout(PATIENT, listener.accept()).await.unwrap().unwrap();
+            let caller = handshake::listen(stream, open(&Token::default())).await.unwrap();
+            Secure::Plain(caller.welcome().await.unwrap())
+        };
+        let mut lines = Lines::new();
+        lines.add(2, call(&listener).await);
+        // Rank 1 hangs up at first.
+        let one = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![master, one.local_addr().unwrap().to_string(), "127.0.0.1:1".to_owned()];
+        lines.send(2, &Message::Roster { session: "a run".to_owned(), addresses, machines: vec![0, 1, 2] }).await;
+        let _zero = call(&listener).await;
+        drop(one.accept().await.unwrap());
+        let stuck = timeout(PATIENT, lines.next()).await.unwrap();
+        assert!(matches!(stuck, (2, Event::Said(Message::Stuck { other: 1, .. }))), "{stuck:?}");
+        let _one = call(&one).await;
+        let reached = timeout(PATIENT, lines.next()).await.unwrap();
+        assert!(matches!(reached, (2, Event::Said(Message::Reached { other: 1 }))), "{reached:?}");
+        lines.send(2, &Message::Fail("enough".to_owned())).await;
+    });
+    assert!(joining.join().unwrap().contains("enough"));
+}
+
 #[test]
 fn a_rank_that_talks_nonsense_is_named() {
     let texts = with_impostor(async |master| {
