@@ -189,8 +189,8 @@ async fn attempt(
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
             Setback::Silence(format!("{address}: {}", reason(error.into())))
         }
-        // These know which world this is.
-        Ok(Err(error @ (HandshakeError::Refused(_) | HandshakeError::Proof))) => Setback::Final(refused(error)),
+        // A rank of this world. A wrong proof without a refusal is of none: any program may send one.
+        Ok(Err(error @ HandshakeError::Refused(_))) => Setback::Final(refused(error)),
         Ok(Err(error)) => Setback::Elsewhere(refused(error)),
         Err(_) => Setback::Silence(format!("{address}: {}", slow())),
     };

@@ -1,5 +1,6 @@
 //! Ranks that know the token and still do wrong, which no honest process of this version does.
 
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ use briquette_core::comm::{Scope, Session};
 use super::VERSION;
 use crate::builder::TcpBuilder;
 use crate::frame::{Header, Kind};
-use crate::handshake::{self, HandshakeError, Introduction, Role, Terms};
+use crate::handshake::{self, HandshakeError, Introduction, MAGIC, Role, Terms};
 use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
-use crate::token::Token;
-use crate::world::TAG;
+use crate::token::{PROOF, Token};
+use crate::world::{self, TAG};
 
 const SOON: Duration = Duration::from_millis(1500);
 /// What a rank may take beyond that.
@@ -241,6 +242,53 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     let (text, failed) = joining.join().unwrap();
     assert!(text.contains("rank 1 could not reach rank 0") && text.contains("not today"), "{text}");
     assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
+}
+
+/// On the first port that a world's name leads to: a program that repeats what it hears, and one that says yes without a proof.
+#[test]
+fn a_stranger_on_the_first_port_is_passed_over() {
+    for is_echo in [true, false] {
+        // A name whose first port is free.
+        let (name, stranger) = (0..100)
+            .map(|number| format!("strangers of {} {number}", std::process::id()))
+            .find_map(|name| {
+                let first = world::ports(&name, None)[0];
+                TcpListener::bind(("127.0.0.1", first)).ok().map(|stranger| (name, stranger))
+            })
+            .unwrap();
+        thread::spawn(move || {
+            for caller in stranger.incoming() {
+                let _ = if is_echo { repeat(caller.unwrap()) } else { agree(caller.unwrap()) };
+            }
+        });
+        let rank = |rank: usize| TcpBuilder::new(rank, 2, "127.0.0.1:0").world_name(&name).join_deadline(PATIENT);
+        let ranks = thread::scope(|threads| {
+            [1, 0].map(|number| threads.spawn(move || rank(number).join().map(drop))).map(|rank| rank.join().unwrap())
+        });
+        assert!(ranks.iter().all(Result::is_ok), "{ranks:?}");
+    }
+}
+
+fn repeat(mut caller: std::net::TcpStream) -> io::Result<()> {
+    let mut bytes = [0; 1024];
+    loop {
+        let count = caller.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(());
+        }
+        caller.write_all(&bytes[..count])?;
+    }
+}
+
+fn agree(mut caller: std::net::TcpStream) -> io::Result<()> {
+    let mut opening = [0; MAGIC.len() + PROOF + TAG];
+    caller.read_exact(&mut opening)?;
+    // A number of its own.
+    opening[MAGIC.len()] ^= 1;
+    caller.write_all(&opening)?;
+    let yes = b"\"Welcome\"";
+    caller.write_all(&[&(yes.len() as u32).to_le_bytes()[..], yes, &[0; PROOF]].concat())?;
+    caller.read_to_end(&mut Vec::new()).map(drop)
 }
 
 #[test]
