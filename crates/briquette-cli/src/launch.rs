@@ -83,7 +83,8 @@ pub struct Launch {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The world's name, the same on every node: ranks of a world with another name are refused, and two worlds on the same
-    /// machines stay separate. Without --nodes each launch chooses a new name.
+    /// machines stay separate. If not given, each launch chooses a new name; with --nodes it follows from the nodes, --ranks, --port
+    /// and the program's name.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub world: Option<String>,
     /// A file with the secret that ranks prove to each other that they know (`(umask 077; briquette token > FILE)`), readable by you alone. Needed with more

@@ -28,7 +28,7 @@ fn each_rank_is_told_its_place_and_one_secret() {
 }
 
 #[test]
-fn every_launch_names_its_world_and_launchers_of_several_machines_are_told_its_name() {
+fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
     let place = Place::new(r#"echo "world=$BRIQUETTE_WORLD agent=$TORCHELASTIC_USE_AGENT_STORE" > told-$RANK"#);
     secret(&place, "secret", "0123456789abcdef\n", 0o600);
     let told = |options: &str| {
@@ -43,11 +43,18 @@ fn every_launch_names_its_world_and_launchers_of_several_machines_are_told_its_n
     assert_eq!(place.read("told-1"), second, "one name for all ranks");
     assert_ne!(first, second, "and another for every launch");
     assert_eq!(told("--ranks 2 --world mine"), "world=mine agent=\n");
-    let several = "--nodes node-a,node-b --node-rank 0 --ranks 1 --port 29499 --token-file secret";
-    let dry = place.launch(&format!("{several} --dry-run")).out;
-    assert!(!dry.contains("BRIQUETTE_WORLD"), "{dry}");
-    let dry = place.launch(&format!("{several} --world mine --dry-run")).out;
-    assert!(dry.contains(" BRIQUETTE_WORLD=mine "), "{dry}");
+    let several = |port: u16, node: u16, options: &str| {
+        let options = format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
+        let dry = place.launch(&format!("{options} --dry-run")).out;
+        dry.split(" BRIQUETTE_WORLD=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(several(29_499, 0, "--world mine"), "mine");
+    let derived = several(29_499, 0, "");
+    assert_eq!(derived.len(), "nodes/".len() + 32, "{derived}");
+    assert_eq!(several(29_499, 1, ""), derived);
+    assert_ne!(several(29_498, 0, ""), derived);
+    secret(&place, "secret", "another secret of sixteen\n", 0o600);
+    assert_eq!(several(29_499, 0, ""), derived, "the token is no part of it");
 }
 
 /// A file of this mode.
