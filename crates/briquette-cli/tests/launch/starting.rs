@@ -192,11 +192,11 @@ fn tokens_are_32_random_bytes_as_text() {
 
 #[test]
 fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
-    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
+    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_MMAP_MAX_/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
     let told = |variables: &[(&str, &str)]| {
         let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
         for name in
-            ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
+            ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
         {
             command.env_remove(name);
         }
@@ -204,7 +204,7 @@ fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
         assert_eq!(place.spawn(&mut command).end().code, Some(0));
         place.read("told-0")
     };
-    assert_eq!(told(&[]), "1/1099511627776\n");
-    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2/\n");
-    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "/\n");
+    assert_eq!(told(&[]), "1/0/1099511627776\n");
+    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2//\n");
+    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "//\n");
 }
