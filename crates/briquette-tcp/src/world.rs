@@ -30,7 +30,8 @@ pub(crate) fn ports(name: &str, given: Option<&RangeInclusive<u16>>) -> Vec<u16>
     let (first, last) = (u64::from(*range.start()), u64::from(*range.end()));
     let width = (last + 1).saturating_sub(first).max(1);
     let drawn = digest("port", name);
-    let [start, stride] = [&drawn[..8], &drawn[8..16]].map(|half| u64::from_le_bytes(half.try_into().unwrap_or_default()));
+    let [start, stride] =
+        [&drawn[..8], &drawn[8..16]].map(|half| u64::from_le_bytes(half.try_into().unwrap_or_default()));
     // Steps of a length that shares no factor with the width reach every port once.
     let stride = (stride % width..).find(|stride| gcd(*stride, width) == 1).unwrap_or(1);
     let port = |i: u64| u16::try_from(first + (start % width + i * stride) % width).unwrap_or(*range.start());

@@ -209,7 +209,8 @@ fn ranks_meet_on_the_one_port_of_a_wide_range_that_is_free() {
         }
     });
     // Its own socket is outside of the range.
-    let ranks = vec![derived(&name, 0, 2).ports(ports.clone()), derived(&name, 1, 2).ports(ports).listen("127.0.0.1:0")];
+    let ranks =
+        vec![derived(&name, 0, 2).ports(ports.clone()), derived(&name, 1, 2).ports(ports).listen("127.0.0.1:0")];
     let world = meet(ranks).into_iter().map(Result::unwrap).collect();
     drop(ended);
     strangers.join().unwrap();

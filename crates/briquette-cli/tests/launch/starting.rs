@@ -44,7 +44,8 @@ fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
     assert_ne!(first, second, "and another for every launch");
     assert_eq!(told("--ranks 2 --world mine"), "world=mine agent=\n");
     let several = |port: u16, node: u16, options: &str| {
-        let options = format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
+        let options =
+            format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
         let dry = place.launch(&format!("{options} --dry-run")).out;
         dry.split(" BRIQUETTE_WORLD=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
     };
@@ -195,9 +196,7 @@ fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
     let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_MMAP_MAX_/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
     let told = |variables: &[(&str, &str)]| {
         let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
-        for name in
-            ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
-        {
+        for name in ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"] {
             command.env_remove(name);
         }
         command.envs(variables.iter().copied());
