@@ -26,6 +26,9 @@ fetch() {
     for tool in python3 cc nm ldconfig; do
         PATH=$PATH:/sbin:/usr/sbin command -v $tool > /dev/null || skip "$tool is missing, which makes torchrun work without CUDA"
     done
+    echo 'int none;' > "$work/trial.c"
+    cc -shared -fPIC -o "$work/trial.so" "$work/trial.c" -lstdc++ 2> "$work/error" \
+        || skip "cc cannot link libstdc++, which makes torchrun work without CUDA (Debian: apt-get install g++): $(tail -n 1 "$work/error")"
     python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || skip "the wheel of torchrun is for Python 3.11, and python3 is another"
     local left
     mkdir -p "$dir"
