@@ -120,6 +120,12 @@ fn grace(text: &str) -> Result<Duration, String> {
     if time > Duration::from_hours(24) { Err("at most 24h".into()) } else { Ok(time) }
 }
 
+/// Prints the commands of a dry run.
+fn print(plan: &Plan) -> Result<u8, LaunchError> {
+    let shown = crate::terminal::show(plan.commands().join("\n"));
+    shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source })
+}
+
 impl Launch {
     /// Starts the ranks and waits for all of them; the launcher's exit code, unless a rank failed.
     ///
@@ -133,8 +139,7 @@ impl Launch {
     pub fn run(&self, signals: &Listening) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
-            let shown = crate::terminal::show(plan.commands().join("\n"));
-            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
+            return print(&plan);
         }
         let output = output::Output::new(self.only_rank);
         let result = self.worlds(&plan, signals, &output);
@@ -176,8 +181,7 @@ impl Launch {
     pub fn run(&self) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
-            let shown = crate::terminal::show(plan.commands().join("\n"));
-            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
+            return print(&plan);
         }
         Err(LaunchError::Usage(
             "briquette launch needs a Unix system (process groups and signals); start each rank by hand with the variables \

@@ -4,7 +4,7 @@ mod common;
 
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,14 +31,22 @@ fn derived(name: &str, rank: usize, world: usize) -> TcpBuilder {
     TcpBuilder::new(rank, world, "127.0.0.1:0").world_name(name).join_deadline(PATIENT).deadline(PATIENT)
 }
 
-/// A range of ports that were free a moment ago, and that no other test of this program asks for.
+/// A range of free ports, which no other test takes while this program runs: the port below it is held. They are below those that the
+/// system hands out by itself, which a connection may have in a moment.
 fn free_range(width: u16) -> RangeInclusive<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 28_000 + (std::process::id() % 90) as u16 * 50;
-    let is_free = |first: u16| (first..first + width).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-    let mut firsts = std::iter::repeat_with(|| base + NEXT.fetch_add(width, Ordering::Relaxed)).take(100);
-    let first = firsts.find(|first| is_free(*first)).unwrap();
-    first..=first + width - 1
+    static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+    const BLOCKS: u16 = 100;
+    const BLOCK: u16 = 40;
+    assert!(width < BLOCK);
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    let start = (std::process::id() % u32::from(BLOCKS)) as u16;
+    let firsts = (0..BLOCKS).map(|i| 28_000 + (start + i) % BLOCKS * BLOCK);
+    let (held, range) = firsts
+        .filter_map(|first| Some((bind(first).ok()?, first + 1..=first + width)))
+        .find(|(_, range)| range.clone().all(|port| bind(port).is_ok()))
+        .unwrap();
+    HELD.lock().unwrap().push(held);
+    range
 }
 
 /// Every rank of a world says its job, and all say the same.
