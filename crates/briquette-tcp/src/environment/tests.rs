@@ -52,7 +52,9 @@ fn a_rank_of_mpirun_has_its_place_and_must_be_told_where_rank_0_is_only_on_sever
     let here = read(&[&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]].concat()).unwrap().unwrap();
     assert_eq!((here.rank, here.world, here.master.as_str(), here.port), (2, 4, "127.0.0.1", None));
     let spread = [&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
-    assert!(read(&spread).unwrap_err().to_string().contains("MASTER_ADDR is not set"));
+    let text = read(&spread).unwrap_err().to_string();
+    assert!(text.contains("MASTER_ADDR is not set") && text.contains("mpirun -x MASTER_ADDR"), "{text}");
+    assert!(!text.contains("RANK is"), "{text}");
     let told = read(&[&spread[..], &[("MASTER_ADDR", "a"), ("MASTER_PORT", "7000")]].concat()).unwrap().unwrap();
     assert_eq!((told.rank, told.machine(), told.port), (2, 2, Some(7000)));
     assert_eq!(told.world_name, here.world_name);
