@@ -36,20 +36,29 @@ or_skip() { "$@" 2> "$work/error" || skip "this machine cannot: $* ($(cat "$work
 # Three machines at a switch, which is a namespace, too: 10.78.0.1 to 3 and fd78::1 to 3.
 or_skip ip netns add $id-s
 or_skip ip -n $id-s link add switch type bridge
-ip -n $id-s link set switch up
+or_skip ip -n $id-s link set switch up
 number=0
 for space in $a $b $c; do
     number=$((number + 1))
-    ip netns add "$space"
+    or_skip ip netns add "$space"
     or_skip ip link add eth0 netns "$space" type veth peer name port$number netns $id-s
-    ip -n $id-s link set port$number master switch up
-    ip -n "$space" addr add 10.78.0.$number/24 dev eth0
-    ip -n "$space" addr add fd78::$number/64 dev eth0 nodad
-    ip -n "$space" link set lo up
-    ip -n "$space" link set eth0 up
+    or_skip ip -n $id-s link set port$number master switch up
+    or_skip ip -n "$space" addr add 10.78.0.$number/24 dev eth0
+    or_skip ip -n "$space" addr add fd78::$number/64 dev eth0 nodad
+    or_skip ip -n "$space" link set lo up
+    or_skip ip -n "$space" link set eth0 up
     mkdir -p "/etc/netns/$space"
 done
-or_skip ip netns exec $b nft list ruleset
+# Every kind of rule below: each needs a module of the kernel.
+cat > "$work/trial" << 'NFT'
+table inet trial { chain input {
+    type filter hook input priority 0; policy accept;
+    ip saddr 10.78.0.9 drop; ip6 saddr fd78::9 drop; ip saddr 10.78.0.9 reject;
+    iif lo accept; ct state established,related accept; icmp type echo-request accept; ip6 nexthdr icmpv6 accept; tcp dport 29500-29599 accept;
+}; }
+NFT
+or_skip ip netns exec $b nft -f "$work/trial"
+or_skip ip netns exec $b nft flush ruleset
 # names SPACE LINE...: what names mean on that machine.
 names() { printf '127.0.0.1 localhost\n' > "/etc/netns/$1/hosts"; printf '%s\n' "${@:2}" >> "/etc/netns/$1/hosts"; }
 for space in $a $b $c; do names "$space" "10.78.0.1 host0"; done

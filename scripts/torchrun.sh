@@ -26,6 +26,9 @@ fetch() {
     for tool in python3 cc nm ldconfig; do
         PATH=$PATH:/sbin:/usr/sbin command -v $tool > /dev/null || skip "$tool is missing, which makes torchrun work without CUDA"
     done
+    echo 'int none;' > "$work/trial.c"
+    cc -shared -fPIC -o "$work/trial.so" "$work/trial.c" -lstdc++ 2> "$work/error" \
+        || skip "cc cannot link libstdc++, which makes torchrun work without CUDA (Debian: apt-get install g++): $(tail -n 1 "$work/error")"
     python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || skip "the wheel of torchrun is for Python 3.11, and python3 is another"
     local left
     mkdir -p "$dir"
@@ -131,6 +134,8 @@ MEET=$(realpath "$MEET")
 fail() { echo "torchrun.sh: $*" >&2; tail -n 30 "$work"/*.log >&2; exit 1; }
 # Below those that the system hands out by itself, which a connection of another program may have in a moment.
 port() { echo $((28000 + RANDOM % 4000)); }
+# Below the 100 s of torchrun: ranks that do not meet fail with a reason.
+export BRIQUETTE_JOIN_DEADLINE=40s
 # torchrun NAME ARGUMENT...: its output is in $work/NAME.log.
 torchrun() {
     # shellcheck disable=SC2086
@@ -156,10 +161,15 @@ agents() {
     torchrun "$job-1" --nnodes 2 --nproc-per-node 2 "$@" --node-rank 1 --no-python "$MEET" "$job" || second=$?
     wait $one || first=$?
     # The work of torch before it starts a rank is not under test.
-    if [[ "$first$second" == *124* ]] && ! grep -q "$job: rank" "$work/$job"*.log; then
-        echo "$job rendezvous: not finished: torchrun's agents started no rank within 100 s"
-        return
-    fi
+    local agent code
+    for agent in 0 1; do
+        code=$first
+        [ $agent -eq 0 ] || code=$second
+        if [ "$code" -eq 124 ] && ! grep -q "^$job: started" "$work/$job-$agent.log"; then
+            echo "$job rendezvous: not finished: torchrun's agent $agent started no rank within 100 s"
+            return
+        fi
+    done
     [ "$first$second" = 00 ] || fail "$job: the agents ended with $first and $second"
     met "$job" 4
     echo "$job rendezvous: 2 agents with 2 ranks each meet"

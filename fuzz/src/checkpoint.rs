@@ -2,7 +2,5 @@
 
 #[path = "../../crates/briquette/src/checkpoint/claims.rs"]
 pub mod claims;
-#[path = "../../crates/briquette/src/checkpoint/manifest.rs"]
-mod manifest;
 #[path = "../../crates/briquette/src/checkpoint/state.rs"]
 mod state;

@@ -1,17 +1,19 @@
 //! `briquette checkpoint`: the contents of a run's checkpoints.
 //!
 //! Reads the manifest, the checksums and the headers of the files; no tensor is decoded. A checkpoint without a manifest was
-//! interrupted and does not count; one with a damaged file is passed over by a resume.
+//! interrupted and does not count; one with a damaged manifest or file is passed over by a resume.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use briquette_core::files;
+use briquette_core::manifest::Manifest;
 use clap::Args;
 use safetensors::tensor::SafeTensors;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::terminal::{bytes, printable, show};
 
@@ -20,7 +22,7 @@ Example:
   briquette checkpoint runs/mine            (every checkpoint of a run)
   briquette checkpoint runs/mine/checkpoints/step-00000390 --json
 
-Exits with 1 where a file of a complete checkpoint is missing or damaged.";
+Exits with 1 where a manifest is damaged, or a file of a complete checkpoint is missing or damaged.";
 
 /// Shows the checkpoints of a run: step, ranks, notes, files and checksums.
 #[derive(Debug, Clone, Args)]
@@ -33,24 +35,15 @@ pub struct Show {
     pub json: bool,
 }
 
-/// `manifest.json`.
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    step: u64,
-    world: usize,
-    checksums: Vec<u32>,
-    #[serde(default)]
-    common: BTreeMap<usize, u32>,
-    notes: BTreeMap<String, String>,
-}
-
 /// One checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checkpoint {
     /// Its directory.
     pub path: PathBuf,
-    /// Why it does not count; `None` where it is complete.
+    /// Why it does not count; `None` where it has a manifest.
     pub incomplete: Option<String>,
+    /// The defect found in the manifest, if any.
+    pub damaged: Option<String>,
     /// Steps that the run had made.
     pub step: Option<u64>,
     /// Ranks that saved it.
@@ -77,7 +70,7 @@ pub struct File {
 }
 
 impl Show {
-    /// Prints the checkpoints, oldest first; whether all files of the complete ones are whole.
+    /// Prints the checkpoints, oldest first; whether all manifests and all files of the complete ones are whole.
     ///
     /// # Errors
     /// When the directory cannot be read, or holds no checkpoint.
@@ -90,7 +83,13 @@ impl Show {
                 show(printable(&text(checkpoint)))?;
             }
         }
-        Ok(found.iter().flat_map(|checkpoint| &checkpoint.files).all(|file| file.problem.is_none()))
+        Ok(found.iter().all(Checkpoint::is_whole))
+    }
+}
+
+impl Checkpoint {
+    fn is_whole(&self) -> bool {
+        self.damaged.is_none() && self.files.iter().all(|file| file.problem.is_none())
     }
 }
 
@@ -121,10 +120,16 @@ fn number(path: &Path) -> Option<u64> {
     ["step", "epoch"].contains(&series).then(|| number.parse().ok())?
 }
 
+/// Of `step-00000390` alone: an epoch's directory does not say the step.
+fn step(path: &Path) -> Option<u64> {
+    number(path).filter(|_| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-")))
+}
+
 fn open(path: &Path) -> Result<Checkpoint> {
     let mut checkpoint = Checkpoint {
         path: path.to_owned(),
         incomplete: None,
+        damaged: None,
         step: None,
         world: None,
         notes: BTreeMap::new(),
@@ -132,16 +137,15 @@ fn open(path: &Path) -> Result<Checkpoint> {
         files: Vec::new(),
     };
     let manifest = path.join("manifest.json");
-    let read = |path: &Path| -> Result<Manifest> { Ok(serde_json::from_slice(&read_file(path)?)?) };
-    let manifest = match read(&manifest) {
+    // As a resume looks for it: a name that leads nowhere is damage.
+    if fs::symlink_metadata(&manifest).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        checkpoint.incomplete = Some("no manifest.json: the save was interrupted".into());
+        return Ok(checkpoint);
+    }
+    let manifest = match parse(path, &manifest) {
         Ok(manifest) => manifest,
-        Err(error) => {
-            let interrupted = !manifest.exists();
-            checkpoint.incomplete = Some(if interrupted {
-                "no manifest.json: the save was interrupted".into()
-            } else {
-                format!("manifest.json: {error:#}")
-            });
+        Err(problem) => {
+            checkpoint.damaged = Some(format!("manifest.json: {problem}"));
             return Ok(checkpoint);
         }
     };
@@ -156,6 +160,16 @@ fn open(path: &Path) -> Result<Checkpoint> {
     }
     (checkpoint.step, checkpoint.world, checkpoint.notes) = (Some(manifest.step), Some(manifest.world), manifest.notes);
     Ok(checkpoint)
+}
+
+/// The manifest of this directory, or the reason for which a resume does not trust it.
+fn parse(directory: &Path, file: &Path) -> Result<Manifest, String> {
+    let text = files::read(file).map_err(|error| error.to_string())?;
+    let manifest = Manifest::parse(&text)?;
+    match step(directory).filter(|step| *step != manifest.step) {
+        Some(_) => Err(format!("it is of step {}: the directory was renamed", manifest.step)),
+        None => Ok(manifest),
+    }
 }
 
 /// The bytes of a regular file.
@@ -199,6 +213,10 @@ fn text(checkpoint: &Checkpoint) -> String {
         lines.push(format!("  incomplete: {why}"));
         return lines.join("\n");
     }
+    if let Some(problem) = &checkpoint.damaged {
+        lines.push(format!("  damaged: {problem}"));
+        return lines.join("\n");
+    }
     let total: u64 = checkpoint.files.iter().filter_map(|file| file.bytes).sum();
     let (step, world) = (checkpoint.step.unwrap_or_default(), checkpoint.world.unwrap_or_default());
     let ranks = if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") };
@@ -240,10 +258,15 @@ mod tests {
         let common = write("common-0.safetensors", &[("model", &[1; 12]), ("optimizer", &[2; 5])]);
         let rank =
             write("rank-0.safetensors", &[("buffers", &[3; 4]), ("state/residual", &[4; 8]), ("state/step", &[5; 8])]);
-        let manifest = serde_json::json!({
-            "step": 2, "world": 1, "checksums": [rank], "common": {"0": common}, "notes": {"epoch": "1"}, "crc32": 0
-        });
-        fs::write(path.join("manifest.json"), manifest.to_string()).unwrap();
+        let manifest = Manifest {
+            step: 2,
+            world: 1,
+            checksums: vec![rank],
+            common: BTreeMap::from([(0, common)]),
+            notes: BTreeMap::from([("epoch".into(), "1".into())]),
+            crc32: None,
+        };
+        fs::write(path.join("manifest.json"), manifest.to_text().unwrap()).unwrap();
         path
     }
 
@@ -265,6 +288,39 @@ mod tests {
         for part in ["step 2, 1 rank", "note epoch: 1", "run seed: 7", "model 12 bytes", "whole"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
+    }
+
+    #[test]
+    fn a_manifest_that_a_resume_does_not_trust_is_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = save(directory.path());
+        let show = |directory: &Path| Show { directory: directory.to_owned(), json: false }.run().unwrap();
+        assert!(show(&path));
+        let file = path.join("manifest.json");
+        let text = fs::read_to_string(&file).unwrap();
+        for (wrong, words) in [
+            (text.replace("\"epoch\": \"1\"", "\"epoch\": \"2\""), "checksum"),
+            (text.replacen("\"step\"", "\"more\": 1, \"step\"", 1), "unknown field `more`"),
+            (text[..text.len() / 2].to_owned(), "EOF"),
+        ] {
+            fs::write(&file, wrong).unwrap();
+            let found = &read(&path).unwrap()[0];
+            assert!(found.damaged.as_ref().is_some_and(|problem| problem.contains(words)), "{words}: {found:?}");
+            assert_eq!((&found.incomplete, found.step), (&None, None));
+            assert!(self::text(found).contains("damaged: manifest.json"), "{found:?}");
+            assert!(!show(&path));
+        }
+        fs::write(&file, text).unwrap();
+        let renamed = path.with_file_name("step-00000003");
+        fs::rename(&path, &renamed).unwrap();
+        let found = &read(&renamed).unwrap()[0];
+        assert_eq!(found.damaged.as_deref(), Some("manifest.json: it is of step 2: the directory was renamed"));
+        // An epoch's number is none of a step, and an interrupted save is no damage.
+        let epoch = path.with_file_name("epoch-00000003");
+        fs::rename(&renamed, &epoch).unwrap();
+        assert!(show(&epoch));
+        fs::remove_file(epoch.join("manifest.json")).unwrap();
+        assert!(show(&epoch));
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub struct Launch {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The world's name, the same on every node: ranks of a world with another name are refused, and two worlds on the same
-    /// machines stay separate. Without --nodes each launch chooses a new name.
+    /// machines stay separate. If not given, each launch chooses a new name; with --nodes it follows from the nodes, --ranks, --port
+    /// and the program's name.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub world: Option<String>,
     /// A file with the secret that ranks prove to each other that they know (`(umask 077; briquette token > FILE)`), readable by you alone. Needed with more
@@ -119,6 +120,12 @@ fn grace(text: &str) -> Result<Duration, String> {
     if time > Duration::from_hours(24) { Err("at most 24h".into()) } else { Ok(time) }
 }
 
+/// Prints the commands of a dry run.
+fn print(plan: &Plan) -> Result<u8, LaunchError> {
+    let shown = crate::terminal::show(plan.commands().join("\n"));
+    shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source })
+}
+
 impl Launch {
     /// Starts the ranks and waits for all of them; the launcher's exit code, unless a rank failed.
     ///
@@ -132,8 +139,7 @@ impl Launch {
     pub fn run(&self, signals: &Listening) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
-            let shown = crate::terminal::show(plan.commands().join("\n"));
-            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
+            return print(&plan);
         }
         let output = output::Output::new(self.only_rank);
         let result = self.worlds(&plan, signals, &output);
@@ -175,8 +181,7 @@ impl Launch {
     pub fn run(&self) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
         if self.dry_run {
-            let shown = crate::terminal::show(plan.commands().join("\n"));
-            return shown.map(|()| 0).map_err(|source| LaunchError::System { what: "--dry-run", source });
+            return print(&plan);
         }
         Err(LaunchError::Usage(
             "briquette launch needs a Unix system (process groups and signals); start each rank by hand with the variables \

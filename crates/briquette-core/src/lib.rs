@@ -95,6 +95,7 @@ mod key;
 #[cfg(feature = "testing")]
 pub mod laws;
 mod layout;
+pub mod manifest;
 mod math;
 mod message;
 mod parallel;

@@ -31,6 +31,8 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         _ => 0,
     };
     let place = Environment::from_env()?.ok_or("start this with a launcher")?;
+    // Tells a rank that meets no other from one that was never started.
+    println!("{job}: started");
     let tcp = TcpBuilder::from_environment(&place)?.join()?;
     let master = tcp.address(0).unwrap_or_default().to_owned();
     let mut comm = Session::from(tcp);

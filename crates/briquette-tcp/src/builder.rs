@@ -171,7 +171,7 @@ impl TcpBuilder {
         self
     }
 
-    /// While this is set, this rank does not wait for the others: [`join`](TcpBuilder::join) gives up within about 0.1 s, with
+    /// While this is set, this rank does not wait for the others: [`join`](TcpBuilder::join) gives up within 0.5 s, with
     /// [`JoinError::Cancelled`], and the ranks that have joined fail with the reason.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> TcpBuilder {
         self.settings.cancel = Some(cancel);

@@ -16,6 +16,7 @@ use crate::listen::{self, resolve};
 use crate::rendezvous::VERSION;
 use crate::secure::{Secure, explained};
 use crate::settings::Settings;
+use crate::world;
 
 /// What one address may take to answer; a name may have others.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -60,6 +61,10 @@ impl Own {
     fn at_given_address(socket: TcpListener) -> Own {
         Own { socket, is_given: true }
     }
+
+    fn port(&self) -> Option<u16> {
+        self.socket.local_addr().ok().map(|address| address.port())
+    }
 }
 
 /// Why an attempt to call came to nothing.
@@ -87,9 +92,11 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         listener = Some(Own::at_given_address(listen::at_given_address(settings, address, deadline).await?));
     }
     let (mut is_said, mut before) = (false, None);
+    let (masters, mut pass) = (settings.masters(), 0);
     loop {
         let may_hang_up = begin.elapsed() < HANGING_UP;
-        let setback = match any_master(settings, &mut listener, may_hang_up, deadline).await {
+        let places = world::of_pass(&masters, pass);
+        let setback = match any_master(settings, &mut listener, (places, may_hang_up), deadline).await {
             Ok(master) => return Ok(master),
             Err(setback) => setback,
         };
@@ -121,20 +128,19 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         }
         before = Some(cause);
         sleep(pause).await;
-        pause = longer(pause);
+        (pause, pass) = (longer(pause), pass + 1);
     }
 }
 
-/// One call to rank 0, wherever it may be.
+/// One call to rank 0 at each of these addresses, until it is found.
 async fn any_master(
     settings: &Settings,
     listener: &mut Option<Own>,
-    may_hang_up: bool,
+    (places, may_hang_up): (impl Iterator<Item = &String>, bool),
     deadline: Instant,
 ) -> Result<Master, Setback> {
-    let masters = settings.masters();
     let mut causes = Vec::new();
-    for address in &masters {
+    for address in places {
         match attempt(settings, listener, (address, may_hang_up), deadline).await {
             Err(Setback::Silence(cause)) => causes.push(cause),
             // Rank 0 found that port taken, too, and has taken one of the next.
@@ -157,6 +163,9 @@ async fn attempt(
     let system = |what| move |source| Setback::Final(JoinError::system(settings.rank, settings.world, what)(source));
     // The way to rank 0 is the way on which the others are likely to reach this rank.
     let mut here = socket.local_addr().map_err(system("tell its own address"))?;
+    if here.ip() == address.ip() && listener.as_ref().is_some_and(|own| own.port() == Some(address.port())) {
+        return Err(Setback::Silence(format!("{address}: this rank listens there itself")));
+    }
     let own = match listener.take() {
         Some(own) => own,
         None => {
@@ -180,8 +189,8 @@ async fn attempt(
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
             Setback::Silence(format!("{address}: {}", reason(error.into())))
         }
-        // These know which world this is.
-        Ok(Err(error @ (HandshakeError::Refused(_) | HandshakeError::Proof))) => Setback::Final(refused(error)),
+        // A rank of this world. A wrong proof without a refusal is of none: any program may send one.
+        Ok(Err(error @ HandshakeError::Refused(_))) => Setback::Final(refused(error)),
         Ok(Err(error)) => Setback::Elsewhere(refused(error)),
         Err(_) => Setback::Silence(format!("{address}: {}", slow())),
     };

@@ -143,6 +143,16 @@ pub enum EnvironmentError {
         /// The variable.
         name: &'static str,
     },
+    /// `mpirun` and `srun` set no address of rank 0.
+    #[error(
+        "MASTER_ADDR is not set, and the ranks that {launcher} started are not all on this machine: set it to the name or \
+         address of rank 0's machine on every rank (`mpirun -x MASTER_ADDR=host1` with Open MPI, `mpirun -genv MASTER_ADDR \
+         host1` with MPICH; srun passes its own environment on)"
+    )]
+    Master {
+        /// The launcher's program.
+        launcher: &'static str,
+    },
     /// Started again, but of which launch?
     #[error(
         "BRIQUETTE_RESTART is {restart} and BRIQUETTE_LAUNCH is not set: a launcher that starts the ranks again gives all of \
@@ -226,7 +236,7 @@ impl Environment {
             local_world: lookup(names::LOCAL_WORLD_SIZE)
                 .map_or(Ok(1), |world| number(names::LOCAL_WORLD_SIZE, world))?,
             node: lookup(names::GROUP_RANK).map(|node| number(names::GROUP_RANK, node)).transpose()?,
-            master: needed(names::MASTER_ADDR)?,
+            master: master(&given)?,
             port: port(&given, world_name.is_some())?,
             world_name,
             ports: ports.transpose()?,
@@ -269,6 +279,15 @@ impl Environment {
         set.extend(self.launch.clone().map(|launch| (names::LAUNCH, launch)));
         set
     }
+}
+
+/// Rank 0's name or address.
+fn master(given: &impl Fn(&str) -> Option<String>) -> Result<String, EnvironmentError> {
+    let name = names::MASTER_ADDR;
+    given(name).or_else(|| job::place(given, name)).ok_or_else(|| match job::launcher(given) {
+        Some(launcher) if given(names::RANK).is_none() => EnvironmentError::Master { launcher: launcher.program() },
+        _ => EnvironmentError::Missing { name },
+    })
 }
 
 /// Rank 0's port, as given; none where it is to be derived from the world's name.

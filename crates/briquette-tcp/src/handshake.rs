@@ -82,6 +82,9 @@ pub(crate) enum HandshakeError {
     /// Somebody else's protocol.
     #[error("{}", stranger(.0))]
     Stranger(Vec<u8>),
+    /// A program that sends back what it receives.
+    #[error("what answers there is not a rank: it repeats what it is sent")]
+    Echo,
     /// A rank of a job that has another name.
     #[error("it belongs to another world: its job has another name or id than this rank's")]
     OtherWorld,
@@ -94,7 +97,7 @@ pub(crate) enum HandshakeError {
     /// The other side does not know the token.
     #[error("the other side does not know the token: give every rank the same one")]
     Proof,
-    /// The other side said no.
+    /// The other side said no: with proof, or in the protocol's words to those whose token is wrong.
     #[error("{0}")]
     Refused(String),
 }
@@ -135,6 +138,9 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     let ours = drawn()?;
     stream.write_all(&[&MAGIC[..], &ours, world].concat()).await?;
     let (theirs, tag) = opening(stream).await?;
+    if theirs == ours {
+        return Err(HandshakeError::Echo);
+    }
     if tag != *world {
         return Err(HandshakeError::OtherWorld);
     }

@@ -32,6 +32,8 @@ pub(crate) enum Message {
     Go,
     /// This rank has not reached another one yet, at this address and for this cause.
     Stuck { other: usize, address: String, cause: String },
+    /// This rank has reached the one that it said it had not.
+    Reached { other: usize },
     /// The world will not come about.
     Fail(String),
     /// This rank cannot join, now or later: the others need not wait for it.

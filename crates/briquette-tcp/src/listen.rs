@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::descriptors::{are_exhausted, exhausted};
 use crate::error::JoinError;
 use crate::settings::Settings;
+use crate::world::CANDIDATES;
 
 /// Rank 0's sockets, and the address that stands for them.
 pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<TcpListener>, String), JoinError> {
@@ -38,7 +39,8 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
         }
     }
     let source = io::Error::new(io::ErrorKind::AddrInUse, "all of them are taken");
-    Err(JoinError::Listen { address: taken.join(", "), source })
+    let address = if taken.len() > CANDIDATES { settings.whereabouts() } else { taken.join(", ") };
+    Err(JoinError::Listen { address, source })
 }
 
 /// Listeners at all addresses of a name that this machine has: ranks elsewhere may find it under any of them.

@@ -226,10 +226,12 @@ impl Gathering {
             let (sender, mut troubles) = unbounded_channel();
             let wanted = Wanted { other, address: &self.addresses[other], session, channel };
             let mut calling = pin!(call_rank(&self.settings, wanted, self.deadline, &sender));
+            let mut is_stuck = false;
             let called = loop {
                 tokio::select! {
                     called = &mut calling => break called,
                     Some(cause) = troubles.recv() => {
+                        is_stuck = true;
                         let stuck = Message::Stuck { other, address: self.addresses[other].clone(), cause };
                         self.lines.send(0, &stuck).await;
                     }
@@ -237,7 +239,12 @@ impl Gathering {
                 }
             };
             match called {
-                Ok(link) => links[channel * world + other] = Some(link),
+                Ok(link) => {
+                    links[channel * world + other] = Some(link);
+                    if is_stuck {
+                        self.lines.send(0, &Message::Reached { other }).await;
+                    }
+                }
                 // Rank 0 may know of an earlier reason: then the other rank has given up already.
                 Err(error) => match timeout(GRACE, self.lines.next()).await {
                     Ok((rank, event @ Event::Said(Message::Fail(_)))) => return Err(stopped(rank, event)),
@@ -249,7 +256,9 @@ impl Gathering {
         while let Some((_, missing)) = above.clone().find(|(channel, other)| links[channel * world + other].is_none()) {
             match self.next(session, &mut links).await {
                 Ok(None) => {}
-                Ok(Some((rank, Event::Said(Message::Ready)))) if unready.remove(&rank) => {}
+                Ok(Some((rank, Event::Said(Message::Ready)))) if unready.remove(&rank) => {
+                    self.stuck.remove(&rank);
+                }
                 Ok(Some((rank, event))) => return Err(stopped(rank, event)),
                 Err(_) => return Err(self.incomplete(format!("rank {missing} did not call"))),
             }
@@ -271,6 +280,10 @@ impl Gathering {
             Err(_) => Err(()),
             Ok(Err((rank, Event::Said(Message::Stuck { other, address, cause })))) if self.settings.rank == 0 => {
                 self.note(JoinError::Link { rank, other, address, cause });
+                Ok(None)
+            }
+            Ok(Err((rank, Event::Said(Message::Reached { other })))) if self.settings.rank == 0 => {
+                self.forget(rank, other);
                 Ok(None)
             }
             Ok(Err(news)) => Ok(Some(news)),

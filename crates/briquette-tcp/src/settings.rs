@@ -107,7 +107,7 @@ impl Settings {
     /// The ports that rank 0 tries in turn, where they follow from the world's name.
     pub(crate) fn derived_ports(&self) -> Vec<u16> {
         match (&self.name, self.derives_port()) {
-            (Some(name), Some(_)) => world::ports(name, self.ports.as_ref().unwrap_or(&world::DERIVED)),
+            (Some(name), Some(_)) => world::ports(name, self.ports.as_ref()),
             _ => Vec::new(),
         }
     }
@@ -122,9 +122,12 @@ impl Settings {
 
     /// The same, in words.
     pub(crate) fn whereabouts(&self) -> String {
-        match self.derives_port() {
-            Some(host) => format!("{host}, on one of the ports {:?} of its world's name", self.derived_ports()),
-            None => self.master.clone(),
+        match (self.derives_port(), &self.ports) {
+            (Some(host), Some(ports)) => format!("{host}, on one of the ports {} to {}", ports.start(), ports.end()),
+            (Some(host), None) => {
+                format!("{host}, on one of the ports {:?} of its world's name", self.derived_ports())
+            }
+            (None, _) => self.master.clone(),
         }
     }
 

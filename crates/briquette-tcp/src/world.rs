@@ -15,39 +15,46 @@ pub(crate) const TAG: usize = 32;
 /// away from torchrun's defaults (29400, 29500).
 pub(crate) const DERIVED: RangeInclusive<u16> = 15_000..=27_999;
 
-/// Ports of one name: if rank 0 finds all of them taken, it says so.
+/// Derived ports of one name, and the ports of a given range that a rank tries in every pass.
 pub(crate) const CANDIDATES: usize = 8;
 
 /// The digest of a world's name that both sides of a connection compare; zeros for a world without one.
 pub(crate) fn tag(name: Option<&str>) -> [u8; TAG] {
-    name.map_or([0; TAG], |name| digest("world", name, 0))
+    name.map_or([0; TAG], |name| digest("world", name))
 }
 
-/// The ports of this range on which rank 0 of a world of this name may listen, in the order in which they are tried.
-pub(crate) fn ports(name: &str, range: &RangeInclusive<u16>) -> Vec<u16> {
+/// The ports on which rank 0 of a world of this name may listen, in the order in which they are tried: all of a given range, or
+/// [`CANDIDATES`] of the [derived ones](DERIVED).
+pub(crate) fn ports(name: &str, given: Option<&RangeInclusive<u16>>) -> Vec<u16> {
+    let range = given.unwrap_or(&DERIVED);
     let (first, last) = (u64::from(*range.start()), u64::from(*range.end()));
-    let width = (last + 1).saturating_sub(first);
-    let wanted = CANDIDATES.min(usize::try_from(width).unwrap_or(CANDIDATES));
-    let mut found: Vec<u16> = Vec::with_capacity(wanted);
-    for round in 0u64.. {
-        if found.len() == wanted {
-            break;
-        }
-        let drawn = digest("port", name, round);
-        let drawn = u64::from_le_bytes(drawn[..8].try_into().unwrap_or_default());
-        let port = u16::try_from(first + drawn % width).unwrap_or(*range.start());
-        if !found.contains(&port) {
-            found.push(port);
-        }
-    }
-    found
+    let width = (last + 1).saturating_sub(first).max(1);
+    let drawn = digest("port", name);
+    let [start, stride] =
+        [&drawn[..8], &drawn[8..16]].map(|half| u64::from_le_bytes(half.try_into().unwrap_or_default()));
+    // Steps of a length that shares no factor with the width reach every port once.
+    let stride = (stride % width..).find(|stride| gcd(*stride, width) == 1).unwrap_or(1);
+    let port = |i: u64| u16::try_from(first + (start % width + i * stride) % width).unwrap_or(*range.start());
+    let count = if given.is_some() { width } else { width.min(CANDIDATES as u64) };
+    (0..count).map(port).collect()
 }
 
-fn digest(use_of: &str, name: &str, round: u64) -> [u8; TAG] {
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The entries to try in a pass: the first [`CANDIDATES`] in every one, the others in turn.
+pub(crate) fn of_pass<T>(all: &[T], pass: usize) -> impl Iterator<Item = &T> {
+    let (first, rest) = all.split_at(all.len().min(CANDIDATES));
+    let turns = rest.len().div_ceil(CANDIDATES).max(1);
+    first.iter().chain(rest.chunks(CANDIDATES).nth(pass % turns).into_iter().flatten())
+}
+
+fn digest(use_of: &str, name: &str) -> [u8; TAG] {
     let mut hash = Sha256::new();
     hash.update(b"briquette ");
     hash.update(use_of.as_bytes());
-    hash.update(round.to_le_bytes());
+    hash.update(0u64.to_le_bytes());
     hash.update(name.as_bytes());
     hash.finalize().into()
 }
@@ -66,7 +73,7 @@ mod tests {
 
     #[test]
     fn ports_follow_from_the_name_alone_and_differ_between_names() {
-        let of = |name: &str| ports(name, &DERIVED);
+        let of = |name: &str| ports(name, None);
         assert_eq!(of("openmpi/17"), of("openmpi/17"));
         assert_ne!(of("openmpi/17"), of("openmpi/18"));
         for name in 0..200 {
@@ -79,11 +86,28 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_range_gives_every_port_that_it_has() {
-        let mut all = ports("a job", &(4000..=4002));
-        all.sort_unstable();
-        assert_eq!(all, [4000, 4001, 4002]);
-        assert_eq!(ports("a job", &(4000..=4000)), [4000]);
+    fn a_given_range_gives_every_port_that_it_has_once() {
+        for range in [4000..=4000, 4000..=4001, 4000..=4002, 29_600..=29_699, 1..=65_535] {
+            for name in ["a job", "another", "a third"] {
+                let mut all = ports(name, Some(&range));
+                all.sort_unstable();
+                assert!(all.into_iter().eq(range.clone()), "{range:?} of {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_entry_has_its_pass() {
+        for len in [0, 1, 8, 9, 16, 17, 100] {
+            let all: Vec<usize> = (0..len).collect();
+            let mut seen = vec![0; len];
+            for pass in 0..13 {
+                let tried: Vec<usize> = of_pass(&all, pass).copied().collect();
+                assert!(tried.len() <= 2 * CANDIDATES && tried.starts_with(&all[..len.min(CANDIDATES)]), "{tried:?}");
+                tried.into_iter().for_each(|entry| seen[entry] += 1);
+            }
+            assert!(seen.iter().all(|count| *count > 0), "{len}: {seen:?}");
+        }
     }
 
     /// By `printf 'briquette world\0\0\0\0\0\0\0\0a' | sha256sum`.

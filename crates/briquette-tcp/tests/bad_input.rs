@@ -13,7 +13,7 @@ use briquette_testkit::proxy::Proxy;
 use tempfile::TempDir;
 
 use common::stranger::Recorder;
-use common::{PATIENT, VALID, adds_up, logs, rank, write_certificates};
+use common::{PATIENT, VALID, adds_up, logs, nowhere, rank, write_certificates};
 
 /// How long these worlds may take to come together.
 const SOON: Duration = Duration::from_millis(1500);
@@ -24,11 +24,6 @@ const BEYOND: Duration = Duration::from_secs(8);
 fn says(result: Result<Tcp, JoinError>, words: &[&str]) {
     let text = result.expect_err("it should not join").to_string();
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
-}
-
-/// Where nobody listens.
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Rank 0 of three, and a relay that its callers are to call.

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,14 +9,10 @@ use std::time::{Duration, Instant};
 
 use briquette_tcp::{JoinError, TcpBuilder};
 
-use common::{PATIENT, rank};
+use common::{PATIENT, nowhere, rank};
 
 /// What a rank that is interrupted may take, on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
-
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Ranks 0 and 1 of three wait for the third; then one of them is interrupted. Their errors, the interrupted one's first.
 fn interrupted(which: usize) -> [JoinError; 2] {

@@ -4,7 +4,7 @@ mod common;
 
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,14 +31,22 @@ fn derived(name: &str, rank: usize, world: usize) -> TcpBuilder {
     TcpBuilder::new(rank, world, "127.0.0.1:0").world_name(name).join_deadline(PATIENT).deadline(PATIENT)
 }
 
-/// A range of ports that were free a moment ago, and that no other test of this program asks for.
+/// A range of free ports, which no other test takes while this program runs: the port below it is held. They are below those that the
+/// system hands out by itself, which a connection may have in a moment.
 fn free_range(width: u16) -> RangeInclusive<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 28_000 + (std::process::id() % 90) as u16 * 50;
-    let is_free = |first: u16| (first..first + width).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-    let mut firsts = std::iter::repeat_with(|| base + NEXT.fetch_add(width, Ordering::Relaxed)).take(100);
-    let first = firsts.find(|first| is_free(*first)).unwrap();
-    first..=first + width - 1
+    static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+    const BLOCKS: u16 = 100;
+    const BLOCK: u16 = 40;
+    assert!(width < BLOCK);
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    let start = (std::process::id() % u32::from(BLOCKS)) as u16;
+    let firsts = (0..BLOCKS).map(|i| 28_000 + (start + i) % BLOCKS * BLOCK);
+    let (held, range) = firsts
+        .filter_map(|first| Some((bind(first).ok()?, first + 1..=first + width)))
+        .find(|(_, range)| range.clone().all(|port| bind(port).is_ok()))
+        .unwrap();
+    HELD.lock().unwrap().push(held);
+    range
 }
 
 /// Every rank of a world says its job, and all say the same.
@@ -188,6 +196,32 @@ fn every_port_that_a_rank_listens_on_is_in_the_range_that_was_given() {
         let port = world[2].address(rank).unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
         assert!(ports.contains(&port), "rank {rank} listens on {port}");
     }
+    adds_up(world);
+}
+
+/// Rank 0 takes the last port that its world's name leads to.
+#[test]
+fn ranks_meet_on_the_one_port_of_a_wide_range_that_is_free() {
+    let (name, ports) = (job("nearly full"), free_range(30));
+    let mut taken: Vec<_> = ports.clone().map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap()).collect();
+    let zero = derived(&name, 0, 2).ports(ports.clone());
+    let text = zero.join().unwrap_err().to_string();
+    assert!(text.contains("all of them are taken") && text.contains(&ports.end().to_string()), "{text}");
+    taken.remove(17);
+    taken.iter().for_each(|stranger| stranger.set_nonblocking(true).unwrap());
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    // The others hang up, or their callers would wait for an answer.
+    let strangers = thread::spawn(move || {
+        while end.recv_timeout(Duration::from_millis(1)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            taken.iter().for_each(|stranger| drop(stranger.accept()));
+        }
+    });
+    // Its own socket is outside of the range.
+    let ranks =
+        vec![derived(&name, 0, 2).ports(ports.clone()), derived(&name, 1, 2).ports(ports).listen("127.0.0.1:0")];
+    let world = meet(ranks).into_iter().map(Result::unwrap).collect();
+    drop(ended);
+    strangers.join().unwrap();
     adds_up(world);
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use briquette_tcp::{JoinError, TcpBuilder};
 
-use common::PATIENT;
+use common::{PATIENT, nowhere};
 
 /// Set where a test runs under a limit.
 const LIMITED: &str = "LIMITED";
@@ -34,10 +34,6 @@ fn passes(output: &Output) {
 
 fn rank(number: usize, world: usize, master: SocketAddr) -> TcpBuilder {
     TcpBuilder::new(number, world, master.to_string()).join_deadline(PATIENT * 6)
-}
-
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Both fail long before their deadline: rank 0 since it may not open 998 connections, rank 1 with that reason.

@@ -6,12 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENT, logs, rank};
-
-/// Returns an address at which no process listens.
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
+use common::{PATIENT, logs, nowhere, rank};
 
 /// Returns the errors of three ranks when rank 1 advertises a wrong address, that address, and the time taken.
 fn misled(deadline: Duration) -> (Vec<String>, SocketAddr, Duration) {

@@ -19,7 +19,6 @@ mod common;
 mod directory;
 mod file;
 pub(crate) mod ids;
-mod manifest;
 mod model;
 mod replicas;
 mod resume;

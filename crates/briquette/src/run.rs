@@ -127,7 +127,7 @@ impl Run {
         self
     }
 
-    /// While this is set, this process does not wait for others to join: it fails within about 0.1 s. For signal handlers.
+    /// While this is set, this process does not wait for others to join: it fails within 0.5 s. For signal handlers.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> Run {
         self.cancel = Some(cancel);
         self

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use briquette_tcp::{Environment, Token, names};
+use sha2::{Digest, Sha256};
 
 use super::{Launch, LaunchError};
 
@@ -26,8 +27,7 @@ pub(super) struct Plan {
     token_file: Option<PathBuf>,
     tls: Option<PathBuf>,
     command: Vec<OsString>,
-    /// The world's name; none where launchers of several machines were given none.
-    world_name: Option<String>,
+    world_name: String,
     /// The identity of this launch.
     launch: String,
 }
@@ -64,8 +64,10 @@ impl Plan {
         let tls = launch.tls.as_deref().map(certificates).transpose()?;
         executable(&launch.command[0])?;
         let id = launch_id()?;
-        // Launchers of several machines have ids of their own.
-        let world_name = launch.world.clone().or_else(|| (nodes == 1).then(|| format!("launch/{id}")));
+        let world_name = launch.world.clone().unwrap_or_else(|| match launch.nodes.is_empty() {
+            true => format!("launch/{id}"),
+            false => nodes_name(launch),
+        });
         Ok(Plan {
             local,
             nodes,
@@ -131,7 +133,7 @@ impl Plan {
             node: Some(self.node),
             master: self.master.clone(),
             port: Some(start.port),
-            world_name: self.world_name.clone(),
+            world_name: Some(self.world_name.clone()),
             ports: None,
             join_deadline: None,
             deadline: None,
@@ -165,6 +167,16 @@ impl Plan {
             })
             .collect()
     }
+}
+
+/// The name of a world on --nodes, whose launchers have ids of their own: a digest of what all of them are given. Arguments and
+/// directories may differ between machines. The token stays out: a name's digest is sent to strangers, who could try tokens on it.
+fn nodes_name(launch: &Launch) -> String {
+    let program = Path::new(&launch.command[0]).file_name().unwrap_or_default().to_string_lossy();
+    let nodes: Vec<&str> = launch.nodes.iter().map(|name| name.trim()).collect();
+    let port = launch.port.unwrap_or_default();
+    let digest = Sha256::digest(format!("{}\n{}\n{port}\n{program}", nodes.join(","), launch.ranks));
+    format!("nodes/{}", hex::encode(&digest[..16]))
 }
 
 fn launch_id() -> Result<String, LaunchError> {

@@ -28,7 +28,7 @@ fn each_rank_is_told_its_place_and_one_secret() {
 }
 
 #[test]
-fn every_launch_names_its_world_and_launchers_of_several_machines_are_told_its_name() {
+fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
     let place = Place::new(r#"echo "world=$BRIQUETTE_WORLD agent=$TORCHELASTIC_USE_AGENT_STORE" > told-$RANK"#);
     secret(&place, "secret", "0123456789abcdef\n", 0o600);
     let told = |options: &str| {
@@ -43,11 +43,19 @@ fn every_launch_names_its_world_and_launchers_of_several_machines_are_told_its_n
     assert_eq!(place.read("told-1"), second, "one name for all ranks");
     assert_ne!(first, second, "and another for every launch");
     assert_eq!(told("--ranks 2 --world mine"), "world=mine agent=\n");
-    let several = "--nodes node-a,node-b --node-rank 0 --ranks 1 --port 29499 --token-file secret";
-    let dry = place.launch(&format!("{several} --dry-run")).out;
-    assert!(!dry.contains("BRIQUETTE_WORLD"), "{dry}");
-    let dry = place.launch(&format!("{several} --world mine --dry-run")).out;
-    assert!(dry.contains(" BRIQUETTE_WORLD=mine "), "{dry}");
+    let several = |port: u16, node: u16, options: &str| {
+        let options =
+            format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
+        let dry = place.launch(&format!("{options} --dry-run")).out;
+        dry.split(" BRIQUETTE_WORLD=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(several(29_499, 0, "--world mine"), "mine");
+    let derived = several(29_499, 0, "");
+    assert_eq!(derived.len(), "nodes/".len() + 32, "{derived}");
+    assert_eq!(several(29_499, 1, ""), derived);
+    assert_ne!(several(29_498, 0, ""), derived);
+    secret(&place, "secret", "another secret of sixteen\n", 0o600);
+    assert_eq!(several(29_499, 0, ""), derived, "the token is no part of it");
 }
 
 /// A file of this mode.
@@ -185,19 +193,17 @@ fn tokens_are_32_random_bytes_as_text() {
 
 #[test]
 fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
-    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
+    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_MMAP_MAX_/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
     let told = |variables: &[(&str, &str)]| {
         let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
-        for name in
-            ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
-        {
+        for name in ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"] {
             command.env_remove(name);
         }
         command.envs(variables.iter().copied());
         assert_eq!(place.spawn(&mut command).end().code, Some(0));
         place.read("told-0")
     };
-    assert_eq!(told(&[]), "1/1099511627776\n");
-    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2/\n");
-    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "/\n");
+    assert_eq!(told(&[]), "1/0/1099511627776\n");
+    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2//\n");
+    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "//\n");
 }

@@ -1,12 +1,26 @@
 //! Places and job ids as torchrun, `mpirun` and `srun` give them.
 //!
 //! A job id must be the same on all ranks of a job and of no other job that runs at the same time. So it is made only of what
-//! the launcher gives every rank of a job: nothing of one machine or one rank goes in.
+//! the launcher gives every rank of a job. What belongs to one machine goes in only where the job has no other machine; what belongs to
+//! one rank never does.
 
 use super::{EnvironmentError, names};
 
 /// The name of a variable that is none: the process of MPICH's launcher on this machine that started this rank.
 pub(super) const PROXY: &str = "(process of hydra_pmi_proxy)";
+
+/// The address of the PMIx server of this machine, which has a port of its own for each `mpirun`. A server sets several of them, alike; newest
+/// first, as in PMIx's own order.
+const PMIX_SERVER: [&str; 8] = [
+    "PMIX_SERVER_URI61",
+    "PMIX_SERVER_URI51",
+    "PMIX_SERVER_URI41",
+    "PMIX_SERVER_URI4",
+    "PMIX_SERVER_URI3",
+    "PMIX_SERVER_URI2",
+    "PMIX_SERVER_URI21",
+    "PMIX_SERVER_URI",
+];
 
 /// A launcher that sets names of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,9 +157,15 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
         return Ok(None);
     }
     let slurm = || Some(format!("slurm/{}/{}", set("SLURM_JOB_ID")?, set("SLURM_STEP_ID")?));
+    let is_one_machine = set(launcher.names()[3]) == set(launcher.names()[1]);
     let pmix = || {
-        // The id is 16 bits of a hash in Open MPI 4: with the place of `mpirun` itself it is one job's alone.
-        let place = set("OMPI_MCA_orte_hnp_uri").unwrap_or_default();
+        // The id is 16 bits of a hash in Open MPI 4, and a host's name with a process number in Open MPI 5, which two containers may
+        // share: with the place of `mpirun` itself it is one job's alone. Open MPI 5 has that on one machine only.
+        let place = set("OMPI_MCA_orte_hnp_uri").or_else(|| {
+            let server = PMIX_SERVER.into_iter().find_map(set);
+            server.filter(|_| is_one_machine)
+        });
+        let place = place.unwrap_or_default();
         let id = set("PMIX_NAMESPACE").or_else(|| set("OMPI_MCA_ess_base_jobid"));
         id.map(|id| format!("mpirun/{id}/{place}"))
     };
@@ -154,7 +174,6 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
         Launcher::Slurm => slurm(),
         Launcher::Pmi => set("PMI_JOBID").map(|id| format!("pmi/{id}")).or_else(pmix).or_else(|| {
             // One launcher's process for each machine and job: of use where there is one machine.
-            let is_one_machine = set(launcher.names()[3]) == set(launcher.names()[1]);
             set(PROXY).filter(|_| is_one_machine).map(|process| format!("hydra/{process}"))
         }),
     };

@@ -52,7 +52,9 @@ fn a_rank_of_mpirun_has_its_place_and_must_be_told_where_rank_0_is_only_on_sever
     let here = read(&[&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]].concat()).unwrap().unwrap();
     assert_eq!((here.rank, here.world, here.master.as_str(), here.port), (2, 4, "127.0.0.1", None));
     let spread = [&set[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
-    assert!(read(&spread).unwrap_err().to_string().contains("MASTER_ADDR is not set"));
+    let text = read(&spread).unwrap_err().to_string();
+    assert!(text.contains("MASTER_ADDR is not set") && text.contains("mpirun -x MASTER_ADDR"), "{text}");
+    assert!(!text.contains("RANK is"), "{text}");
     let told = read(&[&spread[..], &[("MASTER_ADDR", "a"), ("MASTER_PORT", "7000")]].concat()).unwrap().unwrap();
     assert_eq!((told.rank, told.machine(), told.port), (2, 2, Some(7000)));
     assert_eq!(told.world_name, here.world_name);
@@ -96,6 +98,23 @@ fn every_launcher_names_its_world_by_the_job() {
     // Its ids are short: two processes may come to the same, and then have other addresses.
     assert_ne!(ompi("7", "7.0;tcp://10.0.0.1:4000"), ompi("7", "7.0;tcp://10.0.0.1:4001"));
     assert_ne!(ompi("7", ""), ompi("8", ""));
+    // Open MPI 5 in two containers: one host name, one process number.
+    let five = |world: &str, variable: &str, port: u16| {
+        let server = format!("prterun-box-7@0.0;tcp4://127.0.0.1:{port}");
+        name(&[
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", world),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("MASTER_ADDR", "box"),
+            ("PMIX_NAMESPACE", "prterun-box-7@1"),
+            (variable, server.as_str()),
+        ])
+    };
+    for variable in ["PMIX_SERVER_URI51", "PMIX_SERVER_URI41", "PMIX_SERVER_URI2", "PMIX_SERVER_URI"] {
+        assert_ne!(five("2", variable, 4000), five("2", variable, 4001), "{variable}");
+        // On several machines each has a server of its own.
+        assert_eq!(five("4", variable, 4000), five("4", variable, 4001), "{variable}");
+    }
     let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
     assert_eq!(name(&[&pmi[..], &[("PMI_JOBID", "9.0")]].concat()), "pmi/9.0");
     assert_eq!(name(&[&pmi[..], &[(job::PROXY, "77@123")]].concat()), "hydra/77@123");

@@ -64,13 +64,22 @@ impl Gathering {
     /// Keeps that a rank has not reached another one, and says so the first time.
     pub(super) fn note(&mut self, trouble: JoinError) {
         if let JoinError::Link { rank, other, .. } = trouble {
-            let is_known =
-                matches!(self.stuck.get(&rank), Some(JoinError::Link { other: known, .. }) if *known == other);
-            if !is_known {
+            if !self.is_stuck(rank, other) {
                 tracing::warn!("{trouble}; it goes on trying");
             }
             self.stuck.insert(rank, trouble);
         }
+    }
+
+    /// Forgets that a rank had not reached another one, which it has now.
+    pub(super) fn forget(&mut self, rank: usize, other: usize) {
+        if self.is_stuck(rank, other) {
+            self.stuck.remove(&rank);
+        }
+    }
+
+    fn is_stuck(&self, rank: usize, other: usize) -> bool {
+        matches!(self.stuck.get(&rank), Some(JoinError::Link { other: known, .. }) if *known == other)
     }
 
     pub(super) fn incomplete(&mut self, missing: String) -> JoinError {

@@ -1,5 +1,6 @@
 //! Ranks that know the token and still do wrong, which no honest process of this version does.
 
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ use briquette_core::comm::{Scope, Session};
 use super::VERSION;
 use crate::builder::TcpBuilder;
 use crate::frame::{Header, Kind};
-use crate::handshake::{self, HandshakeError, Introduction, Role, Terms};
+use crate::handshake::{self, HandshakeError, Introduction, MAGIC, Role, Terms};
 use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
-use crate::token::Token;
-use crate::world::TAG;
+use crate::token::{PROOF, Token};
+use crate::world::{self, TAG};
 
 const SOON: Duration = Duration::from_millis(1500);
 /// What a rank may take beyond that.
@@ -114,6 +115,56 @@ fn a_rank_that_makes_no_links_is_named_at_the_deadline() {
     assert!(texts.iter().all(|text| text.contains("rank 2 did not call")), "{texts:?}");
 }
 
+/// A link that was made late is no reason for the end.
+#[test]
+fn a_rank_that_reached_the_other_one_late_is_not_blamed_at_the_deadline() {
+    for news in [Message::Reached { other: 1 }, Message::Ready] {
+        let texts = with_impostor(async |master| {
+            let mut lines = Lines::new();
+            lines.add(0, Secure::Plain(introduce(master, &rank_2()).await.unwrap()));
+            let (_, Event::Said(Message::Roster { .. })) = lines.next().await else { panic!("no roster") };
+            let stuck = Message::Stuck { other: 1, address: "127.0.0.1:1".to_owned(), cause: "no answer".to_owned() };
+            lines.send(0, &stuck).await;
+            lines.send(0, &news).await;
+            // It calls neither of the others.
+            while !matches!(lines.next().await.1, Event::Closed(_)) {}
+        });
+        assert!(texts.iter().all(|text| text.contains("rank 2 did not call")), "{news:?}: {texts:?}");
+    }
+}
+
+#[test]
+fn a_rank_says_that_it_has_reached_one_that_it_had_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let master = listener.local_addr().unwrap().to_string();
+    let joining = TcpBuilder::new(2, 3, master.clone()).join_deadline(PATIENT);
+    let joining = thread::spawn(|| joining.join().unwrap_err().to_string());
+    runtime().block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let call = async |listener: &tokio::net::TcpListener| {
+            let (stream, _) = timeout(PATIENT, listener.accept()).await.unwrap().unwrap();
+            let caller = handshake::listen(stream, open(&Token::default())).await.unwrap();
+            Secure::Plain(caller.welcome().await.unwrap())
+        };
+        let mut lines = Lines::new();
+        lines.add(2, call(&listener).await);
+        // Rank 1 hangs up at first.
+        let one = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![master, one.local_addr().unwrap().to_string(), "127.0.0.1:1".to_owned()];
+        lines.send(2, &Message::Roster { session: "a run".to_owned(), addresses, machines: vec![0, 1, 2] }).await;
+        let _zero = call(&listener).await;
+        drop(one.accept().await.unwrap());
+        let stuck = timeout(PATIENT, lines.next()).await.unwrap();
+        assert!(matches!(stuck, (2, Event::Said(Message::Stuck { other: 1, .. }))), "{stuck:?}");
+        let _one = call(&one).await;
+        let reached = timeout(PATIENT, lines.next()).await.unwrap();
+        assert!(matches!(reached, (2, Event::Said(Message::Reached { other: 1 }))), "{reached:?}");
+        lines.send(2, &Message::Fail("enough".to_owned())).await;
+    });
+    assert!(joining.join().unwrap().contains("enough"));
+}
+
 #[test]
 fn a_rank_that_talks_nonsense_is_named() {
     let texts = with_impostor(async |master| {
@@ -191,6 +242,53 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     let (text, failed) = joining.join().unwrap();
     assert!(text.contains("rank 1 could not reach rank 0") && text.contains("not today"), "{text}");
     assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
+}
+
+/// On the first port that a world's name leads to: a program that repeats what it hears, and one that says yes without a proof.
+#[test]
+fn a_stranger_on_the_first_port_is_passed_over() {
+    for is_echo in [true, false] {
+        // A name whose first port is free.
+        let (name, stranger) = (0..100)
+            .map(|number| format!("strangers of {} {number}", std::process::id()))
+            .find_map(|name| {
+                let first = world::ports(&name, None)[0];
+                TcpListener::bind(("127.0.0.1", first)).ok().map(|stranger| (name, stranger))
+            })
+            .unwrap();
+        thread::spawn(move || {
+            for caller in stranger.incoming() {
+                let _ = if is_echo { repeat(caller.unwrap()) } else { agree(caller.unwrap()) };
+            }
+        });
+        let rank = |rank: usize| TcpBuilder::new(rank, 2, "127.0.0.1:0").world_name(&name).join_deadline(PATIENT);
+        let ranks = thread::scope(|threads| {
+            [1, 0].map(|number| threads.spawn(move || rank(number).join().map(drop))).map(|rank| rank.join().unwrap())
+        });
+        assert!(ranks.iter().all(Result::is_ok), "{ranks:?}");
+    }
+}
+
+fn repeat(mut caller: std::net::TcpStream) -> io::Result<()> {
+    let mut bytes = [0; 1024];
+    loop {
+        let count = caller.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(());
+        }
+        caller.write_all(&bytes[..count])?;
+    }
+}
+
+fn agree(mut caller: std::net::TcpStream) -> io::Result<()> {
+    let mut opening = [0; MAGIC.len() + PROOF + TAG];
+    caller.read_exact(&mut opening)?;
+    // A number of its own.
+    opening[MAGIC.len()] ^= 1;
+    caller.write_all(&opening)?;
+    let yes = b"\"Welcome\"";
+    caller.write_all(&[&(yes.len() as u32).to_le_bytes()[..], yes, &[0; PROOF]].concat())?;
+    caller.read_to_end(&mut Vec::new()).map(drop)
 }
 
 #[test]

@@ -63,6 +63,11 @@ pub(crate) fn world(ranks: usize, edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync
     loopback(ranks, |builder| edit(builder.deadline(PATIENT).join_deadline(PATIENT))).unwrap()
 }
 
+/// Returns an address at which no process listens.
+pub(crate) fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
 /// A rank of a world of three whose rank 0 is at this address.
 pub(crate) fn rank(rank: usize, master: SocketAddr) -> TcpBuilder {
     TcpBuilder::new(rank, 3, master.to_string()).deadline(PATIENT).join_deadline(PATIENT)

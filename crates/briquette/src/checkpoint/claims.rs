@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
+use briquette_core::manifest::Manifest;
 use briquette_core::state::State;
 use safetensors::tensor::{SafeTensors, TensorView};
 
-use super::manifest::Manifest;
 use super::state::{read_state, to_blob, width};
 
 /// An error, or what comes back when it is written and read again.

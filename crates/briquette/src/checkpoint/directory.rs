@@ -5,10 +5,10 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use briquette_core::files;
+use briquette_core::manifest::Manifest;
 
 use super::fail;
 use super::file::{partial, put_in_place};
-use super::manifest::Manifest;
 use crate::error::Error;
 
 /// What makes a checkpoint complete.

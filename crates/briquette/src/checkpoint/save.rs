@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use briquette_core::manifest::Manifest;
 use briquette_core::state::State;
 use burn::module::Module;
 
 use super::common::Leaders;
 use super::directory::{MANIFEST, common_name, file_name, remove_old, settle};
 use super::file::{self, make_directory, put_in_place, write_partial};
-use super::manifest::Manifest;
 use super::timing::StepTiming;
 use super::{AVERAGE, Blobs, Series, fail, own_blobs};
 use crate::error::Error;

@@ -1,0 +1,62 @@
+//! The manifest of a checkpoint, which makes it complete: `manifest.json`.
+//!
+//! ```
+//! use briquette_core::manifest::Manifest;
+//! let manifest = Manifest { step: 7, world: 1, checksums: vec![1], ..Manifest::default() };
+//! let text = manifest.to_text()?;
+//! assert_eq!(Manifest::parse(text.as_bytes()).map(|read| read.step), Ok(7));
+//! let damaged = text.replace("\"step\": 7", "\"step\": 8");
+//! assert!(Manifest::parse(damaged.as_bytes()).unwrap_err().starts_with("damaged"));
+//! # Ok::<_, serde_json::Error>(())
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Contents of `manifest.json`, which is written when every rank's file is in place.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Steps that the run had made.
+    pub step: u64,
+    /// Number of ranks that saved.
+    pub world: usize,
+    /// CRC-32 of each rank's file.
+    pub checksums: Vec<u32>,
+    /// CRC-32 of what is the same on every rank, by the rank that wrote it; absent in older files, where each rank's file has it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub common: BTreeMap<usize, u32>,
+    /// What the training loop wants to know before it loads.
+    pub notes: BTreeMap<String, String>,
+    /// CRC-32 of all of the above, as JSON without white space; absent in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crc32: Option<u32>,
+}
+
+impl Manifest {
+    fn checksum(&self) -> serde_json::Result<u32> {
+        serde_json::to_vec(&Manifest { crc32: None, ..self.clone() }).map(|bytes| crc32fast::hash(&bytes))
+    }
+
+    /// Returns the text of the file, with the checksum.
+    ///
+    /// # Errors
+    /// Those of the JSON writer, which a manifest does not cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&Manifest { crc32: Some(self.checksum()?), ..self.clone() })
+    }
+
+    /// Reads the text of the file. The step is not compared with the directory's name.
+    ///
+    /// # Errors
+    /// The reason for which the text cannot be trusted: not JSON, a field that is missing or unknown, another checksum than the one in it.
+    pub fn parse(text: &[u8]) -> Result<Manifest, String> {
+        let manifest: Manifest = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+        let sum = manifest.checksum().map_err(|e| e.to_string())?;
+        match manifest.crc32 {
+            Some(written) if written != sum => Err("damaged: its checksum is not that of what it says".to_owned()),
+            _ => Ok(manifest),
+        }
+    }
+}
