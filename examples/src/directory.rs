@@ -147,7 +147,7 @@ impl RunDirectory {
     /// whatever happens: see [`settle`](Self::settle).
     pub(crate) fn begin(self, settings: &Settings, run: &str) -> Result<RunFiles> {
         let aside = self.path.join(format!("{REPLACED}{run}"));
-        let begun = self.move_aside(&aside).and_then(|()| self.write_config(settings, Some(run)));
+        let begun = self.move_aside(&aside).and_then(|()| write_config(&self.path, settings, Some(run)));
         // Also where nothing has begun: then it puts everything back.
         let settled = self.settle();
         begun.and(settled)?;
@@ -161,15 +161,8 @@ impl RunDirectory {
         let metrics = self.path.join(METRICS);
         let file = crate::record::keep_before(&metrics, written);
         let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;
-        self.write_config(settings, run)?;
+        write_config(&self.path, settings, run)?;
         Ok(RunFiles::new(self.path, file, self.lock))
-    }
-
-    fn write_config(&self, settings: &Settings, run: Option<&str>) -> Result<()> {
-        let run = run.map_or(String::new(), |run| format!("run = {}\n", toml::Value::from(run)));
-        let path = self.path.join(CONFIG);
-        let text = run + &toml::to_string(settings)?;
-        write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn move_aside(&self, aside: &Path) -> Result<()> {
@@ -198,6 +191,23 @@ impl RunDirectory {
         }
         Ok(())
     }
+}
+
+/// The settings of a run, in the directory of a machine that rank 0 is not on: with them the run can be resumed there. Where the directory is
+/// rank 0's, on shared storage, they are there.
+pub(crate) fn leave_config(out: &Path, settings: &Settings, run: Option<&str>) -> Result<()> {
+    if run.is_some() && saved_run(out).is_ok_and(|saved| saved.as_deref() == run) {
+        return Ok(());
+    }
+    fs::create_dir_all(out).with_context(|| format!("cannot make --out {}", out.display()))?;
+    write_config(out, settings, run)
+}
+
+fn write_config(out: &Path, settings: &Settings, run: Option<&str>) -> Result<()> {
+    let run = run.map_or(String::new(), |run| format!("run = {}\n", toml::Value::from(run)));
+    let path = out.join(CONFIG);
+    let text = run + &toml::to_string(settings)?;
+    write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What was moved aside, and for which run.

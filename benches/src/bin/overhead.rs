@@ -77,19 +77,33 @@ fn small(cli: &Cli) -> Result<()> {
     Ok(())
 }
 
-/// Trains in a thread, as ranks do, and prints the median seconds of a step and the process's peak memory in bytes.
+/// What one way took.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    /// Median of a step.
+    seconds: f64,
+    /// The process's peak memory in bytes.
+    peak: u64,
+    /// Page faults of a step after warm-up: pages that the allocator had given back.
+    faults: f64,
+}
+
+/// Steps before any is counted.
+const WARM_UP: usize = 3;
+
+/// Trains in a thread, as ranks do, and prints what it took.
 fn one_way(case: Wide, way: &str, steps: usize) -> Result<()> {
     // A thread's heap is not the process's.
     let trained = std::thread::spawn({
         let way = way.to_owned();
-        move || seconds_of(case, &way, steps)
+        move || taken(case, &way, steps)
     });
-    let seconds = trained.join().map_err(|_| anyhow!("{way}: the rank panicked"))??;
-    println!("{} {}", median(seconds), peak()?);
+    let Taken { seconds, peak, faults } = trained.join().map_err(|_| anyhow!("{way}: the rank panicked"))??;
+    println!("{seconds} {peak} {faults}");
     Ok(())
 }
 
-fn seconds_of(case: Wide, way: &str, steps: usize) -> Result<Vec<f64>> {
+fn taken(case: Wide, way: &str, steps: usize) -> Result<Taken> {
     let device = Device::flex();
     let wrapped = |config| -> Box<dyn Steps> {
         let comm = Local::world(1).remove(0);
@@ -102,15 +116,23 @@ fn seconds_of(case: Wide, way: &str, steps: usize) -> Result<Vec<f64>> {
         "auto" => wrapped(DistributedConfig::auto()),
         _ => bail!("no way `{way}`: the ways are {WAYS:?}"),
     };
-    let mut seconds = Vec::with_capacity(steps);
-    for step in 0..steps + 3 {
+    (0..WARM_UP).for_each(|_| trained.step());
+    let (mut seconds, before) = (Vec::with_capacity(steps), faults()?);
+    for _ in 0..steps {
         let start = Instant::now();
         trained.step();
-        if step >= 3 {
-            seconds.push(start.elapsed().as_secs_f64());
-        }
+        seconds.push(start.elapsed().as_secs_f64());
     }
-    Ok(seconds)
+    let faults = (faults()? - before) as f64 / steps as f64;
+    Ok(Taken { seconds: median(seconds), peak: peak()?, faults })
+}
+
+/// Page faults of this process that took no disk.
+fn faults() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name, in parentheses, may hold spaces; the eighth value after it is the number.
+    let rest = stat.rsplit_once(')').context("no name in /proc/self/stat")?.1;
+    Ok(rest.split_whitespace().nth(7).context("no page faults in /proc/self/stat")?.parse()?)
 }
 
 /// The most memory that this process had, in bytes.
@@ -120,8 +142,8 @@ fn peak() -> Result<u64> {
     Ok(1024 * line.trim().trim_end_matches(" kB").parse::<u64>()?)
 }
 
-/// Seconds and bytes of one way in a process of its own.
-fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<(f64, u64)> {
+/// What one way takes in a process of its own.
+fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<Taken> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--width", &width.to_string(), "--way", way, "--steps", &steps.to_string()]);
     for (name, _) in KEEP {
@@ -133,8 +155,10 @@ fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<(f64, u
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{way}: {}", String::from_utf8_lossy(&output.stderr));
-    let (seconds, bytes) = text.trim().split_once(' ').with_context(|| format!("{way} printed {text}"))?;
-    Ok((seconds.parse()?, bytes.parse()?))
+    let [seconds, peak, faults] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        bail!("{way} printed {text}")
+    };
+    Ok(Taken { seconds: seconds.parse()?, peak: peak.parse()?, faults: faults.parse()? })
 }
 
 /// Every way, with and without the settings: medians over rounds, ratios to the better plain figure of the same round.
@@ -148,24 +172,29 @@ fn large(width: usize, cli: &Cli) -> Result<()> {
     }
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     let columns =
-        ["parameters", "way", "allocator", "seconds", "ratio_to_better_plain", "peak_vectors", "steps", "rounds"];
-    csv.iter_mut().try_for_each(|csv| csv.write_record(columns.iter().chain(&["machine", "cores", "command"])))?;
+        ["parameters", "way", "allocator", "seconds", "ratio_to_better_plain", "peak_vectors", "faults_of_a_step"];
+    let of_run = ["steps", "rounds", "machine", "cores", "command"];
+    csv.iter_mut().try_for_each(|csv| csv.write_record(columns.iter().chain(&of_run)))?;
     let ((cpu, cores), command) =
         (machine(), format!("overhead --width {width} --steps {} --rounds {}", cli.steps, cli.rounds));
     for (index, (way, keeps)) in kinds.iter().enumerate() {
-        let better = |round: &[(f64, u64)]| round[0].0.min(round[WAYS.len()].0);
-        let seconds = median(rounds.iter().map(|round| round[index].0).collect());
-        let ratio = median(rounds.iter().map(|round| round[index].0 / better(round)).collect());
-        let peak = median(rounds.iter().map(|round| round[index].1 as f64 / 4.0 / parameters as f64).collect());
+        let better = |round: &[Taken]| round[0].seconds.min(round[WAYS.len()].seconds);
+        let over_rounds = |of: &dyn Fn(&[Taken]) -> f64| median(rounds.iter().map(|round| of(round)).collect());
+        let seconds = over_rounds(&|round| round[index].seconds);
+        let ratio = over_rounds(&|round| round[index].seconds / better(round));
+        let peak = over_rounds(&|round| round[index].peak as f64 / 4.0 / parameters as f64);
+        let faults = over_rounds(&|round| round[index].faults);
         let allocator = if *keeps { "keeps" } else { "default" };
         println!(
-            "{parameters} {way:10} {allocator:7} {:7.1} ms, ratio {ratio:.3}, peak {peak:.1} vectors",
+            "{parameters} {way:10} {allocator:7} {:7.1} ms, ratio {ratio:.3}, peak {peak:.1} vectors, {faults:.0} page faults a step",
             seconds * 1e3
         );
         let (seconds, ratio, peak) = (seconds.to_string(), format!("{ratio:.4}"), format!("{peak:.2}"));
+        let faults = format!("{faults:.0}");
         let (parameters, steps) = (parameters.to_string(), cli.steps.to_string());
         let (rounds, cores) = (cli.rounds.to_string(), cores.to_string());
-        let row = [&parameters, *way, allocator, &seconds, &ratio, &peak, &steps, &rounds, &cpu, &cores, &command];
+        let row =
+            [&parameters, *way, allocator, &seconds, &ratio, &peak, &faults, &steps, &rounds, &cpu, &cores, &command];
         csv.iter_mut().try_for_each(|csv| csv.write_record(row))?;
     }
     csv.map(|mut csv| csv.flush()).transpose()?;

@@ -13,7 +13,7 @@ use super::compress_seconds;
 use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run};
-use crate::directory::{CHECKPOINTS, RunDirectory, Start};
+use crate::directory::{CHECKPOINTS, RunDirectory, Start, leave_config};
 use crate::lr_schedule::LrSchedule;
 use crate::record::{RunFiles, Summary, Totals, Written};
 use crate::spec::Toggle;
@@ -135,6 +135,11 @@ impl<T: Task> Run<'_, T> {
         let files = directory.map(open).transpose();
         let files = files.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
         sync.session().barrier()?;
+        // One rank of each other machine, when rank 0's file is there.
+        if sync.rank() != 0 && self.control.place.as_ref().is_some_and(|place| place.local_rank == 0) {
+            let left = leave_config(&self.settings.out, self.settings, start.run.as_deref());
+            left.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
+        }
         sync.set_clock(clock);
         Ok(files)
     }

@@ -4,6 +4,7 @@
 #![cfg(unix)]
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -47,6 +48,32 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
         // The test loss depends on all weights and running statistics.
         assert_eq!(runs.summary("threads"), runs.summary("processes"), "{flags}");
     }
+}
+
+/// A directory for each of two machines, with one rank each.
+#[test]
+fn a_run_with_a_directory_on_each_machine_is_resumed_on_both() {
+    let machines = [Runs::default(), Runs::default()];
+    let run = |flags: &str| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let start = |(rank, runs): (usize, &Runs)| {
+            let place = [("RANK", rank.to_string()), ("LOCAL_RANK", "0".into()), ("LOCAL_WORLD_SIZE", "1".into())];
+            let world =
+                [("WORLD_SIZE", "2".into()), ("MASTER_ADDR", "127.0.0.1".into()), ("MASTER_PORT", port.clone())];
+            runs.start_with(CIFAR, flags, &[&place[..], &world[..]].concat())
+        };
+        let running: Vec<_> = machines.iter().enumerate().map(start).collect();
+        running.into_iter().for_each(|rank| drop(rank.end().succeeds()));
+    };
+    let flags = processes(2, 3);
+    run(&format!("{flags} --out run"));
+    run("--resume run --steps 5 --plain");
+    machines[0].run(CIFAR, &format!("{} --out whole", processes(2, 5))).succeeds();
+    assert_eq!(machines[0].text("run", "metrics.jsonl"), machines[0].text("whole", "metrics.jsonl"));
+    // The second run in the directories is another one.
+    run(&format!("{flags} --lr 0.05 --out run --overwrite"));
+    let [first, second] = [0, 1].map(|rank| machines[rank].text("run", "config.toml"));
+    assert!(second.contains("lr = 0.05") && first == second, "{first}\n{second}");
 }
 
 /// A header of the transport's own goes with each frame, and is the only difference.
