@@ -116,7 +116,9 @@ fn taken(case: Wide, way: &str, steps: usize) -> Result<Taken> {
         "auto" => wrapped(DistributedConfig::auto()),
         _ => bail!("no way `{way}`: the ways are {WAYS:?}"),
     };
-    (0..WARM_UP).for_each(|_| trained.step());
+    for _ in 0..WARM_UP {
+        trained.step();
+    }
     let (mut seconds, before) = (Vec::with_capacity(steps), faults()?);
     for _ in 0..steps {
         let start = Instant::now();
