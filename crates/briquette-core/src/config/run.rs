@@ -7,6 +7,9 @@ impl Config {
     /// Chooses what the strategy leaves open until the number of steps is known: periods, and the scope of Parle. Of an unknown number they
     /// are the usual ones. Nothing where nothing was open.
     ///
+    /// What is chosen is part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name a period (and the
+    /// scope of Parle): one that was left open follows from the new number, and the checkpoint is refused where it differs.
+    ///
     /// ```
     /// use briquette_core::config::Config;
     /// let period = |steps| -> Result<String, briquette_core::error::ConfigError> {
@@ -56,10 +59,10 @@ impl Config {
 mod tests {
     use super::*;
     use crate::config::StrategyConfig;
+    use crate::sync::*;
 
     fn chosen(strategy: &str, steps: Option<u64>) -> String {
         let mut config: Config = format!("strategy={strategy}").parse().unwrap();
-    use crate::sync::*;
         config.choose_for(steps);
         config.strategy.to_string()
     }
@@ -133,9 +136,6 @@ mod tests {
         assert!(config.cautions(None).is_empty() && Config::auto().cautions(Some(5)).is_empty());
     }
 
-    #[test]
-    fn signs_without_a_size_say_which_rate_they_need() {
-        for (reducer, says) in [
     /// Such values are made in code: what is read is checked.
     #[test]
     fn settings_out_of_range_are_errors_when_built_and_no_panics_before() {
@@ -210,6 +210,9 @@ mod tests {
         }
     }
 
+    #[test]
+    fn signs_without_a_size_say_which_rate_they_need() {
+        for (reducer, says) in [
             ("two-way:plain-sign,down=plain-sign", true),
             ("two-way:plain-sign,down=sign", true),
             ("gather:plain-sign:random", true),
