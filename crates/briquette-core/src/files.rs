@@ -78,16 +78,28 @@ pub fn is_irregular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Irregular>)
 }
 
-/// Renames whatever has the name to the same with `.damaged` at its end, so that the name is free and nothing is lost.
+/// Renames whatever has the name to the same with `.damaged` at its end, or the first of `.damaged-2`, `.damaged-3`, … that is free. The name is
+/// free then, and nothing is lost.
 ///
 /// # Errors
 /// Those of the system.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
-    name.push(".damaged");
-    let aside = path.with_file_name(name);
+    let mut aside = with_ending(path, ".damaged");
+    for number in 2.. {
+        match fs::symlink_metadata(&aside) {
+            Ok(_) => aside = with_ending(path, &format!(".damaged-{number}")),
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
     fs::rename(path, &aside)?;
     Ok(aside)
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(ending);
+    path.with_file_name(name)
 }
 
 /// Gives a written file its name, in the place of whatever has it. A directory, which no file can replace, is [set aside](set_aside).
@@ -230,11 +242,27 @@ mod tests {
         assert_eq!(read(&path).unwrap(), b"text", "what is in it stays");
         let aside = set_aside(&path).unwrap();
         assert_eq!((path.exists(), read(&aside).unwrap()), (false, b"text".to_vec()));
-        fs::create_dir_all(path.join("inside")).unwrap();
-        fs::remove_file(&aside).unwrap();
-        fs::write(at.join("new"), "new").unwrap();
-        rename(&at.join("new"), &path).unwrap();
-        assert_eq!((read(&path).unwrap(), aside.join("inside").is_dir()), (b"new".to_vec(), true));
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    /// Two runs after one another each find something else in the place of their file.
+    #[test]
+    fn what_was_set_aside_before_stays() {
+        let at = directory("aside");
+        let (path, aside) = (at.join("file"), |name: &str| at.join(format!("file.{name}")));
+        symlink("nowhere", aside("damaged-3")).unwrap();
+        for (resume, name) in [(0, "damaged"), (1, "damaged-2"), (2, "damaged-4")] {
+            fs::write(&path, [resume]).unwrap();
+            assert_eq!(set_aside(&path).unwrap(), aside(name));
+        }
+        for (resume, name) in [(0, "damaged-5"), (1, "damaged-6")] {
+            fs::create_dir_all(path.join("inside")).unwrap();
+            fs::write(at.join("new"), [resume]).unwrap();
+            rename(&at.join("new"), &path).unwrap();
+            assert_eq!((read(&path).unwrap(), aside(name).join("inside").is_dir()), (vec![resume], true));
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(["damaged", "damaged-2", "damaged-4"].map(|name| read(&aside(name)).unwrap()), [[0], [1], [2]]);
         fs::remove_dir_all(at).unwrap();
     }
 }

@@ -76,7 +76,8 @@ pub trait BuildStrategy: Send {
     }
 
     /// Decides what was left open until the length of the run is known, in steps, where it is known; before [`suit`](Self::suit). What is to be
-    /// known before the run begins, a sentence each; by default nothing.
+    /// known before the run begins, a sentence each; by default nothing. A checkpoint compares what was decided: see
+    /// [`with_run_steps`](crate::Synchronizer::with_run_steps) for runs that are resumed for another number of steps.
     fn for_run(&mut self, _steps: Option<u64>) -> Vec<String> {
         Vec::new()
     }

@@ -20,7 +20,7 @@ pub(crate) fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
 }
 
 /// Nothing is lost, whichever class says so.
-fn is_identity(class: ErrorBound) -> bool {
+pub(super) fn is_identity(class: ErrorBound) -> bool {
     matches!(class, ErrorBound::Unbiased { .. } | ErrorBound::Contractive { .. }) && class.error() == 0.0
 }
 

@@ -6,7 +6,7 @@
 //! | part left open | is |
 //! |---|---|
 //! | strategy | `every-step` |
-//! | reducer | the one that the controller [sets the ratio of](super::ControllerSettings::reducer); without a controller named the ladder that `auto` works with; dense where the strategy [says so](super::StrategySettings::dense_because) |
+//! | reducer | the one that the controller [sets the ratio of](super::ControllerSettings::reducer); without a controller named the ladder that `auto` works with; a gather where a feedback is named that [asks](super::Asks) for an unbiased compressor (`qsgd:4`) or a contractive one, and that one is not; dense where the strategy [says so](super::StrategySettings::dense_because) |
 //! | controller | `auto` where the reducer is open, or one that [takes any ratio](super::ReducerSettings::takes_any_ratio); none where a reducer is named, which has the ratio that is named with it |
 //! | feedback | what [suits the optimizer](super::Feedback::ByOptimizer) where the reducer needs one and the strategy takes one, else none |
 //!
@@ -20,7 +20,9 @@
 
 use std::fmt;
 
-use super::{AggregatorConfig, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
+use super::class::is_identity;
+use super::{AggregatorConfig, Asks, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
+use crate::compress::ErrorBound;
 use crate::control::AutoConfig;
 use crate::reduce::GatherConfig;
 
@@ -103,8 +105,11 @@ impl Parts {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
         let strategy = decide("strategy", strategy, || (StrategyConfig::EveryStep, "no other was named".into()));
         let is_named = reducer.is_some();
-        let reducer = decide("reducer", reducer, || open_reducer(&strategy.0, controller.as_ref(), &rest.aggregator));
-        let controller = decide("controller", controller, || open_controller(&strategy.0, &reducer.0, is_named));
+        let reducer = decide("reducer", reducer, || {
+            open_reducer(&strategy.0, feedback.as_ref(), controller.as_ref(), &rest.aggregator)
+        });
+        let controller =
+            decide("controller", controller, || open_controller(&strategy.0, &reducer.0, is_named, &rest.aggregator));
         let exchange = Exchange { reducer: reducer.0, controller: controller.0, ..rest };
         let feedback = decide("feedback", feedback, || open_feedback(&strategy.0, &exchange));
         let choices = vec![strategy.1, reducer.1, controller.1, feedback.1];
@@ -135,12 +140,40 @@ fn decide<T: fmt::Display>(part: &'static str, named: Option<T>, open: impl FnOn
 
 fn open_reducer(
     strategy: &StrategyConfig,
+    feedback: Option<&Feedback>,
     controller: Option<&ControllerConfig>,
     aggregator: &AggregatorConfig,
 ) -> (ReducerConfig, String) {
+    let per_slot = controller.is_some_and(|controller| controller.get().per_slot());
+    let gather = |compressor| GatherConfig { compressor, per_slot }.into();
+    let usual = GatherConfig::default().compressor;
     if !aggregator.get().is_mean() {
-        return (GatherConfig::default().into(), format!("aggregator {aggregator} combines whole messages"));
+        return (gather(usual), format!("aggregator {aggregator} combines whole messages"));
     }
+    let (reducer, why) = reducer_under(strategy, controller);
+    let Some(feedback) = feedback.filter(|feedback| !suits(feedback.get().asks(), &reducer)) else {
+        return (reducer, why);
+    };
+    let (compressor, class) = match feedback.get().asks() {
+        Asks::Unbiased => ("qsgd:4".parse().expect("a compressor's text"), "an unbiased"),
+        _ => (usual, "a contractive"),
+    };
+    (gather(compressor), format!("feedback {} needs {class} compressor", feedback.name()))
+}
+
+/// Whether the errors of a reducer are of the class that a feedback asks for.
+fn suits(asks: Asks, reducer: &ReducerConfig) -> bool {
+    use ErrorBound::{Contractive, MeanContractive, Unbiased};
+    let class = reducer.get().error_bound(1000);
+    match asks {
+        Asks::Nothing | Asks::Bounded => true,
+        Asks::Unbiased => class.is_some_and(|class| is_identity(class) || matches!(class, Unbiased { .. })),
+        Asks::Contractive => class
+            .is_some_and(|class| is_identity(class) || matches!(class, Contractive { .. } | MeanContractive { .. })),
+    }
+}
+
+fn reducer_under(strategy: &StrategyConfig, controller: Option<&ControllerConfig>) -> (ReducerConfig, String) {
     match (controller, strategy.get().dense_because()) {
         (None | Some(ControllerConfig::None), Some(why)) => {
             (ReducerConfig::Dense, format!("strategy {} {why}", strategy.name()))
@@ -160,13 +193,21 @@ fn open_reducer(
     }
 }
 
-fn open_controller(strategy: &StrategyConfig, reducer: &ReducerConfig, is_named: bool) -> (ControllerConfig, String) {
+fn open_controller(
+    strategy: &StrategyConfig,
+    reducer: &ReducerConfig,
+    is_named: bool,
+    aggregator: &AggregatorConfig,
+) -> (ControllerConfig, String) {
     if reducer.get().takes_any_ratio() && strategy.get().dense_because().is_none() {
         return (AutoConfig::default().into(), "it decides where no ratio was named".into());
     }
     let why = match (reducer.get().traits().is_dense, is_named) {
         (true, _) => "dense has no ratio to decide".to_owned(),
         (false, true) => format!("reducer {} has the ratio that was named", reducer.name()),
+        (false, false) if aggregator.get().is_mean() => {
+            format!("reducer {} has no levels to choose among", reducer.name())
+        }
         (false, false) => "dense steps would not be aggregated the same way".to_owned(),
     };
     (ControllerConfig::None, why)
@@ -304,6 +345,22 @@ mod tests {
             ),
             ("aggregator = 'krum:1'", "reducer gather:topk:20x:q8, because aggregator krum:1 combines whole messages"),
             ("feedback = 'error'", "feedback error, as given"),
+            (
+                "feedback = 'diana'",
+                "reducer gather:qsgd:4:512:max, because feedback diana needs an unbiased compressor",
+            ),
+            ("feedback = 'diana'", "controller none, because reducer gather has no levels to choose among"),
+            ("feedback = 'ef21'", "reducer gather:topk:20x:q8, because feedback ef21 needs a contractive compressor"),
+            ("feedback = 'ef21'\ncontroller = 'gravac'", "because controller gravac sets its ratio"),
+            (
+                "feedback = 'ef21'\ncontroller = 'l-greco'",
+                "reducer gather:topk:20x:q8,per-slot=true, because controller l-greco",
+            ),
+            ("feedback = 'diana'\nstrategy = 'local-sgd:8'", "reducer dense, because strategy local-sgd"),
+            (
+                "aggregator = 'krum:1'\ncontroller = 'l-greco'",
+                "reducer gather:topk:20x:q8,per-slot=true, because aggregator krum:1 combines whole messages",
+            ),
         ] {
             assert!(reasons(text).contains(says), "{text}: {}", reasons(text));
         }
@@ -327,6 +384,7 @@ mod tests {
         ControllerConfig::all().into_iter().for_each(|controller| builds(Parts::default().with_controller(controller)));
         ReducerConfig::all().into_iter().for_each(|reducer| builds(Parts::default().with_reducer(reducer)));
         StrategyConfig::all().into_iter().for_each(|strategy| builds(Parts::default().with_strategy(strategy)));
+        Feedback::all().into_iter().for_each(|feedback| builds(Parts::default().with_feedback(feedback)));
         for aggregator in ["mean", "krum:1", "median", "trimmed-mean:1"] {
             let rest = Exchange { aggregator: aggregator.parse().unwrap(), ..Exchange::default() };
             builds(Parts { rest, ..Parts::default() });

@@ -7,6 +7,9 @@ impl Config {
     /// Chooses what the strategy leaves open until the number of steps is known: periods, and the scope of Parle. Of an unknown number they
     /// are the usual ones. Nothing where nothing was open.
     ///
+    /// What is chosen is part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name a period (and the
+    /// scope of Parle): one that was left open follows from the new number, and the checkpoint is refused where it differs.
+    ///
     /// ```
     /// use briquette_core::config::Config;
     /// let period = |steps| -> Result<String, briquette_core::error::ConfigError> {
@@ -30,7 +33,7 @@ impl Config {
     }
 
     fn few_exchanges(&self, steps: Option<u64>) -> Option<String> {
-        let (steps, period) = (steps?, self.strategy.get().local_steps()?);
+        let (steps, period) = (steps?, self.strategy.get().local_steps().filter(|period| *period > 0)?);
         let exchanges = steps / period;
         let longest = (steps / FEWEST_EXCHANGES).max(1);
         (exchanges < FEWEST_EXCHANGES && period > longest).then(|| {
@@ -56,6 +59,7 @@ impl Config {
 mod tests {
     use super::*;
     use crate::config::StrategyConfig;
+    use crate::sync::*;
 
     fn chosen(strategy: &str, steps: Option<u64>) -> String {
         let mut config: Config = format!("strategy={strategy}").parse().unwrap();
@@ -130,6 +134,80 @@ mod tests {
         let config: Config = "strategy=diloco:100".parse().unwrap();
         assert!(config.cautions(Some(158))[0].contains("1 exchanges in 158 steps"));
         assert!(config.cautions(None).is_empty() && Config::auto().cautions(Some(5)).is_empty());
+    }
+
+    /// Such values are made in code: what is read is checked.
+    #[test]
+    fn settings_out_of_range_are_errors_when_built_and_no_panics_before() {
+        let layout = crate::Layout::flat(1000);
+        let wrong: Vec<StrategyConfig> = vec![
+            LocalSgdConfig { period: Some(0), ..Default::default() }.into(),
+            SlowMoConfig { period: Some(0), ..Default::default() }.into(),
+            BmufConfig { period: Some(0), ..Default::default() }.into(),
+            DiLoCoConfig { period: Some(0), ..Default::default() }.into(),
+            StreamingDiLoCoConfig { period: Some(0), ..Default::default() }.into(),
+            StreamingDiLoCoConfig { fragments: 0, ..Default::default() }.into(),
+            StreamingDiLoCoConfig { overlap: u64::MAX, ..Default::default() }.into(),
+            StreamingDiLoCoConfig { fragments: u64::MAX, overlap: u64::MAX, ..Default::default() }.into(),
+            EasgdConfig { period: Some(0), ..Default::default() }.into(),
+            LsgdConfig { period: Some(0), ..Default::default() }.into(),
+            LsgdConfig { local: 0, ..Default::default() }.into(),
+            OverlapConfig { period: Some(0), ..Default::default() }.into(),
+            OverlapConfig { offset: u64::MAX, ..Default::default() }.into(),
+            CoCoDConfig { period: Some(0) }.into(),
+            MinibatchConfig { period: 0, ..Default::default() }.into(),
+            ParleConfig { period: Some(0), ..Default::default() }.into(),
+            ParleConfig { period: Some(0), rate: 0.0, ..Default::default() }.into(),
+        ];
+        let between = wrong
+            .clone()
+            .into_iter()
+            .map(|strategy| TwoLevelConfig { between: Box::new(strategy), group: Some(2) }.into());
+        for strategy in wrong.iter().cloned().chain(between.collect::<Vec<StrategyConfig>>()) {
+            for steps in [None, Some(0), Some(158), Some(u64::MAX)] {
+                let mut config = Config::dense().with_strategy(strategy.clone());
+                config.cautions(steps);
+                config.choose_for(steps);
+                config.cautions(steps);
+                let built = config.build(&layout, 4).map(drop);
+                assert!(built.is_err(), "{strategy:?} in {steps:?} steps");
+            }
+            assert!(Config::dense().with_strategy(strategy.clone()).build(&layout, 4).is_err(), "{strategy:?}");
+        }
+    }
+
+    /// A setting that needs a longer period than the usual one has it where none is named, and is refused beside one that is too short.
+    #[test]
+    fn an_open_period_is_as_long_as_the_other_settings_need() {
+        let layout = crate::Layout::new((0..200).map(|slot| (slot.to_string(), vec![2])));
+        for (open, usual, short) in [
+            ("lsgd:local=5", "lsgd:20,local=5", "lsgd:5,local=5"),
+            ("lsgd:local=16", "lsgd:16,local=16", "lsgd:16,local=16"),
+            ("lsgd:local=40", "lsgd:40,local=40", "lsgd:40,local=40"),
+            ("overlap-local-sgd:offset=1", "overlap-local-sgd:2,offset=1", "overlap-local-sgd:2,offset=1"),
+            ("overlap-local-sgd:offset=3", "overlap-local-sgd:4,offset=3", "overlap-local-sgd:4,offset=3"),
+            (
+                "streaming-diloco:fragments=150",
+                "streaming-diloco:150,fragments=150",
+                "streaming-diloco:150,fragments=150",
+            ),
+            (
+                "streaming-diloco:fragments=1,overlap=100",
+                "streaming-diloco:101,fragments=1,overlap=100",
+                "streaming-diloco:101,fragments=1,overlap=100",
+            ),
+        ] {
+            assert_eq!([None, Some(1_000_000), Some(158)].map(|steps| chosen(open, steps)), [usual, usual, short]);
+            let open: Config = format!("strategy={open}").parse().unwrap();
+            let usual = open.clone().with_strategy(usual.parse::<StrategyConfig>().unwrap());
+            assert_eq!(open.strategy.get().local_steps(), usual.strategy.get().local_steps());
+            assert!(open.build(&layout, 4).is_ok() && usual.build(&layout, 4).is_ok());
+        }
+        for named in
+            ["lsgd:16,local=5", "overlap-local-sgd:2,offset=3", "streaming-diloco:100,fragments=150", "lsgd:local=0"]
+        {
+            assert!(named.parse::<StrategyConfig>().is_err(), "{named}");
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, Reducer
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::report::Report;
 use crate::state::{OnResize, Place, State, Stateful};
-use crate::{Layout, Session};
+use crate::{Layout, Session, Slot};
 
 /// Exact inside machines, another reducer between them; see the [module](self).
 #[derive(Debug)]
@@ -98,11 +98,14 @@ impl<R: Reducer> Hierarchical<R> {
             let round = Round { key, slots, agreed_step, input: &self.sum, average: &mut *average, sent };
             let exchanged = comm.within(&leaders, |leaders| self.between.reduce(round, leaders));
             result = exchanged.map(drop);
-            // All leaders have an average that is not finite: the others are to see it, too.
-            if let Err(error) = &result
-                && !matches!(error, ReduceError::Overflow { .. })
-            {
-                return result;
+            match &result {
+                // All leaders have this error. The average holds what `between` left there, so it is marked for the others.
+                Err(ReduceError::Overflow { slot: path }) => {
+                    let slot = slots.iter().find(|slot| slot.path() == path);
+                    average[slot.map_or(0..input.len(), Slot::range)].fill(f32::NAN);
+                }
+                Err(_) => return result,
+                Ok(()) => {}
             }
         }
         comm.within(machine, |machine| machine.broadcast_values(0, average))?;

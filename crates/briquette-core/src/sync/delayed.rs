@@ -138,7 +138,7 @@ impl<R: Reducer + 'static> Stateful for Delayed<R> {
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let learning_rate = state.f64s("learning_rate")?.first().copied();
-        let absent = state.f64s("absent").map(<[f64]>::to_vec).unwrap_or_default();
+        let absent = if state.contains("absent") { state.f64s("absent")?.to_vec() } else { Vec::new() };
         let like = self.exchange.input.now().clone();
         self.exchange.load_like(state, &like)?;
         self.learning_rate.set(learning_rate);
@@ -160,9 +160,9 @@ impl<R: Reducer + 'static> Stateful for Delayed<R> {
 }
 
 impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
-    /// At the first step no mean is there yet.
+    /// No mean is there at the first step, nor at that of a world of another size that has dropped what was under way.
     fn plan(&self, step: u64) -> Plan {
-        Plan { optimizes: step > 0, ..Plan::GRADIENTS }
+        Plan { optimizes: step > 0 && !self.exchange.input.now().is_empty(), ..Plan::GRADIENTS }
     }
 
     fn begin(&mut self, _parameters: &[f32]) {

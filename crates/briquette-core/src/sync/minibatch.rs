@@ -168,6 +168,8 @@ pub struct Minibatch<R> {
     reducer: R,
     /// This round's gradients so far, each over `K`; empty at its start.
     gathered: Staged<Vec<f32>>,
+    /// How many these are.
+    count: Staged<u64>,
     /// `x`.
     point: Staged<Vec<f32>>,
     /// `x_ag`; empty where nothing is accelerated.
@@ -195,8 +197,8 @@ impl<R: Reducer> Minibatch<R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(settings: MinibatchConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
-        let (gathered, point, aggregate, mean, report, last) = Default::default();
-        Ok(Minibatch { settings, reducer, gathered, point, aggregate, mean, report, last })
+        let (gathered, count, point, aggregate, mean, report, last) = Default::default();
+        Ok(Minibatch { settings, reducer, gathered, count, point, aggregate, mean, report, last })
     }
 
     fn ends_round(&self, step: u64) -> bool {
@@ -259,6 +261,7 @@ fn between(beta: f32, x: f32, aggregate: f32) -> f32 {
 impl<R: Reducer> Stateful for Minibatch<R> {
     fn save(&self, state: &mut State) {
         state.put_at(Place::PerRank(OnResize::Spread), "gathered", self.gathered.now().clone());
+        state.put("count", *self.count.now());
         state.put("point", self.point.now().clone());
         state.put("aggregate", self.aggregate.now().clone());
         state.put_part("reducer", &self.reducer);
@@ -268,20 +271,25 @@ impl<R: Reducer> Stateful for Minibatch<R> {
         let point = state.memory("point", self.point.now())?;
         let aggregate = state.memory("aggregate", &point)?;
         let gathered = state.memory("gathered", &point)?;
+        // Gradients that a world of another size has dropped do not count.
+        let count = if gathered.is_empty() { 0 } else { state.u64("count")? };
         state.load_part("reducer", &mut self.reducer)?;
         self.point.set(point);
         self.aggregate.set(aggregate);
         self.gathered.set(gathered);
+        self.count.set(count);
         Ok(())
     }
 
     fn commit(&mut self) {
         self.reducer.commit();
+        self.count.commit();
         [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::commit);
     }
 
     fn discard(&mut self) {
         self.reducer.discard();
+        self.count.discard();
         [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::discard);
     }
 }
@@ -300,6 +308,7 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
 
     fn begin(&mut self, parameters: &[f32]) {
         self.gathered.clear();
+        self.count.set(0);
         self.point.set(parameters.to_vec());
         self.aggregate.set(if self.settings.accelerate { parameters.to_vec() } else { Vec::new() });
     }
@@ -311,16 +320,17 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         let step = cx.agreed_step.step;
-        let (period, taken) = (self.settings.period as f32, (step % self.settings.period + 1) as f32);
+        let (period, count) = (self.settings.period, self.count.now() + 1);
         self.report = Report::default();
         let ends = self.ends_round(step);
         let (before, gathered) = self.gathered.both();
         gathered.clear();
-        gathered.extend(gradient.iter().map(|g| g / period));
+        gathered.extend(gradient.iter().map(|g| g / period as f32));
         gathered.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
         if ends {
-            if taken < period {
-                gathered.iter_mut().for_each(|sum| *sum *= period / taken);
+            // Cut short, or what is left of a round that was.
+            if count < period {
+                gathered.iter_mut().for_each(|sum| *sum *= period as f32 / count as f32);
             }
             self.exchange(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
             gradient.copy_from_slice(&self.mean);
@@ -329,6 +339,8 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
             gradient.fill(0.0);
         }
         self.gathered.stage();
+        *self.count.next_mut() = if ends { 0 } else { count };
+        self.count.stage();
         Ok(())
     }
 

@@ -13,7 +13,7 @@
 //! many.
 //!
 //! A line follows a loss that rises steadily, and so does its noise. Against that the guard keeps the lowest level of the training loss: the
-//! lowest median of `points` points in a row. The noise of this level is that of its line or the average miss of points *below* their
+//! lowest median of the points of a line, which are `points` in a row, and from 4 on after each start. The noise of this level is that of its line or the average miss of points *below* their
 //! line, whichever is larger; points above a line do not widen it. Each point adds the noises by which it lies above the lowest level to a sum,
 //! at most `noises`, less 0.6·`noises`; the sum never falls below 0. A sum above 2·`noises` is an alarm. The sum has no end, and lasts until an alarm
 //! or a point at which nothing was compressed. Of 900 simulated runs that fall for 500 steps and then rise exponentially, by 0.01 a step or by 0.0015

@@ -18,7 +18,7 @@ const SMOOTHING: f64 = 0.1;
 /// The sum; see the [module](self).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Rise {
-    /// The lowest median of a trend's points, and the noise of their line.
+    /// The lowest median of a line's points, and the noise of that line. Lines of the first 4 points count, too.
     lowest: Option<(f64, f64)>,
     /// Points above it, each by its share of [`Reading::noises`] less [`ALLOWED`]; never below 0.
     sum: f64,

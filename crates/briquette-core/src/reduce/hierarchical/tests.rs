@@ -166,3 +166,33 @@ fn what_ranks_of_unequal_machines_sent_makes_the_average() {
         assert!(ranks.iter().all(|[average, _]| (average[i] - mean).abs() < 1e-5), "value {i}: {ranks:?}");
     }
 }
+
+/// Reducers that leave no value that is not finite behind where they fail: one finds it in the others' frames, one in the first of its rounds.
+#[test]
+fn where_the_leaders_have_no_finite_average_every_rank_has_the_same_error() {
+    let layout = Layout::new([("first", vec![40]), ("second", vec![40])]);
+    // The sum of two is not finite; of ten tenths, rounding.
+    for (text, world, large) in [
+        ("hierarchical:(multi-step:2,inner=dense),group=2", 4, 3e38),
+        ("hierarchical:(sparse-all-reduce:8x),group=2", 20, f32::MAX),
+        ("hierarchical:(hierarchical:(multi-step:2,inner=dense),group=2),group=2", 8, 3e38),
+        ("hierarchical:dense,group=2", 4, 3e38),
+    ] {
+        for asks_sent in [false, true] {
+            let errors = Local::run(world, |mut comm| {
+                let config: ReducerConfig = text.parse().unwrap();
+                let mut reducer = config.get().build(&Exchange::default(), &layout).unwrap();
+                let (mut input, mut average, mut sent) = ([1.0; 80], [0.0; 80], [0.0; 80]);
+                input[50] = large;
+                let agreed_step = AgreedStep::default();
+                let sent = asks_sent.then_some(&mut sent[..]);
+                let (key, slots, average) = (Key::new(3), layout.slots(), &mut average[..]);
+                let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average, sent };
+                Ok::<_, ReduceError>(reducer.exchange(round, &mut comm).map(drop))
+            });
+            for error in errors {
+                assert_eq!(error.unwrap(), Err(ReduceError::Overflow { slot: "second".into() }), "{text}, {asks_sent}");
+            }
+        }
+    }
+}

@@ -169,3 +169,37 @@ fn what_is_under_way_keeps_the_rate_of_its_own_step_over_a_resume() {
         assert_eq!(arrived, [[0.0, 0.0], [3.0, 0.0], [0.0, 6.0], [3.75, 0.0]], "resumed: {is_resumed}");
     }
 }
+
+/// A world of another size that drops what ranks keep of their own has no mean at its first step.
+#[test]
+fn without_a_mean_the_optimizer_does_not_step() {
+    let (mut comm, mut delayed, layout) =
+        (crate::comm::Local::world(1).remove(0), Delayed::new(Dense), Layout::flat(2));
+    delayed.begin(&[0.0; 2]);
+    let (mut own, mut after) = (State::default(), Delayed::new(Dense));
+    let mut step = |delayed: &mut Delayed<Dense>, step| {
+        let agreed_step = AgreedStep { step, ..AgreedStep::default() };
+        let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+        let (optimizes, mut gradient) = (delayed.plan(step).optimizes, vec![step as f32 + 1.0; 2]);
+        delayed.after_backward(&mut gradient, &cx, &mut comm).unwrap();
+        delayed.commit();
+        delayed.after_commit(&cx, &mut comm);
+        (optimizes, gradient[0])
+    };
+    assert_eq!([0, 1, 2].map(|at| step(&mut delayed, at)), [(false, 0.0), (true, 1.0), (true, 2.0)]);
+    delayed.save(&mut own);
+    let mut state = own.clone();
+    state.for_each_own(&own, |_, _, vector| vector.clear());
+    after.load(&state).unwrap();
+    assert_eq!([3, 4].map(|at| step(&mut after, at)), [(false, 0.0), (true, 4.0)]);
+}
+
+#[test]
+fn marks_of_another_type_are_refused() {
+    let mut state = State::default();
+    Delayed::new(Dense).save(&mut state);
+    assert_eq!(Delayed::new(Dense).load(&state), Ok(()));
+    state.put("absent", vec![1.0_f32]);
+    let error = Delayed::new(Dense).load(&state).unwrap_err().to_string();
+    assert!(error.contains("absent"), "{error}");
+}

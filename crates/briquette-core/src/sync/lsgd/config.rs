@@ -36,9 +36,10 @@ impl Default for LsgdConfig {
 }
 
 impl LsgdConfig {
-    /// Steps from one leader of the world to the next.
+    /// Steps from one leader of the world to the next; where no period is named the usual one, or the next multiple of `local`.
     pub(super) fn steps(&self) -> u64 {
-        self.period.unwrap_or(USUAL)
+        let local = self.local.max(1);
+        self.period.unwrap_or(USUAL.div_ceil(local) * local)
     }
 
     /// That the settings can be those of a world of this size.
@@ -98,8 +99,8 @@ impl StrategySettings for LsgdConfig {
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         // A multiple of `local`.
-        let local = self.local.max(1);
-        let period = (period_of(USUAL, steps) / local).max(1) * local;
-        in_rounds(self.period, (USUAL, period), steps, |period| LsgdConfig { period: Some(period), ..*self }.into())
+        let (usual, local) = (self.steps(), self.local.max(1));
+        let period = (period_of(usual, steps) / local).max(1) * local;
+        in_rounds(self.period, (usual, period), steps, |period| LsgdConfig { period: Some(period), ..*self }.into())
     }
 }

@@ -195,7 +195,10 @@ fn a_loss_that_is_not_recorded_and_groups_that_do_not_tile_are_said() {
     let good = LsgdConfig::default();
     assert!(error(LsgdConfig { group: Some(4), ..good }, 6).contains("do not tile a world of 6"));
     assert!(error(LsgdConfig { group: Some(0), ..good }, 6).contains("group of lsgd must be at least 1"));
-    assert!(error(LsgdConfig { local: 3, ..good }, 6).contains("local of lsgd must be a divisor of its period"));
+    assert!(
+        error(LsgdConfig { period: Some(16), local: 3, ..good }, 6)
+            .contains("local of lsgd must be a divisor of its period")
+    );
     assert!(error(LsgdConfig { period: Some(0), ..good }, 6).contains("period of lsgd must be at least 1"));
     assert!(error(LsgdConfig { global_pull: 1.5, ..good }, 6).contains("global-pull of lsgd"));
     assert_eq!(LsgdConfig::representatives().len(), 2);

@@ -2,7 +2,7 @@ use super::super::testkit::{Sgd, mean, noisy, train};
 use super::super::{EveryStep, Periodic, SyncStrategy};
 use super::*;
 use crate::config::Feedback;
-use crate::reduce::Dense;
+use crate::reduce::{AgreedStep, Dense};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 const ACCELERATED: MinibatchConfig = MinibatchConfig { period: 1, accelerate: true, restart: 0 };
@@ -181,4 +181,59 @@ fn a_round_that_the_run_cuts_short_is_the_mean_of_the_gradients_that_it_has() {
     let sgd = Sgd { rate: 1.0, momentum: 0.0, steps: 6 };
     // The means of four and of two: 3 and 2.
     assert_eq!(train(2, strategy, &[10.0], (sgd, &gradient)), [[5.0], [5.0]]);
+}
+
+/// Ranks' parameters after `gradients`, one a step from `first`, by plain SGD of rate 1; the last step of the run is `last`.
+fn continued(minibatch: &mut Minibatch<Dense>, x: &mut Vec<f32>, (first, last): (u64, u64), gradients: &[f32]) {
+    let (mut comm, layout) = (crate::comm::Local::world(1).remove(0), Layout::flat(1));
+    minibatch.ends_at(last);
+    for (step, gradient) in (first..).zip(gradients) {
+        let agreed_step = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
+        let cx = Context { key: crate::Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+        let (plan, mut gradient) = (minibatch.plan(step), vec![*gradient]);
+        minibatch.after_backward(&mut gradient, &cx, &mut comm).unwrap();
+        if plan.optimizes {
+            x[0] -= gradient[0];
+        }
+        minibatch.after_step(x, &cx, &mut comm).unwrap();
+        minibatch.commit();
+    }
+}
+
+/// A run of 6 steps that is prolonged: its second round had two gradients, and the two that are left of its place make another one.
+#[test]
+fn the_rest_of_a_round_that_was_cut_short_is_the_mean_of_the_gradients_that_it_has() {
+    let (mut before, mut x) = (plain(4)(), vec![100.0]);
+    before.begin(&x);
+    continued(&mut before, &mut x, (0, 5), &[1.0, 2.0, 3.0, 6.0, 1.0, 3.0]);
+    assert_eq!(x, [95.0]);
+    // Saved between two gradients of the rest, too.
+    for steps in [0, 1] {
+        let (mut after, mut x, gradients) = (plain(4)(), x.clone(), [4.0, 8.0, 1.0, 1.0, 1.0, 5.0]);
+        let mut state = State::default();
+        before.save(&mut state);
+        after.load(&state).unwrap();
+        continued(&mut after, &mut x, (6, 11), &gradients[..steps]);
+        let (mut state, mut last) = (State::default(), plain(4)());
+        after.save(&mut state);
+        last.load(&state).unwrap();
+        continued(&mut last, &mut x, (6 + steps as u64, 11), &gradients[steps..]);
+        // The mean of two, 6, and that of four, 2.
+        assert_eq!(x, [87.0], "saved after {steps} steps");
+    }
+}
+
+/// In a world of another size that drops what ranks keep of their own, a round has the gradients that were taken there.
+#[test]
+fn a_round_without_its_first_gradients_is_the_mean_of_the_others() {
+    let (mut before, mut x) = (plain(4)(), vec![100.0]);
+    before.begin(&x);
+    continued(&mut before, &mut x, (0, 7), &[8.0, 8.0]);
+    let (mut own, mut after) = (State::default(), plain(4)());
+    before.save(&mut own);
+    let mut state = own.clone();
+    state.for_each_own(&own, |_, _, vector| vector.clear());
+    after.load(&state).unwrap();
+    continued(&mut after, &mut x, (2, 7), &[1.0, 3.0]);
+    assert_eq!(x, [98.0]);
 }

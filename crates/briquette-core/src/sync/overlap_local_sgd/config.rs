@@ -33,9 +33,13 @@ impl Default for OverlapConfig {
 }
 
 impl OverlapConfig {
-    /// Steps of a period.
+    /// Steps of a period; where none is named the usual one, or the least that is above the offset.
     pub(super) fn steps(&self) -> u64 {
-        self.period.unwrap_or(USUAL)
+        self.period.unwrap_or(USUAL.max(self.least()))
+    }
+
+    fn least(&self) -> u64 {
+        self.offset.saturating_add(1)
     }
 }
 
@@ -102,8 +106,8 @@ impl StrategySettings for OverlapConfig {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        let period = period_of(USUAL, steps).max(self.offset + 1);
-        in_rounds(self.period, (USUAL, period), steps, |period| {
+        let period = period_of(USUAL, steps).max(self.least());
+        in_rounds(self.period, (USUAL.max(self.least()), period), steps, |period| {
             OverlapConfig { period: Some(period), ..self.clone() }.into()
         })
     }

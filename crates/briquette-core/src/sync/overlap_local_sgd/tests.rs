@@ -166,7 +166,10 @@ fn settings_out_of_range_are_refused() {
     for (settings, words) in [
         (OverlapConfig { period: Some(0), ..good.clone() }, "period of overlap-local-sgd must be at least 1"),
         (OverlapConfig { alpha: 1.0, ..good.clone() }, "alpha of overlap-local-sgd must be in [0, 1)"),
-        (OverlapConfig { offset: 2, ..good.clone() }, "offset of overlap-local-sgd must be below its period"),
+        (
+            OverlapConfig { period: Some(2), offset: 2, ..good.clone() },
+            "offset of overlap-local-sgd must be below its period",
+        ),
         (OverlapConfig { alpha: f32::NAN, ..good.clone() }, "alpha of overlap-local-sgd"),
         (OverlapConfig { beta: 1.0, ..good.clone() }, "beta of overlap-local-sgd must be in [0, 1)"),
     ] {

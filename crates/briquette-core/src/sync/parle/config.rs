@@ -47,7 +47,7 @@ impl ParleConfig {
     /// The scope by which the coupling of a run of `steps` steps grows to its most in four fifths of them; slower in no longer run than the
     /// usual one is for.
     fn scope_of(&self, steps: u64) -> f32 {
-        let outer_steps = (0.8 * (steps / self.steps()) as f64).floor().max(1.0);
+        let outer_steps = (0.8 * (steps / self.steps().max(1)) as f64).floor().max(1.0);
         let growth = 1.0 / f64::from(self.rate * self.coupling);
         if growth.is_finite() { (growth.powf(-1.0 / outer_steps) as f32).min(SCOPE) } else { SCOPE }
     }
@@ -124,7 +124,7 @@ impl StrategySettings for ParleConfig {
                 settings.scope_of(steps),
                 format!(
                     "ranks are drawn together within four fifths of {} periods in {steps} steps",
-                    steps / settings.steps()
+                    steps / settings.steps().max(1)
                 ),
             ),
         };

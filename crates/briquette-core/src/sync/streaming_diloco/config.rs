@@ -37,9 +37,14 @@ impl Default for StreamingDiLoCoConfig {
 }
 
 impl StreamingDiLoCoConfig {
-    /// Steps of a period.
+    /// Steps of a period; where none is named the usual one, or the least that fragments and overlap need.
     pub(super) fn steps(&self) -> u64 {
-        self.period.unwrap_or(USUAL)
+        self.period.unwrap_or(USUAL.max(self.least()))
+    }
+
+    /// Steps in which each fragment has one, and time to travel.
+    fn least(&self) -> u64 {
+        self.fragments.saturating_mul(self.overlap.max(1)).max(self.overlap.saturating_add(1))
     }
 
     /// The fragment that is due at `step`.
@@ -128,10 +133,8 @@ impl StrategySettings for StreamingDiLoCoConfig {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        // Each fragment has a step, and time to travel.
-        let least = self.fragments.saturating_mul(self.overlap.max(1)).max(self.overlap + 1);
-        let period = period_of(USUAL, steps).max(least);
-        in_rounds(self.period, (USUAL, period), steps, |period| {
+        let period = period_of(USUAL, steps).max(self.least());
+        in_rounds(self.period, (USUAL.max(self.least()), period), steps, |period| {
             StreamingDiLoCoConfig { period: Some(period), ..*self }.into()
         })
     }
