@@ -2,6 +2,7 @@
 
 use briquette_core::comm::{Local, Session};
 use briquette_core::config::Exchange;
+use briquette_core::error::CommError;
 use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::{Key, Layout, Traffic};
@@ -129,7 +130,7 @@ fn controllers_describe_their_state_only_where_it_is_asked_for() {
             reducer.report(&mut plain);
             reducer.report(&mut asking);
             assert_eq!(plain.state, None);
-            Ok::<_, String>(asking.state)
+            Ok::<_, CommError>(asking.state)
         };
         let states = Local::run(2, state);
         assert_eq!(states[0], states[1]);
