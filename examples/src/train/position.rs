@@ -17,7 +17,7 @@ impl Position {
     pub(super) fn in_steps_of(self, samples: u64, epoch: u64) -> Position {
         let [before, after] = [self.samples, samples].map(|samples| epoch.div_ceil(samples));
         let (epochs, seen) = (self.step / before, self.step % before * self.samples);
-        Position { step: epochs * after + seen / samples, samples }
+        Position { step: epochs.saturating_mul(after).saturating_add(seen / samples), samples }
     }
 }
 

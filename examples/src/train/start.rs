@@ -182,7 +182,7 @@ impl<T: Task> Run<'_, T> {
                 checkpoint.world(),
                 self.settings.ranks,
                 epoch + 1,
-                step * here.samples,
+                step.saturating_mul(here.samples),
             ));
         }
         Ok((model, totals, here.step as i64 - step as i64))
@@ -190,7 +190,7 @@ impl<T: Task> Run<'_, T> {
 
     /// Samples of a step, over all ranks.
     pub(super) fn samples_of_a_step(&self) -> u64 {
-        self.settings.ranks as u64 * self.settings.batch as u64
+        (self.settings.ranks as u64).saturating_mul(self.settings.batch as u64)
     }
 
     /// The run's last position: --steps counts steps, of whatever size they were.

@@ -99,11 +99,11 @@ mod tests {
         let digests = |names: &[&str]| -> Digests { names.iter().map(|name| ((*name).to_owned(), 7)).collect() };
         let first = |all: &[&[&str]]| {
             let all: Vec<_> = all.iter().map(|names| digests(names)).collect();
-            first_difference(&all).map(|(name, Unequal { rank, .. })| (name, rank))
+            first_difference(&all).map(|(name, Unequal { others, .. })| (name, others))
         };
         assert_eq!(first(&[&["a", "b"], &["a", "b"]]), None);
-        assert_eq!(first(&[&["a", "b"], &["a"], &["a", "b"]]), Some(("b".to_owned(), 1)));
-        assert_eq!(first(&[&["a"], &["a"], &[]]), Some(("a".to_owned(), 2)));
-        assert_eq!(first(&[&["a"], &["a", "b"], &["a"]]).unwrap().0, "b", "rank 0 lacks it too");
+        assert_eq!(first(&[&["a", "b"], &["a"], &["a", "b"]]), Some(("b".to_owned(), vec![1])));
+        assert_eq!(first(&[&["a"], &["a"], &[]]), Some(("a".to_owned(), vec![2])));
+        assert_eq!(first(&[&["a"], &["a", "b"], &["a"]]), Some(("b".to_owned(), vec![1])), "rank 0 lacks it too");
     }
 }
