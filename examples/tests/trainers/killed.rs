@@ -58,7 +58,8 @@ fn a_rank_that_is_killed_is_named_by_another_under_everything() {
         let runs = Runs::default();
         let never = if flags.contains("--checkpoint-every") { "" } else { "--checkpoint-every 0" };
         let common = processes(4, 3000).replace("--train-limit 64", "--train-limit 256");
-        let launch = format!("launch --ranks 4 -- {CIFAR} {common} --epochs 5000 {never} {flags} --out run");
+        // A rate at which none diverges before a rank is killed: a server's workers may be late by any number of updates.
+        let launch = format!("launch --ranks 4 -- {CIFAR} {common} --lr 0.001 --epochs 5000 {never} {flags} --out run");
         let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(60));
         let id = running.id();
         let metrics = runs.path("run/metrics.jsonl");
