@@ -55,7 +55,7 @@ pub struct Cli {
     pub trace: Option<PathBuf>,
 }
 
-/// What becomes of the ranks' own state (residuals, velocities) in a world of another size.
+/// Treatment of the ranks' own state (residuals, velocities) in a world of another size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum OwnState {
     /// Each rank starts with the mean over the ranks that saved.

@@ -52,7 +52,7 @@ pub struct Control {
     pub quiet: bool,
     /// Continue the run whose directory this is.
     pub resume: bool,
-    /// What becomes of the ranks' own state where the run goes on with another number of ranks; none where it may not.
+    /// Treatment of the ranks' own state if the run resumes with another number of ranks; `None` refuses such a resume.
     pub world_change: Option<WorldChange>,
     /// Replace a run that is in the directory already.
     pub overwrite: bool,

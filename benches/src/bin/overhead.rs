@@ -77,7 +77,7 @@ fn small(cli: &Cli) -> Result<()> {
     Ok(())
 }
 
-/// What one way took.
+/// Cost of one way.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     /// Median of a step.
@@ -144,7 +144,7 @@ fn peak() -> Result<u64> {
     Ok(1024 * line.trim().trim_end_matches(" kB").parse::<u64>()?)
 }
 
-/// What one way takes in a process of its own.
+/// Returns the cost of one way in a process of its own.
 fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<Taken> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--width", &width.to_string(), "--way", way, "--steps", &steps.to_string()]);

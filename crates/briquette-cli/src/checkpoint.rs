@@ -40,7 +40,7 @@ pub struct Show {
 pub struct Checkpoint {
     /// Its directory.
     pub path: PathBuf,
-    /// Why it does not count; `None` where it has a manifest.
+    /// Reason for which it is incomplete; `None` with a manifest.
     pub incomplete: Option<String>,
     /// The defect found in the manifest, if any.
     pub damaged: Option<String>,

@@ -27,7 +27,7 @@ pub struct Manifest {
     /// CRC-32 of what is the same on every rank, by the rank that wrote it; absent in older files, where each rank's file has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub common: BTreeMap<usize, u32>,
-    /// What the training loop wants to know before it loads.
+    /// Notes of the training loop, which can be read before a load.
     pub notes: BTreeMap<String, String>,
     /// CRC-32 of all of the above, as JSON without white space; absent in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]

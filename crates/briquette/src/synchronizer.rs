@@ -176,27 +176,6 @@ impl Synchronizer {
         self
     }
 
-    /// Says how many steps the run will have, counted from its beginning, also where it is resumed. What the configuration leaves open
-    /// until that is known is then chosen by it (periods of local steps, the scope of Parle); what the last steps learn is in the model that
-    /// is evaluated after them, by an exchange at the last step where the strategy needs one; and a run that will exchange too rarely says so
-    /// as a warning when it [joins](Self::join). The same number on every rank.
-    ///
-    /// What is chosen is part of the configuration that a checkpoint compares. Name a period (and the scope of Parle) for a run that is to be
-    /// resumed for another number of steps: a checkpoint is refused where the new number gives another period.
-    #[must_use]
-    pub fn with_run_steps(mut self, steps: u64) -> Self {
-        self.run_steps = Some(steps);
-        self
-    }
-
-    /// The same after a checkpoint was read, on every rank: in a world of another size the rest of a run has another number of steps.
-    pub fn set_run_steps(&mut self, steps: u64) {
-        self.run_steps = Some(steps);
-        if let (Some(joined), Some(last)) = (&mut self.joined, steps.checked_sub(1)) {
-            joined.strategy.ends_at(last);
-        }
-    }
-
     /// This rank's number.
     pub fn rank(&self) -> usize {
         self.comm.rank()

@@ -1,8 +1,8 @@
-//! Where a run is in its data, in a world of another size too.
+//! Position of a run in its data and its schedule, which a change of the number of ranks keeps.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a run is, in steps of the size that they have now.
+/// Number of steps from the beginning of a run, and their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
     /// Steps of `samples` from the run's beginning to here, an epoch's last one whole.

@@ -96,7 +96,7 @@ impl<T: Task> Rank<'_, T> {
         self.optim.synchronizer().step()
     }
 
-    /// Where the run is in its data and its schedule: the number of its step, had its world always had this size.
+    /// Returns the position of the run in its data and its schedule: the number of its step if its world had always had this size.
     pub(super) fn position(&self) -> u64 {
         self.step().saturating_add_signed(self.ahead)
     }

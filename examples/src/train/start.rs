@@ -175,7 +175,7 @@ impl<T: Task> Run<'_, T> {
         };
         self.check_resumed(&checkpoint, saved)?;
         let here = saved.in_steps_of(self.samples_of_a_step(), self.shards.samples() as u64);
-        if checkpoint.world() != self.settings.ranks {
+        if checkpoint.world() != self.settings.ranks && optim.synchronizer().rank() == 0 {
             let (epoch, step) = (here.step / self.steps_per_epoch, here.step % self.steps_per_epoch);
             self.control.say(format_args!(
                 "# ranks: {} in the checkpoint, {} here; epoch {} goes on at sample {}",

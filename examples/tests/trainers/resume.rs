@@ -77,6 +77,7 @@ fn a_run_goes_on_with_another_number_of_ranks_where_it_was_in_its_data() {
         refused.refused(&["--ranks is 4 there", "with --world-change, --ranks and --batch too"]);
         let said = runs.run(AG_NEWS, &format!("{resume} --world-change spread")).succeeds().stdout;
         assert!(said.contains(&format!("# ranks: 4 in the checkpoint, {ranks} here")), "{said}");
+        assert_eq!(said.matches("# ranks:").count(), 1, "one rank says it: {said}");
         let changed = losses(&runs, out);
         assert_eq!(changed.len(), whole.len(), "{out}");
         for (now, then) in changed.iter().zip(&whole) {
@@ -104,20 +105,30 @@ fn a_schedule_goes_on_where_it_was_in_a_world_of_another_size() {
     let runs = Runs::default();
     let toml =
         |ranks, batch| format!("ranks = {ranks}\nbatch = {batch}\nreducer = 'dense'\nepochs = 4\nschedule = 'cosine'");
-    let rates = |out| losses(&runs, out).iter().map(|step| (step.1, step.2.to_bits())).collect::<Vec<_>>();
-    train(&settings(&runs.path("whole"), &toml(4, 2)), &Toy::new(24, None), &quiet()).unwrap();
-    let (out, stopping) = (runs.path("run"), Toy::new(24, Some(Fault::Stop(3))));
-    let control = Control { stop: stopping.stop.clone(), ..quiet() };
-    let stopped = train(&settings(&out, &toml(4, 2)), &stopping, &control).unwrap();
-    assert!(stopped.interrupted && (4..12).contains(&stopped.steps), "{stopped:?}");
-    let resume = |ranks, batch, change| {
-        let control = Control { resume: true, world_change: change, ..quiet() };
-        train(&settings(&out, &toml(ranks, batch)), &Toy::new(24, None), &control)
-    };
-    let refused = format!("{:#}", resume(2, 4, None).unwrap_err());
-    assert!(refused.contains("saved by 4 ranks, this world has 2"), "{refused}");
-    resume(2, 4, Some(WorldChange::DropResiduals)).unwrap();
-    assert_eq!((rates("run").len(), rates("run")), (12, rates("whole")));
+    let rates = |out: &str| losses(&runs, out).iter().map(|step| (step.1, step.2.to_bits())).collect::<Vec<_>>();
+    // As many samples a step, and half as many again.
+    for (out, batch, steps) in [("equal", 4, 12), ("larger", 6, 8)] {
+        let whole = format!("whole-{out}");
+        train(&settings(&runs.path(&whole), &toml(2, batch)), &Toy::new(24, None), &quiet()).unwrap();
+        assert_eq!(rates(&whole).len(), steps);
+        let (path, stopping) = (runs.path(out), Toy::new(24, Some(Fault::Stop(3))));
+        let control = Control { stop: stopping.stop.clone(), ..quiet() };
+        let stopped = train(&settings(&path, &toml(4, 2)), &stopping, &control).unwrap();
+        assert!(stopped.interrupted && (4..12).contains(&stopped.steps), "{stopped:?}");
+        let resume = |change| {
+            let control = Control { resume: true, world_change: change, ..quiet() };
+            train(&settings(&path, &toml(2, batch)), &Toy::new(24, None), &control)
+        };
+        let refused = format!("{:#}", resume(None).unwrap_err());
+        assert!(refused.contains("saved by 4 ranks, this world has 2"), "{refused}");
+        resume(Some(WorldChange::DropResiduals)).unwrap();
+        // From the position on they are those of a run that has always had this size.
+        let (resumed, whole) = (rates(out), rates(&whole));
+        let rest = &resumed[stopped.steps as usize..];
+        assert!(!rest.is_empty() && whole.ends_with(rest), "{out}: {rest:?}, {whole:?}");
+        let position = stopped.steps as usize * 8 / (2 * batch);
+        assert_eq!(rest.len(), steps - position, "{out}");
+    }
 }
 
 /// BatchNorm's running statistics that each rank went on with, as its newest checkpoint has them.

@@ -1,48 +1,48 @@
-//! What ranks are told, and what is refused before any is started.
+//! Environment of started ranks, and refusals before any is started.
 
 use std::net::TcpListener;
 
 use super::Place;
 
 const TELL: &str = r#"echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR $MASTER_PORT $BRIQUETTE_RESTART" \
-    "token=$BRIQUETTE_TOKEN file=$BRIQUETTE_TOKEN_FILE tls=$BRIQUETTE_TLS" > told-$RANK"#;
+    "token=$BRIQUETTE_TOKEN file=$BRIQUETTE_TOKEN_FILE tls=$BRIQUETTE_TLS" > given-$RANK"#;
 
 #[test]
-fn each_rank_is_told_its_place_and_one_secret() {
+fn each_rank_has_its_place_and_one_secret() {
     let place = Place::new(TELL);
     let left = place.launch("--ranks 3");
     assert_eq!(left.code, Some(0), "{left:?}");
-    let told: Vec<String> = (0..3).map(|rank| place.read(&format!("told-{rank}"))).collect();
-    let fields: Vec<Vec<&str>> = told.iter().map(|line| fields_of(line)).collect();
+    let given: Vec<String> = (0..3).map(|rank| place.read(&format!("given-{rank}"))).collect();
+    let fields: Vec<Vec<&str>> = given.iter().map(|line| fields_of(line)).collect();
     for (rank, fields) in fields.iter().enumerate() {
         let number = rank.to_string();
-        assert_eq!(fields[..4], [&*number, "3", &number, "127.0.0.1"], "{told:?}");
+        assert_eq!(fields[..4], [&*number, "3", &number, "127.0.0.1"], "{given:?}");
         assert!(fields[4].parse::<u16>().unwrap() > 0);
         assert_eq!(fields[5], "0");
-        assert_eq!(fields[4..], fields_of(&told[0])[4..], "one port, one secret: {told:?}");
+        assert_eq!(fields[4..], fields_of(&given[0])[4..], "one port, one secret: {given:?}");
         assert_eq!(fields[6].len(), "token=".len() + 64);
         assert_eq!(fields[7..], ["file=", "tls="]);
     }
     place.launch("--ranks 3");
-    assert_ne!(fields_of(&place.read("told-0"))[6], fields[0][6], "a new secret each time");
+    assert_ne!(fields_of(&place.read("given-0"))[6], fields[0][6], "a new secret each time");
 }
 
 #[test]
 fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
-    let place = Place::new(r#"echo "world=$BRIQUETTE_WORLD agent=$TORCHELASTIC_USE_AGENT_STORE" > told-$RANK"#);
+    let place = Place::new(r#"echo "world=$BRIQUETTE_WORLD agent=$TORCHELASTIC_USE_AGENT_STORE" > given-$RANK"#);
     secret(&place, "secret", "0123456789abcdef\n", 0o600);
-    let told = |options: &str| {
+    let given = |options: &str| {
         let mut command = place.command(&format!("launch {options} -- /bin/sh rank.sh"));
         // As where a script of another launcher starts this one.
         command.env_remove("BRIQUETTE_WORLD").env("TORCHELASTIC_USE_AGENT_STORE", "True");
         assert_eq!(place.spawn(&mut command).end().code, Some(0));
-        place.read("told-0")
+        place.read("given-0")
     };
-    let [first, second] = [(); 2].map(|()| told("--ranks 2"));
+    let [first, second] = [(); 2].map(|()| given("--ranks 2"));
     assert_eq!(first.len(), "world=launch/ agent=\n".len() + 16, "{first}");
-    assert_eq!(place.read("told-1"), second, "one name for all ranks");
+    assert_eq!(place.read("given-1"), second, "one name for all ranks");
     assert_ne!(first, second, "and another for every launch");
-    assert_eq!(told("--ranks 2 --world mine"), "world=mine agent=\n");
+    assert_eq!(given("--ranks 2 --world mine"), "world=mine agent=\n");
     let several = |port: u16, node: u16, options: &str| {
         let options =
             format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
@@ -82,10 +82,10 @@ fn ranks_on_the_second_node_continue_the_numbers() {
     // The script's working directory, as the system resolves it, is where the files are.
     let directory = std::path::absolute(place.path("")).unwrap();
     for (rank, local) in [(2, 0), (3, 1)] {
-        let told = place.read(&format!("told-{rank}"));
-        let told: Vec<&str> = told.split_whitespace().collect();
-        assert_eq!(told[..7].join(" "), format!("{rank} 4 {local} node-a 29500 0 token="));
-        for (field, name) in [(told[7], "secret"), (told[8], "certs")] {
+        let given = place.read(&format!("given-{rank}"));
+        let given: Vec<&str> = given.split_whitespace().collect();
+        assert_eq!(given[..7].join(" "), format!("{rank} 4 {local} node-a 29500 0 token="));
+        for (field, name) in [(given[7], "secret"), (given[8], "certs")] {
             let path = std::path::Path::new(field.split_once('=').unwrap().1);
             assert!(path.is_absolute(), "{field}");
             assert_eq!(path.canonicalize().unwrap(), directory.join(name).canonicalize().unwrap());
@@ -99,8 +99,8 @@ fn a_variable_of_a_launcher_around_this_one_is_not_passed_on() {
     let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
     command.envs([("BRIQUETTE_TOKEN_FILE", "old"), ("BRIQUETTE_TLS", "old"), ("RANK", "7")]);
     assert_eq!(place.spawn(&mut command).end().code, Some(0));
-    let told = place.read("told-0");
-    assert!(told.starts_with("0 1 0 ") && told.ends_with("file= tls=\n"), "{told}");
+    let given = place.read("given-0");
+    assert!(given.starts_with("0 1 0 ") && given.ends_with("file= tls=\n"), "{given}");
 }
 
 #[test]
@@ -193,17 +193,17 @@ fn tokens_are_32_random_bytes_as_text() {
 
 #[test]
 fn ranks_keep_their_memory_unless_an_allocator_was_chosen() {
-    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_MMAP_MAX_/$MALLOC_TRIM_THRESHOLD_" > told-$RANK"#);
-    let told = |variables: &[(&str, &str)]| {
+    let place = Place::new(r#"echo "$MALLOC_ARENA_MAX/$MALLOC_MMAP_MAX_/$MALLOC_TRIM_THRESHOLD_" > given-$RANK"#);
+    let given = |variables: &[(&str, &str)]| {
         let mut command = place.command("launch --ranks 1 -- /bin/sh rank.sh");
         for name in ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"] {
             command.env_remove(name);
         }
         command.envs(variables.iter().copied());
         assert_eq!(place.spawn(&mut command).end().code, Some(0));
-        place.read("told-0")
+        place.read("given-0")
     };
-    assert_eq!(told(&[]), "1/0/1099511627776\n");
-    assert_eq!(told(&[("MALLOC_ARENA_MAX", "2")]), "2//\n");
-    assert_eq!(told(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "//\n");
+    assert_eq!(given(&[]), "1/0/1099511627776\n");
+    assert_eq!(given(&[("MALLOC_ARENA_MAX", "2")]), "2//\n");
+    assert_eq!(given(&[("GLIBC_TUNABLES", "glibc.malloc.check=0")]), "//\n");
 }

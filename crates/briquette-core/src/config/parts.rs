@@ -161,7 +161,7 @@ fn open_reducer(
     (gather(compressor), format!("feedback {} needs {class} compressor", feedback.name()))
 }
 
-/// Whether the errors of a reducer are of the class that a feedback asks for.
+/// Returns whether the errors of a reducer are of the class that a feedback asks for.
 fn suits(asks: Asks, reducer: &ReducerConfig) -> bool {
     use ErrorBound::{Contractive, MeanContractive, Unbiased};
     let class = reducer.get().error_bound(1000);

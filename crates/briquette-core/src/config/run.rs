@@ -7,7 +7,7 @@ impl Config {
     /// Chooses what the strategy leaves open until the number of steps is known: periods, and the scope of Parle. Of an unknown number they
     /// are the usual ones. Nothing where nothing was open.
     ///
-    /// What is chosen is part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name a period (and the
+    /// The chosen values are part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name a period (and the
     /// scope of Parle): one that was left open follows from the new number, and the checkpoint is refused where it differs.
     ///
     /// ```
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A setting that needs a longer period than the usual one has it where none is named, and is refused beside one that is too short.
+    /// A setting that needs a longer period than the usual one gets it if none is named; with a named one that is too short it is refused.
     #[test]
     fn an_open_period_is_as_long_as_the_other_settings_need() {
         let layout = crate::Layout::new((0..200).map(|slot| (slot.to_string(), vec![2])));

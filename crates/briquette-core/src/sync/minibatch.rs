@@ -168,7 +168,7 @@ pub struct Minibatch<R> {
     reducer: R,
     /// This round's gradients so far, each over `K`; empty at its start.
     gathered: Staged<Vec<f32>>,
-    /// How many these are.
+    /// Number of gradients in `gathered`.
     count: Staged<u64>,
     /// `x`.
     point: Staged<Vec<f32>>,

@@ -9,7 +9,7 @@ use super::{EnvironmentError, names};
 /// The name of a variable that is none: the process of MPICH's launcher on this machine that started this rank.
 pub(super) const PROXY: &str = "(process of hydra_pmi_proxy)";
 
-/// The address of the PMIx server of this machine, which has a port of its own for each `mpirun`. A server sets several of them, alike; newest
+/// The address of the PMIx server of this machine, which has a port of its own for each `mpirun`. A server sets several of them to the same value; newest
 /// first, as in PMIx's own order.
 const PMIX_SERVER: [&str; 8] = [
     "PMIX_SERVER_URI61",

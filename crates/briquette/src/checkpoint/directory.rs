@@ -119,8 +119,8 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] when the folder has another name, or no manifest that can be trusted.
     pub fn at(path: &Path) -> Result<Checkpoint, Error> {
         let directory = path.parent().unwrap_or(Path::new(""));
-        let series = [Series::steps(directory), Series::epochs(directory)].into_iter();
-        let found = series.filter_map(|series| Some((series, series.number(path)?))).next();
+        let mut series = [Series::steps(directory), Series::epochs(directory)].into_iter();
+        let found = series.find_map(|series| Some((series, series.number(path)?)));
         let why = "its name is none of a checkpoint's, such as step-00000390 or epoch-00000003";
         let (series, number) = found.ok_or_else(|| fail(path, why))?;
         Checkpoint::open(series, number)

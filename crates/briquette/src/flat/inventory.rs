@@ -1,4 +1,4 @@
-//! What a module holds: its float tensors by part, path and shape.
+//! Inventory of a module: its float tensors by part, path and shape.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use super::parts::{Part, Parts};
 use crate::backend::describe;
 use crate::error::Error;
 
-/// What a module holds.
+/// Float tensors of a module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Inventory {
     /// The trainable slots.
     pub(crate) layout: Layout,
     /// Parameters that are not trained.
     pub(super) frozen: Layout,
-    /// What is no parameter.
+    /// Float tensors that are not parameters.
     pub(crate) buffers: Layout,
     /// The two before, in the module's order.
     pub(crate) rest: Layout,
@@ -40,7 +40,7 @@ impl Inventory {
         refused.map_or(Ok(Inventory { layout, frozen, buffers, rest, shared }), Err)
     }
 
-    /// What a user would want to know of it.
+    /// Returns a warning about the module for its user.
     pub(crate) fn caution(&self) -> Option<String> {
         let [first, second] = self.shared.as_ref()?;
         Some(format!(

@@ -146,8 +146,8 @@ impl Synchronizer {
         slots.filter(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place).collect()
     }
 
-    /// Checks that a sum over ranks is finite. All hold the same bits of it; where it is not, they tell each other whose values were not
-    /// (`mine`), and which of these are no fault: those of a buffer that was so before the forward passes, on that rank.
+    /// Checks that a sum over ranks, of which all have the same bits, is finite. If it is not, each rank sends which of its tensors are not
+    /// finite (`mine`), and which of these are no fault: a buffer of that rank that was not finite before the forward passes.
     fn check_sum(&mut self, operation: &'static str, (mine, sum): (&[usize], &[f32]), part: Part) -> Result<(), Error> {
         let bad = self.not_finite(sum, part);
         if bad.is_empty() {
