@@ -4,6 +4,7 @@
 //! frozen, any other float tensor (BatchNorm's running statistics) a buffer. All are known by their path, never by
 //! [`ParamId`], which is random in every process.
 
+pub(crate) mod alone;
 mod digest;
 pub(crate) mod discrete;
 mod inventory;

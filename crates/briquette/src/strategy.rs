@@ -105,6 +105,12 @@ pub trait BuildStrategy: Send {
     fn weighs_samples(&self) -> bool {
         true
     }
+
+    /// Whether the average of a world of one rank is that rank's gradient, at every step. Gradients are then handed on where they are:
+    /// the strategy is not called in such a world.
+    fn is_identity_alone(&self) -> bool {
+        false
+    }
 }
 
 impl BuildStrategy for Config {
@@ -125,6 +131,9 @@ impl BuildStrategy for Config {
     }
     fn weighs_samples(&self) -> bool {
         Config::weighs_samples(self)
+    }
+    fn is_identity_alone(&self) -> bool {
+        Config::is_identity_alone(self)
     }
     fn for_run(&mut self, steps: Option<u64>) -> Vec<String> {
         self.choose_for(steps);

@@ -1,6 +1,7 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
 mod agreement;
+mod alone;
 mod average;
 mod forward;
 mod hidden;
@@ -106,6 +107,8 @@ pub(crate) struct Joined {
     rebroadcast: u64,
     /// Set if devices round differently.
     is_mixed: bool,
+    /// Set in a world of one rank whose gradients are their own average.
+    is_identity: bool,
     /// Trainable slots, then buffers: what a step can find not finite.
     names: Layout,
     known: Known,
@@ -267,9 +270,11 @@ impl Synchronizer {
             let ready = flat::settle(module).and_then(|()| self.check_layout(module));
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            let result = ready.and_then(|()| match self.hides(plan) {
-                true => self.finish_hidden(module, grads, &mut gradients),
-                false => self.exchange_gradients(module, grads, &mut gradients),
+            let is_identity = self.joined.as_ref().is_some_and(|joined| joined.is_identity);
+            let result = ready.and_then(|()| match (is_identity, self.hides(plan)) {
+                (true, _) => self.hand_on(module, grads, plan),
+                (false, true) => self.finish_hidden(module, grads, &mut gradients),
+                (false, false) => self.exchange_gradients(module, grads, &mut gradients),
             });
             self.gradients = gradients;
             self.end(result).map_err(|error| self.with_tensor(module, error))

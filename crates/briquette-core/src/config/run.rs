@@ -1,6 +1,6 @@
 //! A configuration and the run that it is for: what follows from the number of steps, and what should be known before it begins.
 
-use super::{Choice, Config};
+use super::{Choice, Config, ControllerConfig, Feedback, StrategyConfig};
 use crate::sync::FEWEST_EXCHANGES;
 
 impl Config {
@@ -24,6 +24,31 @@ impl Config {
         let (strategy, why) = self.strategy.get().for_steps(steps)?;
         self.strategy = strategy;
         Some(Choice::because("strategy", &self.strategy, why))
+    }
+
+    /// Returns whether the average of a world of one rank is that rank's gradient, at every step: everything is sent, and the feedback adds
+    /// nothing to it. Such a step needs no exchange.
+    ///
+    /// ```
+    /// use briquette_core::config::Config;
+    /// assert!(Config::auto().is_identity_alone() && Config::dense().is_identity_alone());
+    /// assert!(!Config::top_k(0.01)?.is_identity_alone(), "top-k compresses, whatever the number of ranks");
+    /// # Ok::<(), briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn is_identity_alone(&self) -> bool {
+        let exchange = &self.exchange;
+        let sends_all = match exchange.controller {
+            ControllerConfig::None => exchange.reducer.get().traits().is_dense,
+            // Where one rank exchanges nothing, dense costs the least.
+            ControllerConfig::Auto(_) | ControllerConfig::CostAware(_) => true,
+            _ => false,
+        };
+        let adds_nothing = matches!(
+            exchange.feedback,
+            Feedback::None | Feedback::Error | Feedback::ByOptimizer | Feedback::InnerMomentum(_)
+        );
+        let averages = self.strategy == StrategyConfig::EveryStep && exchange.aggregator.get().is_mean();
+        sends_all && adds_nothing && averages && exchange.rules.is_empty()
     }
 
     /// Returns warnings for a run of this many steps, if the number is known, in one sentence each: ranks exchange too rarely to combine

@@ -94,11 +94,11 @@ impl Synchronizer {
         if !discrete.is_empty() {
             identity.part.push(("integer and boolean tensors".to_owned(), discrete));
         }
-        let mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
+        let is_mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // Where no rank is to decide for the others, rank 0 is not.
-        let drifts = mixed && averages_gradients(strategy.plan(0));
+        let drifts = is_mixed && averages_gradients(strategy.plan(0));
         let due = if drifts && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
         if drifts && due == 0 && self.rank() == 0 {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
@@ -109,7 +109,9 @@ impl Synchronizer {
         let slots = inventory.layout.slots().iter().chain(inventory.buffers.slots());
         let names = Layout::new(slots.map(|slot| (slot.path().to_owned(), slot.shape().to_vec())));
         let (known, buffer_ids) = (Known::default(), flat::buffer_ids(&module));
-        let joined = Joined { inventory, strategy, identity, rebroadcast, is_mixed: mixed, names, known, buffer_ids };
+        let is_identity = self.world() == 1 && self.config.is_identity_alone();
+        let joined =
+            Joined { inventory, strategy, identity, rebroadcast, is_mixed, is_identity, names, known, buffer_ids };
         self.joined = Some(joined);
         // Ranks go on to their steps, and would wait for this one.
         self.keep_buffers(&module).inspect_err(|error| self.comm.abort(&error.to_string()))?;

@@ -1,5 +1,6 @@
 //! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
 
+mod alone;
 mod alternating;
 mod auto;
 mod averages;
