@@ -19,9 +19,9 @@ use briquette::WallClock;
 use briquette::core::comm::{Compute, Network, Simulated, run_ranks};
 use briquette::core::config::Config;
 use briquette::core::error::CommError;
-use briquette::core::reduce::{AgreedStep, LastExchange};
-use briquette::core::report::Report;
-use briquette::core::sync::{Context, Header, agree};
+use briquette::core::reduce::LastExchange;
+use briquette::core::step::Driver;
+use briquette::core::sync::Header;
 use briquette::core::{Key, Layout, Session};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
@@ -143,11 +143,11 @@ fn config(arguments: &Arguments) -> Result<Config> {
 /// One rank's steps.
 fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<Row>> {
     let layout = Layout::flat(arguments.values);
-    let mut strategy = config(arguments)?.build(&layout, comm.world())?;
+    let mut driver = Driver::new(Key::new(1));
+    driver.drive(config(arguments)?.build(&layout, comm.world())?, layout);
     let mut source = Source::Gaussian.values(arguments.values)?;
     source.rotate_left(1000 * comm.rank() % arguments.values.max(1));
     let (mut rows, mut end) = (Vec::new(), comm.now());
-    let (mut previous, mut before): (Option<LastExchange>, Option<AgreedStep>) = (None, None);
     let (machine, cores) = machine();
     let mut link = String::new();
     for step in 0..arguments.steps {
@@ -162,27 +162,17 @@ fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<R
         }
         comm.begin_step(step);
         let compute_seconds = comm.now() - begin;
-        let header = Header { step, samples: 1, compute_seconds, previous, ..Header::default() };
-        let agreement = agree(&header, before.as_ref(), layout.slots(), &mut [true], &mut comm)?;
-        let (agreed_step, ranks) = (agreement.agreed_step, agreement.ranks);
-        let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
+        let header = Header { samples: 1, compute_seconds, ..Header::default() };
         let (traffic, mut vector) = (comm.traffic(), source.clone());
-        strategy.after_backward(&mut vector, &cx, &mut comm)?;
-        strategy.commit();
-        strategy.after_commit(&cx, &mut comm);
+        driver.exchange_gradient(header, &mut vector, &mut [true], &mut comm)?;
         // Other values at every step, of the same sizes.
         source.rotate_left(1);
         end = comm.now();
-        let mut report = Report::default();
-        strategy.report(&mut report);
-        let seconds = report.seconds.unwrap_or_default();
-        let (compress_seconds, exchange_seconds) = (seconds.compress, seconds.exchange);
-        let (traffic, measured, waiting) =
-            (comm.traffic() - traffic, report.measured, report.waiting.unwrap_or_default());
-        let last =
-            LastExchange { compress_seconds, exchange_seconds, traffic, waiting, measured, ..Default::default() };
-        previous = Some(last);
-        before = Some(agreed_step);
+        let report = driver.report();
+        let previous = LastExchange::reported(&report, comm.traffic() - traffic);
+        let (compress_seconds, exchange_seconds) = (previous.compress_seconds, previous.exchange_seconds);
+        driver.set_previous(previous);
+        driver.end_step();
         rows.push(Row {
             network: network.into(),
             link: link.clone(),

@@ -8,7 +8,8 @@ use briquette::core::compress::Dense;
 use briquette::core::config::{Config, ServerConfig};
 use briquette::core::error::{CommError, ReduceError, SyncError};
 use briquette::core::server::{Batch, Computed, Server, Trainer, Uplink, serve, work};
-use briquette::core::sync::{Context, Header, Momenta};
+use briquette::core::step::Driver;
+use briquette::core::sync::{Header, Momenta};
 use briquette::core::{Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
@@ -118,39 +119,24 @@ impl Descent<'_> {
         (1..=config.channels()).try_for_each(|channel| comm.open(channel))?;
         strategy.begin(begin);
         comm.record();
-        let (mut g, mut before, mut sent) = (vec![0.0; x.len()], None, Vec::new());
+        let mut driver = Driver::new(Key::new(5));
+        driver.drive(strategy, layout);
+        let (mut g, mut sent) = (vec![0.0; x.len()], Vec::new());
         for step in 0..self.steps {
-            comm.begin_step(step);
             let bytes = comm.traffic().sent;
             gradient(comm.rank(), step, &x, &mut g);
-            let plan = strategy.plan(step);
-            let mine =
-                Header { step, samples: 1, loss: Some(loss(&x)), learning_rate: Some(self.rate), ..Header::default() };
-            let present = &mut vec![true; self.tensors];
-            let agreed = plan.agrees.agree(&mine, before.as_ref(), layout.slots(), present, comm)?;
-            let cx = Context {
-                key: Key::new(5),
-                slots: layout.slots(),
-                agreed_step: &agreed.agreed_step,
-                ranks: &agreed.ranks,
+            let mine = Header { samples: 1, loss: Some(loss(&x)), learning_rate: Some(self.rate), ..Header::default() };
+            let optimize = |x: &mut [f32], g: &[f32]| {
+                x.iter_mut().zip(g).for_each(|(x, g)| *x -= self.rate as f32 * g);
             };
-            if plan.gradients {
-                strategy.after_backward(&mut g, &cx, comm)?;
-            }
-            x.iter_mut().zip(&g).for_each(|(x, g)| *x -= self.rate as f32 * g);
-            if plan.parameters {
-                // Plain SGD has no momenta.
-                let _: Momenta = strategy.after_step(&mut x, &cx, comm)?;
-            }
-            strategy.commit();
-            strategy.after_commit(&cx, comm);
-            before = Some(agreed.agreed_step);
+            // Plain SGD has no momenta.
+            let _: Momenta = driver.take_step(mine, (&mut g, &mut x), optimize, comm)?;
             sent.push(comm.traffic().sent - bytes);
         }
         let seconds = comm.now();
-        strategy.settle(comm)?;
+        driver.strategy_mut().settle(comm)?;
         let mut view = x.clone();
-        strategy.view(&mut view);
+        driver.strategy().view(&mut view);
         let places = comm.places();
         let left = |event: &Event| match event {
             Event::Sent(to, bytes) if !places.machine().contains(to) => *bytes as u64,

@@ -104,6 +104,7 @@ pub mod report;
 pub mod server;
 pub mod shards;
 pub mod state;
+pub mod step;
 pub mod sync;
 mod text;
 pub mod trace;

@@ -18,7 +18,8 @@ use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
 use briquette_core::reduce::Sketch;
 use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
-use briquette_core::sync::{Context, Header, agree};
+use briquette_core::step::Driver;
+use briquette_core::sync::Header;
 use briquette_core::wrapper::{DianaConfig, InnerMomentumConfig, Momentum};
 use briquette_core::{CompressionFactor, Key, Layout};
 
@@ -91,10 +92,11 @@ fn run(config: &Config, world: usize) -> Memory {
     let vectors: Vec<std::sync::Mutex<Vec<f32>>> = (0..world).map(|_| vec![0.0; LEN].into()).collect();
     let before = HELD.load(Relaxed);
     let ranks = run_ranks(Local::world(world), |mut comm| {
-        let mut strategy = config.build(&layout, world).expect("a valid configuration");
+        let mut driver = Driver::new(Key::new(1));
+        driver.drive(config.build(&layout, world).expect("a valid configuration"), layout.clone());
         let rank = comm.rank();
         let mut vector = vectors[rank].lock().expect("each rank has its own");
-        let (mut random, mut agreed_step) = (rank as u64, None);
+        let mut random = rank as u64;
         let (mut held, mut asked) = (0, [0; STEPS as usize + 1]);
         for step in 0..WARM_UP + STEPS {
             if step >= WARM_UP {
@@ -105,25 +107,15 @@ fn run(config: &Config, world: usize) -> Memory {
             }
             refill(&mut vector, &mut random);
             if step == 0 {
-                strategy.begin(&vector);
+                driver.strategy_mut().begin(&vector);
             }
-            let (loss, learning_rate) = (Some(1.0), Some(0.1));
-            let header = Header { step, samples: 1, loss, learning_rate, ..Header::default() };
-            let agreed = agree(&header, agreed_step.as_ref(), layout.slots(), &mut [true; 2], &mut comm)?;
-            let context = Context {
-                key: Key::new(1),
-                slots: layout.slots(),
-                agreed_step: &agreed.agreed_step,
-                ranks: &agreed.ranks,
-            };
-            if strategy.plan(step).gradients {
-                strategy.after_backward(&mut vector, &context, &mut comm)?;
+            let header = Header { samples: 1, loss: Some(1.0), learning_rate: Some(0.1), ..Header::default() };
+            if driver.plan().gradients {
+                driver.exchange_gradient(header, &mut vector, &mut [true; 2], &mut comm)?;
             } else {
-                strategy.after_step(&mut vector, &context, &mut comm)?;
+                driver.exchange_parameters(header, &mut vector, &mut comm)?;
             }
-            strategy.commit();
-            strategy.after_commit(&context, &mut comm);
-            agreed_step = Some(agreed.agreed_step);
+            driver.end_step();
         }
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;
         Ok::<_, Failed>((held - before, asked))

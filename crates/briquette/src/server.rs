@@ -166,22 +166,22 @@ impl ServerTraining {
     ) -> Result<M, Error> {
         self.check(sync)?;
         let (rank, world, seed, weight_decay) = (sync.rank(), sync.world(), sync.seed, sync.weight_decay);
-        let Synchronizer { comm, joined, step, .. } = &mut *sync;
-        let joined = joined.as_mut().ok_or(Error::NotJoined { rank })?;
+        let Synchronizer { comm, joined, driver, .. } = &mut *sync;
+        let joined = joined.as_ref().ok_or(Error::NotJoined { rank })?;
         let (mut model, mut saved) = (Vec::new(), State::default());
         flat::read_values(&module, Part::Trainable, &mut model)?;
-        joined.strategy.save(&mut saved);
+        driver.strategy().save(&mut saved);
         let (inventory, gradients, stop) = (&joined.inventory, Gradients::default(), Arc::clone(&self.stop));
         let (module, batches) = (Some(module), self.batches.unwrap_or_default());
         let mut glue = Glue { rank, module, inner, inventory, gradients, weight_decay, batches, stop, rate, batch };
         let (updates, mut state) = match rank {
-            SERVER => self.serve(&mut glue, (*step, until), (&mut model, &saved), comm)?,
+            SERVER => self.serve(&mut glue, (driver.step(), until), (&mut model, &saved), comm)?,
             _ => self.work(&mut glue, Key::new(seed), (&mut model, &saved), comm)?,
         };
         let module = glue.at(&model);
         Shelf::mark(&mut state, world);
-        joined.strategy.load(&state)?;
-        sync.step = updates;
+        driver.strategy_mut().load(&state)?;
+        driver.resume(updates, driver.agreed_step().copied(), driver.previous().copied());
         // A server has seen no data.
         sync.average_buffers_without(SERVER, module)
     }

@@ -1,6 +1,5 @@
 //! Everything one rank needs to agree with the others, around any optimizer.
 
-mod agreement;
 mod alone;
 mod average;
 mod forward;
@@ -18,8 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use briquette_core::comm::Session;
-use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::sync::{Agreement, Agrees, Context, Momenta, Plan, StopFlags, SyncStrategy};
+use briquette_core::step::{Driver, Exchanged};
+use briquette_core::sync::{Momenta, Plan, StopFlags};
 use briquette_core::trace::TARGET;
 use briquette_core::{Key, Layout};
 use burn::module::{Module, ParamId};
@@ -54,9 +53,8 @@ pub struct Synchronizer {
     pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
     pub(crate) seed: u64,
-    pub(crate) step: u64,
-    pub(crate) agreed_step: Option<AgreedStep>,
-    pub(crate) previous: Option<LastExchange>,
+    /// The strategy, once joined, and the step.
+    pub(crate) driver: Driver,
     pub(crate) weight_decay: f64,
     /// What the training loop has compared, in every part of a run and in one.
     settings: Compared,
@@ -80,8 +78,6 @@ pub struct Synchronizer {
     rate_step: Option<u64>,
     stop_request: StopFlags,
     agreed_stop: StopFlags,
-    /// What this step has agreed on, between its exchange of gradients and that of parameters.
-    agreement: Option<Agreement>,
     pub(crate) last_end: f64,
     start: Start,
     /// Between `sync_gradients` and `sync_parameters`.
@@ -101,7 +97,6 @@ pub struct Synchronizer {
 /// What joining establishes.
 pub(crate) struct Joined {
     pub(crate) inventory: Inventory,
-    pub(crate) strategy: Box<dyn SyncStrategy>,
     pub(crate) identity: Identity,
     /// Steps between re-broadcasts; 0 for none.
     rebroadcast: u64,
@@ -109,8 +104,6 @@ pub(crate) struct Joined {
     is_mixed: bool,
     /// Set in a world of one rank whose gradients are their own average.
     is_identity: bool,
-    /// Trainable slots, then buffers: what a step can find not finite.
-    names: Layout,
     known: Known,
     buffer_ids: HashSet<ParamId>,
 }
@@ -120,7 +113,7 @@ impl std::fmt::Debug for Synchronizer {
         f.debug_struct("Synchronizer")
             .field("rank", &self.comm.rank())
             .field("world", &self.comm.world())
-            .field("step", &self.step)
+            .field("step", &self.step())
             .field("config", &self.config.settings())
             .finish_non_exhaustive()
     }
@@ -139,9 +132,7 @@ impl Synchronizer {
             config: Box::new(config),
             joined: None,
             seed,
-            step: 0,
-            agreed_step: None,
-            previous: None,
+            driver: Driver::new(Key::new(seed)),
             weight_decay: 0.0,
             settings: Default::default(),
             rebroadcast: None,
@@ -157,7 +148,6 @@ impl Synchronizer {
             rate_step: None,
             stop_request: StopFlags::NONE,
             agreed_stop: StopFlags::NONE,
-            agreement: None,
             last_end,
             start: Start::default(),
             open: false,
@@ -191,7 +181,7 @@ impl Synchronizer {
 
     /// Steps taken, skipped ones not counted.
     pub fn step(&self) -> u64 {
-        self.step
+        self.driver.step()
     }
 
     /// The slots of the module that joined.
@@ -242,7 +232,7 @@ impl Synchronizer {
     /// # Errors
     /// [`Error::NotJoined`].
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.joined.as_ref().map(|j| j.strategy.plan(self.step)).ok_or(Error::NotJoined { rank: self.rank() })
+        self.joined.as_ref().map(|_| self.driver.plan()).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
     /// Turns this rank's gradients into what all ranks agree on where gradients are exchanged at this step; otherwise they
@@ -291,7 +281,7 @@ impl Synchronizer {
     }
 
     fn order(&self, called: &'static str, first: &'static str) -> Error {
-        Error::Order { rank: self.rank(), step: self.step, called, first }
+        Error::Order { rank: self.rank(), step: self.step(), called, first }
     }
 
     fn exchange_gradients<M: Module>(
@@ -303,12 +293,14 @@ impl Synchronizer {
         let begin = self.comm.now();
         let read = trace_span!(target: TARGET, "read").entered();
         gradients.collect(module, grads, self.layout()?, self.weight_decay)?;
-        let bad_buffer = self.look_at_buffers(module)?;
-        self.digest = self.digest_due(module, self.plan()?)?;
+        let (bad_buffer, plan) = (self.look_at_buffers(module)?, self.plan()?);
+        self.digest = self.digest_due(module, plan)?;
         drop(read);
         let read_seconds = self.comm.now() - begin;
-        let Gradients { flat: values, present, bad_slot, .. } = gradients;
-        self.exchange(Vector { values, present, bad_slot: bad_slot.or(bad_buffer) }, Moment::AfterBackward)?;
+        let header = self.header(gradients.bad_slot.or(bad_buffer), plan);
+        let Gradients { flat: values, present, .. } = gradients;
+        let exchanged = self.driver.exchange_gradient(header, values, present, &mut self.comm)?;
+        self.exchanged(exchanged);
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();
@@ -317,69 +309,10 @@ impl Synchronizer {
         restored
     }
 
-    /// The agreement, then the strategy's part with `vector`.
-    fn exchange(&mut self, vector: Vector<'_>, moment: Moment) -> Result<(), Error> {
-        let Vector { values: vector, present, bad_slot } = vector;
-        let plan = self.plan()?;
-        let before = self.comm.now();
-        let agreement = match self.agreement.take() {
-            Some(agreement) => self.agree_again(bad_slot, agreement)?,
-            None => self.agree(bad_slot, present, plan)?,
-        };
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        let layout = &joined.inventory.layout;
-        if moment == Moment::AfterBackward && plan.parameters {
-            self.agreement = Some(agreement.clone());
-        }
-        let Agreement { mut agreed_step, ranks, stop, weight } = agreement;
-        agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
-        self.start.header_seconds += self.comm.now() - before;
-        // What only some ranks know may differ between them.
-        let is_agreed = moment == Moment::AfterBackward && plan.agrees == Agrees::World;
-        let absent = if is_agreed { layout.absent(present) } else { None };
-        let slots = absent.as_ref().map_or(layout.slots(), |absent| &absent.slots);
-        let cx = Context { key: Key::new(self.seed), slots, agreed_step: &agreed_step, ranks: &ranks };
-        let strategy = &mut joined.strategy;
-        let acted = match moment {
-            Moment::AfterBackward => {
-                if weight != 1.0 && self.config.weighs_samples() {
-                    vector.iter_mut().for_each(|v| *v *= weight);
-                }
-                strategy.after_backward(vector, &cx, &mut self.comm).map(|()| Momenta::Keep)
-            }
-            Moment::AfterStep => strategy.after_step(vector, &cx, &mut self.comm),
-        };
-        if acted.is_err() {
-            strategy.discard();
-        }
-        self.momenta = acted?;
-        let is_held = absent.as_ref().is_some_and(|absent| strategy.hold(&absent.ranges));
-        if moment == Moment::AfterBackward && (is_held || !self.config.remembers()) {
-            // A sign has no zero: what no rank had stays absent.
-            let absent = layout.slots().iter().zip(&*present).filter(|(_, present)| !**present);
-            absent.for_each(|(slot, _)| vector[slot.range()].fill(0.0));
-        }
-        if moment == Moment::AfterStep || !plan.parameters {
-            strategy.commit();
-            strategy.after_commit(&cx, &mut self.comm);
-        }
+    /// Takes over the result of an exchange.
+    fn exchanged(&mut self, Exchanged { agreed_step, stop, momenta, header }: Exchanged) {
+        self.momenta = momenta;
+        self.start.header_seconds += header.seconds;
         self.report_exchange(agreed_step, stop, None);
-        Ok(())
     }
-}
-
-/// What this rank brings to an exchange.
-struct Vector<'a> {
-    values: &'a mut Vec<f32>,
-    /// Slots that it has values for; afterwards, that any rank has.
-    present: &'a mut [bool],
-    /// The first slot with a value that is not finite; buffers count on from the trainable ones.
-    bad_slot: Option<u32>,
-}
-
-/// Where in a step a strategy acts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moment {
-    AfterBackward,
-    AfterStep,
 }

@@ -1,4 +1,4 @@
-//! Drives strategies and reducers over threads, as the glue to a framework does.
+//! Ranks that train on threads: [`Driver`]s of a strategy, and reducers alone.
 
 use std::num::NonZeroUsize;
 
@@ -8,7 +8,8 @@ use crate::error::SyncError;
 use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use crate::report::Report;
 use crate::state::State;
-use crate::sync::{Agreement, Agrees, Context, Header, Plan, SyncStrategy};
+use crate::step::{Driver, Exchanged};
+use crate::sync::{Header, Plan};
 use crate::{Key, Layout, Traffic};
 
 /// What is tried (a strategy, or a reducer alone), the parameters, and how many ranks.
@@ -146,14 +147,12 @@ pub struct Outcome {
     pub counted: Traffic,
 }
 
-/// One rank: a strategy, parameters, a step counter, and what the last exchange took.
+/// One rank: a driver with a strategy, and parameters.
 pub struct Rank<'a, C> {
     setup: &'a Setup<C>,
     rank: usize,
-    strategy: Box<dyn SyncStrategy>,
+    driver: Driver,
     parameters: Vec<f32>,
-    step: u64,
-    last: Option<(AgreedStep, LastExchange)>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
     /// Slots that no rank has a gradient for at the next step; at [some steps](STEPS_ABSENT) there is one without asking.
@@ -169,7 +168,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let mut strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
         strategy.begin(&parameters);
-        Rank { setup, rank, strategy, parameters, step: 0, last: None, poison: None, absent: Vec::new() }
+        let mut driver = Driver::new(Key::new(5));
+        driver.drive(strategy, setup.layout.clone());
+        Rank { setup, rank, driver, parameters, poison: None, absent: Vec::new() }
     }
 
     /// A rank that has gone `steps` steps.
@@ -182,20 +183,21 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     /// What the strategy saves.
     pub fn save(&self) -> State {
         let mut state = State::default();
-        self.strategy.save(&mut state);
+        self.driver.strategy().save(&mut state);
         state
     }
 
     /// Puts this rank back to where `other` is, by what `other` saves.
     pub fn restore(&mut self, other: &Rank<'_, C>) {
-        self.strategy.load(&other.save()).unwrap();
+        self.driver.strategy_mut().load(&other.save()).unwrap();
         self.parameters.clone_from(&other.parameters);
-        (self.step, self.last) = (other.step, other.last);
+        let other = &other.driver;
+        self.driver.resume(other.step(), other.agreed_step().copied(), other.previous().copied());
     }
 
     /// Waits for what the strategy exchanges in the background, as a save does first.
     pub fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
-        self.strategy.settle(comm)
+        self.driver.strategy_mut().settle(comm)
     }
 
     /// A fresh rank that loaded what this one saved.
@@ -207,138 +209,106 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
 
     /// Returns whether the strategy leaves its state unchanged for slots that no rank has a gradient for.
     pub fn holds(&mut self) -> bool {
-        self.strategy.hold(&[])
+        self.driver.strategy_mut().hold(&[])
     }
 
     pub(super) fn exchanges_gradients_alone(&self) -> bool {
-        let plan = self.strategy.plan(self.step);
+        let plan = self.driver.plan();
         plan.gradients && !plan.parameters
     }
 
     /// Returns for each slot whether the rank has a gradient for it at this step.
     fn present(&self, plan: Plan) -> Vec<bool> {
         let slots = self.setup.layout.slots().len();
-        let is_due = plan.gradients && !plan.parameters && (self.step + 2).is_multiple_of(STEPS_ABSENT);
+        let is_due = plan.gradients && !plan.parameters && (self.driver.step() + 2).is_multiple_of(STEPS_ABSENT);
         (0..slots).map(|slot| !(self.absent.contains(&slot) || is_due && slot + 1 == slots && slot > 0)).collect()
     }
 
-    /// As the glue does it: a gradient is exchanged before it is applied, parameters after it, on one header for both. Where no
-    /// rank agrees on one, and after it, a rank that cannot go on stops the others. On an error nothing has changed.
+    /// Takes a step: an optimizer adds the gradient, exchanged or this rank's own. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// Those of the [driver](Driver).
+    ///
+    /// # Panics
+    /// If a failed exchange has changed a vector, or if ranks agree on a header and exchange nothing.
     pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
-        let plan = self.strategy.plan(self.step);
-        let result = self.try_step(plan, comm);
-        if result.is_err() {
-            self.strategy.discard();
-        }
-        if plan.agrees != Agrees::World
-            && let Err(error) = &result
-        {
-            comm.abort(&error.to_string());
-        }
-        result
-    }
-
-    fn try_step(&mut self, plan: Plan, comm: &mut Session) -> Result<Outcome, SyncError> {
-        let mut gradient = gradient(&self.setup.layout, self.rank, self.step);
-        let absent = self.setup.layout.absent(&self.present(plan));
-        absent.iter().for_each(|absent| absent.clear(&mut gradient));
+        let plan = self.driver.plan();
+        let exchanges = plan.gradients || plan.parameters;
+        assert_eq!(
+            exchanges,
+            plan.exchanges(),
+            "{}, step {}: a header, and nothing else",
+            self.setup,
+            self.driver.step()
+        );
+        let mut present = self.present(plan);
+        let mut gradient = gradient(&self.setup.layout, self.rank, self.driver.step());
+        self.setup.layout.absent(&present).iter().for_each(|absent| absent.clear(&mut gradient));
         if let Some((index, value)) = self.poison {
             gradient[index] = value;
         }
         let mut parameters = self.parameters.clone();
-        let add = |parameters: &mut [f32], gradient: &[f32]| {
-            parameters.iter_mut().zip(gradient).for_each(|(p, g)| *p += g);
-        };
-        if plan.parameters && !plan.gradients {
-            add(&mut parameters, &gradient);
+        let (start, mut headers, mut conserved) = (comm.traffic(), Traffic::default(), None);
+        if plan.gradients {
+            let (header, before) = (self.header(&gradient), gradient.clone());
+            let exchanged = self.driver.exchange_gradient(header, &mut gradient, &mut present, comm);
+            headers += self.unchanged(exchanged, &before, &gradient)?;
         }
-        let start = comm.traffic();
-        let agreement = match plan.exchanges() {
-            true => Some(self.agree(plan, if plan.gradients { &gradient } else { &parameters }, comm)?),
-            false => None,
-        };
-        let (talked, mut conserved) = (comm.traffic(), None);
-        if let Some(agreement) = &agreement {
-            let agreed_step = &agreement.agreed_step;
-            let slots = absent.as_ref().map_or(self.setup.layout.slots(), |absent| &absent.slots);
-            let cx = Context { key: Key::new(5), slots, agreed_step, ranks: &agreement.ranks };
-            if plan.gradients {
-                self.unchanged_by_failure(&mut gradient, |s, x| s.after_backward(x, &cx, comm))?;
-                if let Some(absent) = absent.as_ref().filter(|absent| self.strategy.hold(&absent.ranges)) {
-                    absent.clear(&mut gradient);
-                }
-                add(&mut parameters, &gradient);
-            }
-            if plan.parameters && plan.gradients {
-                self.header(&parameters).check_slot(self.rank, self.setup.layout.slots()).inspect_err(|error| {
-                    comm.abort(&error.to_string());
-                })?;
-            }
-            let after = Context { slots: self.setup.layout.slots(), ..cx };
-            if plan.parameters {
-                conserved = self.strategy.conserved(&parameters);
-                self.unchanged_by_failure(&mut parameters, |s, x| s.after_step(x, &after, comm))?;
-            }
-            self.strategy.commit();
-            self.strategy.after_commit(&cx, comm);
-        } else {
-            add(&mut parameters, &gradient);
+        parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p += g);
+        if plan.parameters {
+            conserved = self.driver.strategy().conserved(&parameters);
+            let (header, before) = (self.header(&parameters), parameters.clone());
+            let exchanged = self.driver.exchange_parameters(header, &mut parameters, comm);
+            headers += self.unchanged(exchanged, &before, &parameters)?;
         }
-        let counted = comm.traffic() - if agreement.is_some() { talked } else { start };
-        let mut report = Report::default();
-        if agreement.is_some() {
-            self.strategy.report(&mut report);
+        let counted = comm.traffic() - start - headers;
+        let report = if exchanges { self.driver.report() } else { Report::default() };
+        if exchanges {
+            // Deterministic, and of each rank's own.
+            let exchange_seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
+            let previous = LastExchange::reported(&report, counted);
+            self.driver.set_previous(LastExchange { compress_seconds: 0.0, exchange_seconds, ..previous });
         }
-        let reported = report.traffic.unwrap_or_default();
-        if let Some(agreement) = agreement {
-            let seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
-            let (waiting, measured) = (report.waiting.unwrap_or_default(), report.measured);
-            let (exchange_seconds, traffic) = (seconds, counted);
-            let previous = LastExchange { exchange_seconds, traffic, waiting, measured, ..LastExchange::default() };
-            self.last = Some((agreement.agreed_step, previous));
-        }
+        self.driver.end_step();
         self.parameters.clone_from(&parameters);
-        self.step += 1;
-        let conserved = conserved.zip(self.strategy.conserved(&self.parameters)).map(|(a, b)| [a, b]);
-        let average = if plan.parameters { parameters } else { gradient };
-        let (factor, state) = (report.factor.map(|f| f.get()), self.save());
-        let plan = Some(plan);
-        Ok(Outcome { average, sent: Vec::new(), state, factor, plan, conserved, reported, counted })
+        let conserved = conserved.zip(self.driver.strategy().conserved(&self.parameters)).map(|(a, b)| [a, b]);
+        Ok(Outcome {
+            average: if plan.parameters { parameters } else { gradient },
+            sent: Vec::new(),
+            state: self.save(),
+            factor: report.factor.map(|f| f.get()),
+            plan: Some(plan),
+            conserved,
+            reported: report.traffic.unwrap_or_default(),
+            counted,
+        })
     }
 
     fn header(&self, vector: &[f32]) -> Header {
-        let slots = self.setup.layout.slots();
+        let (slots, step) = (self.setup.layout.slots(), self.driver.step());
         let bad = |i: usize| slots.iter().position(|s| s.range().contains(&i)).map(|s| s as u32);
         Header {
-            step: self.step,
             bad_slot: vector.iter().position(|v| !v.is_finite()).and_then(bad),
             samples: 1,
             // Another rank's is lowest now and then.
-            loss: Some(1.0 / (self.step + 1) as f64 + ((3 * self.step + 2 * self.rank as u64) % 5) as f64),
-            learning_rate: Some(learning_rate(self.step)),
+            loss: Some(1.0 / (step + 1) as f64 + ((3 * step + 2 * self.rank as u64) % 5) as f64),
+            learning_rate: Some(learning_rate(step)),
             // Deterministic times that differ between ranks: decisions must not.
             compute_seconds: 0.01 * (self.rank + 1) as f64,
-            previous: self.last.map(|(_, previous)| previous),
             ..Header::default()
         }
     }
 
-    fn agree(&self, plan: Plan, vector: &[f32], comm: &mut Session) -> Result<Agreement, SyncError> {
-        let (layout, header) = (&self.setup.layout, self.header(vector));
-        let mut present = self.present(plan);
-        let before = self.last.map(|(agreed_step, _)| agreed_step);
-        plan.agrees.agree(&header, before.as_ref(), layout.slots(), &mut present, comm)
-    }
-
-    fn unchanged_by_failure<T>(
-        &mut self,
-        vector: &mut Vec<f32>,
-        hook: impl FnOnce(&mut dyn SyncStrategy, &mut Vec<f32>) -> Result<T, SyncError>,
-    ) -> Result<T, SyncError> {
-        let before = vector.to_vec();
-        let result = hook(&mut *self.strategy, vector);
-        assert!(result.is_ok() || same_bits(&before, vector), "{}: a failed exchange changed the vector", self.setup);
-        result
+    /// The bytes of the header of an exchange, which has left the vector unchanged if it failed.
+    fn unchanged(
+        &self,
+        exchanged: Result<Exchanged, SyncError>,
+        before: &[f32],
+        after: &[f32],
+    ) -> Result<Traffic, SyncError> {
+        let is_right = exchanged.is_ok() || same_bits(before, after);
+        assert!(is_right, "{}: a failed exchange changed the vector", self.setup);
+        exchanged.map(|exchanged| exchanged.header.traffic)
     }
 }
 
@@ -347,7 +317,7 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
         f.debug_struct("Rank")
             .field("setup", self.setup)
             .field("rank", &self.rank)
-            .field("step", &self.step)
+            .field("step", &self.driver.step())
             .finish_non_exhaustive()
     }
 }

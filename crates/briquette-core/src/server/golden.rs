@@ -6,8 +6,8 @@ use crate::comm::{Local, run_ranks};
 use crate::compress::{Dense, TopK};
 use crate::config::{Config, Exchange, Feedback, ReducerConfig};
 use crate::error::{ReduceError, WireError};
-use crate::reduce::AgreedStep;
-use crate::sync::Context;
+use crate::step::Driver;
+use crate::sync::Header;
 use crate::{Key, Layout};
 
 /// A model of one value, 10 at first; the optimizer's rate is 1.
@@ -149,15 +149,14 @@ fn in_lock_step(reducer: &str, feedback: Feedback, ranks: usize) -> Vec<f32> {
     let config = Config::every_step(Exchange { reducer, feedback, dense_below: Some(0), ..Exchange::default() });
     let models = run_ranks(Local::world(ranks), |mut comm| {
         let layout = Layout::flat(LEN);
-        let mut strategy = config.build(&layout, ranks).unwrap();
+        let mut driver = Driver::new(Key::new(5));
+        driver.drive(config.build(&layout, ranks).unwrap(), layout);
         let (mut x, mut gradient) = (Dyadic.start(), Vec::new());
         for step in 0..3 {
-            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             Dyadic.gradient_of(comm.rank() + 1, Some(step), &x, &mut gradient);
-            strategy.after_backward(&mut gradient, &cx, &mut comm).unwrap();
-            x.iter_mut().zip(&gradient).for_each(|(x, g)| *x -= 0.25 * g);
-            strategy.commit();
+            let header = Header { samples: 1, ..Header::default() };
+            let optimize = |x: &mut [f32], g: &[f32]| x.iter_mut().zip(g).for_each(|(x, g)| *x -= 0.25 * g);
+            driver.take_step(header, (&mut gradient, &mut x), optimize, &mut comm).unwrap();
         }
         Ok::<_, ReduceError>(x)
     });

@@ -11,7 +11,8 @@ use briquette_core::control::{Agreed, Controller, GraVac, GraVacConfig, Policy};
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
 use briquette_core::report::Report;
-use briquette_core::sync::Context;
+use briquette_core::step::Driver;
+use briquette_core::sync::Header;
 use briquette_core::wrapper::{Adaptive, ErrorFeedback};
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 use rand_distr::{Distribution, Exp1, StandardNormal};
@@ -172,15 +173,16 @@ fn pull(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
 fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
     let layout = Layout::new([("weight", vec![40, 50]), ("bias", vec![50])]);
     let ranks = Local::run(world, |mut comm| {
-        let mut strategy = config.build(&layout, world).expect("valid settings");
+        let mut driver = Driver::new(Key::new(0));
+        driver.drive(config.build(&layout, world).expect("valid settings"), layout.clone());
         let mut parameters = vec![0.0; layout.len()];
         for step in 0..steps {
             let mut gradient = pull(comm.rank(), step, &parameters);
-            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-            let context = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-            strategy.after_backward(&mut gradient, &context, &mut comm).expect("nothing fails here");
-            strategy.commit();
-            parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.1 * g);
+            let optimize = |p: &mut [f32], g: &[f32]| p.iter_mut().zip(g).for_each(|(p, g)| *p -= 0.1 * g);
+            let header = Header { samples: 1, ..Header::default() };
+            driver
+                .take_step(header, (&mut gradient, &mut parameters), optimize, &mut comm)
+                .expect("nothing fails here");
         }
         Ok::<_, ReduceError>(parameters)
     });

@@ -1,14 +1,13 @@
-//! GraVAC over every compressor that it was published with, layer-wise and whole, and on clocks: steps as the glue takes them.
+//! GraVAC over every compressor that it was published with, layer-wise and whole, and on clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use briquette_core::comm::{Clock, Compute, Network, Session, Simulated, run_ranks};
+use briquette_core::comm::{Clock, Compute, Network, Simulated, run_ranks};
 use briquette_core::config::Config;
-use briquette_core::error::{CommError, SyncError};
-use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::Report;
-use briquette_core::sync::{Context, Header, SyncStrategy, agree};
+use briquette_core::error::CommError;
+use briquette_core::step::Driver;
+use briquette_core::sync::Header;
 use briquette_core::{Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
@@ -34,35 +33,6 @@ struct Run {
     bytes: u64,
 }
 
-struct Rank<'a> {
-    strategy: Box<dyn SyncStrategy>,
-    comm: &'a mut Session,
-    before: Option<(AgreedStep, LastExchange)>,
-}
-
-impl Rank<'_> {
-    /// Header, exchange, commit; what is known of it goes into the next header.
-    fn step(&mut self, step: u64, gradient: &mut Vec<f32>) -> Result<Report, SyncError> {
-        let (layout, comm) = (layout(), &mut *self.comm);
-        comm.begin_step(step);
-        let previous = self.before.map(|(_, previous)| previous);
-        let header = Header { step, samples: 32, previous, ..Header::default() };
-        let before = self.before.as_ref().map(|(agreed_step, _)| agreed_step);
-        let agreement = agree(&header, before, layout.slots(), &mut [true; 2], comm)?;
-        let agreed_step = &agreement.agreed_step;
-        let context = Context { key: Key::new(0), slots: layout.slots(), agreed_step, ranks: &agreement.ranks };
-        self.strategy.after_backward(gradient, &context, comm)?;
-        self.strategy.commit();
-        let mut report = Report::default();
-        self.strategy.report(&mut report);
-        let seconds = report.seconds.unwrap_or_default();
-        let (compress_seconds, exchange_seconds) = (seconds.compress, seconds.exchange);
-        let previous = LastExchange { compress_seconds, exchange_seconds, ..LastExchange::default() };
-        self.before = Some((agreement.agreed_step, previous));
-        Ok(report)
-    }
-}
-
 /// A tenth of the targets is ten times as large.
 fn size(i: usize) -> f32 {
     if i.is_multiple_of(10) { 10.0 } else { 1.0 }
@@ -76,15 +46,19 @@ fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run
         let rank = comm.rank();
         let strategy = config.build(&layout(), comm.world()).expect("valid settings");
         let mut run = Run { parameters: vec![0.0; layout().len()], factors: vec![], reasons: vec![], bytes: 0 };
-        let mut state = Rank { strategy, comm: &mut comm, before: None };
+        let mut driver = Driver::new(Key::new(0));
+        driver.drive(strategy, layout());
         for step in 0..steps {
             let mut rng = Key::new(3).rank(rank).step(step).block(0);
             let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
             let target = |i: usize| (rank as f32 + 0.5) * size(i);
             let pull = |(i, p): (usize, &f32)| p - target(i) + 0.1 * noise();
             let mut gradient: Vec<f32> = run.parameters.iter().enumerate().map(pull).collect();
-            let report = state.step(step, &mut gradient).expect("nothing fails here");
-            run.parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p -= 0.05 * g);
+            let optimize = |p: &mut [f32], g: &[f32]| p.iter_mut().zip(g).for_each(|(p, g)| *p -= 0.05 * g);
+            let header = Header { samples: 32, ..Header::default() };
+            let stepped = driver.take_step(header, (&mut gradient, &mut run.parameters), optimize, &mut comm);
+            stepped.expect("nothing fails here");
+            let report = driver.report();
             run.factors.push(report.factor.expect("a factor").get());
             run.reasons.extend(report.reason);
         }

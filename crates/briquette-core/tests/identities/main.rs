@@ -52,7 +52,8 @@ use briquette_core::error::ReduceError;
 use briquette_core::reduce::{Gather, Reducer, Round};
 use briquette_core::reduce::{MultiStepConfig, PowerSgdConfig};
 use briquette_core::report::Report;
-use briquette_core::sync::Context;
+use briquette_core::step::Driver;
+use briquette_core::sync::Header;
 use briquette_core::wrapper::DianaConfig;
 use briquette_core::wrapper::Shifted;
 use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::AgreedStep};
@@ -71,7 +72,7 @@ fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
 }
 
-/// Plain SGD on `½‖x − c‖²`, as the glue does it. The parameters of every rank after it.
+/// Plain SGD on `½‖x − c‖²`. The parameters of every rank after it.
 fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
     let centre = |rank, step| dyadic(rank, step, layout().len());
     train_to(config, world, steps, centre).into_iter().map(|(x, _)| x).collect()
@@ -89,25 +90,18 @@ fn train_to(
         let mut strategy = config.build(&layout, world).expect("a valid configuration");
         let mut x = vec![0.0; layout.len()];
         strategy.begin(&x);
+        let mut driver = Driver::new(Key::new(5));
+        driver.drive(strategy, layout);
         for step in 0..steps {
-            let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
             let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
-            let plan = strategy.plan(step);
-            if plan.gradients {
-                strategy.after_backward(&mut gradient, &cx, &mut comm).expect("no rank fails");
-            }
             // A rate of ¼ and centres of few digits: every sum is exact for a few steps.
-            x.iter_mut().zip(gradient).for_each(|(x, g)| *x -= 0.25 * g);
-            if plan.parameters {
-                strategy.after_step(&mut x, &cx, &mut comm).expect("no rank fails");
-            }
-            strategy.commit();
+            let optimize = |x: &mut [f32], g: &[f32]| x.iter_mut().zip(g).for_each(|(x, g)| *x -= 0.25 * g);
+            driver
+                .take_step(Header { samples: 1, ..Header::default() }, (&mut gradient, &mut x), optimize, &mut comm)
+                .expect("no rank fails");
         }
-        let mut report = Report::default();
-        strategy.report(&mut report);
-        Ok::<_, ReduceError>((x, report))
+        Ok::<_, ReduceError>((x, driver.report()))
     });
     ranks.into_iter().collect::<Result<_, _>>().expect("no rank fails")
 }

@@ -4,7 +4,7 @@ use briquette_core::config::StrategyConfig;
 use briquette_core::error::CommError;
 use briquette_core::reduce::HierarchicalConfig;
 use briquette_core::state::Stateful;
-use briquette_core::sync::{Sgp, SyncStrategy};
+use briquette_core::sync::{Context, Sgp, SyncStrategy};
 
 use super::*;
 

@@ -43,7 +43,7 @@ impl Synchronizer {
         // A rank that could not make its records says so later.
         let Some(all) = all.collect::<Option<Vec<Digests>>>() else { return Ok(()) };
         let Some((slot, Unequal { rank, others })) = first_difference(&all) else { return Ok(()) };
-        Err(SyncError::Replicas { step: self.step, slot: Some(slot), rank, others }.into())
+        Err(SyncError::Replicas { step: self.step(), slot: Some(slot), rank, others }.into())
     }
 
     /// Of the parameters in the model's record, and of the optimizer's record, as far as they are compared.

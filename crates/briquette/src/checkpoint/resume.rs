@@ -134,9 +134,7 @@ impl Synchronizer {
     }
 
     pub(crate) fn apply(&mut self, prepared: Prepared) {
-        if let Some(joined) = &mut self.joined {
-            joined.strategy = prepared.strategy;
-        }
+        self.driver.give_back(prepared.strategy, true);
         prepared.books.apply(self);
     }
 

@@ -124,7 +124,7 @@ impl DistributedOptimizer {
         })?;
         self.sync.comm.set_clock(clock);
         let clock = self.sync.comm.hold_clock();
-        let path = Series::steps(directory).path(self.sync.step);
+        let path = Series::steps(directory).path(self.sync.step());
         self.pending = Some(self.sync.begin_checkpoint((path, begin), blobs, notes, self.background)?);
         if self.background {
             return self.sync.end_saving(clock);
@@ -204,7 +204,7 @@ impl Synchronizer {
             .then(|| file::serialize(&common, &State::default(), HashMap::new()));
         let size = |bytes: &Result<Vec<u8>, String>| bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let report = SaveReport {
-            step: self.step,
+            step: self.step(),
             bytes: size(&own) + common.as_ref().map_or(0, size),
             serialize_seconds: begin.elapsed().as_secs_f64(),
             ..SaveReport::default()
@@ -283,9 +283,7 @@ impl Synchronizer {
 
     fn to_bytes(&self, records: &Blobs) -> Result<Vec<u8>, String> {
         let mut state = State::default();
-        if let Some(joined) = &self.joined {
-            state.put_part("strategy", &*joined.strategy);
-        }
+        state.put_part("strategy", self.driver.strategy());
         StepTiming::of(self).save(&mut state);
         file::serialize(records, &state, self.metadata())
     }

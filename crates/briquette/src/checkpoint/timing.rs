@@ -20,17 +20,17 @@ pub(super) struct StepTiming {
 impl StepTiming {
     pub(super) fn of(sync: &Synchronizer) -> StepTiming {
         StepTiming {
-            step: sync.step,
+            step: sync.step(),
             clock: sync.comm.now(),
-            last: sync.agreed_step.zip(sync.previous),
+            last: sync.driver.agreed_step().copied().zip(sync.driver.previous().copied()),
             order_of_arrival: sync.order_of_arrival().to_vec(),
         }
     }
 
     pub(super) fn apply(self, sync: &mut Synchronizer) {
-        sync.step = self.step;
+        let (agreed_step, previous) = self.last.unzip();
+        sync.driver.resume(self.step, agreed_step, previous);
         sync.set_clock(self.clock);
-        (sync.agreed_step, sync.previous) = self.last.unzip();
         sync.set_order_of_arrival(self.order_of_arrival);
         sync.computing();
     }

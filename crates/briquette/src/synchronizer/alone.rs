@@ -1,7 +1,7 @@
 //! A step of a world of one rank, whose gradient is its own average.
 
 use briquette_core::report::Report;
-use briquette_core::sync::{Agreement, Momenta, Plan};
+use briquette_core::sync::Plan;
 use briquette_core::{CompressionFactor, Traffic};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -22,10 +22,9 @@ impl Synchronizer {
         let mut checked = flat::alone::check(module, grads, self.weight_decay)?;
         let bad_slot = checked.bad_slot.or(self.look_at_buffers(module)?);
         let read_seconds = self.comm.now() - begin;
-        let Agreement { mut agreed_step, stop, .. } = self.agree(bad_slot, &mut checked.present, plan)?;
-        agreed_step.learning_rate = agreed_step.learning_rate.or(self.learning_rate);
-        self.momenta = Momenta::Keep;
-        self.report_exchange(agreed_step, stop, None);
+        let header = self.header(bad_slot, plan);
+        let exchanged = self.driver.exchange_header(header, &mut checked.present, &mut self.comm)?;
+        self.exchanged(exchanged);
         self.report.read_seconds = read_seconds;
         self.report.exchange =
             Report { factor: Some(CompressionFactor::DENSE), traffic: Some(Traffic::default()), ..Report::default() };

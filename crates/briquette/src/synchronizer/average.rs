@@ -61,16 +61,16 @@ impl Synchronizer {
     /// Brings home what the strategy exchanges in the background, so that it can be saved.
     fn settle(&mut self) -> Result<(), Error> {
         self.give_up()?;
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        let settled = joined.strategy.settle(&mut self.comm);
+        self.plan()?;
+        let settled = self.driver.strategy_mut().settle(&mut self.comm);
         // The others are about to wait for this rank.
         settled.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
     /// Whether replicas have trained apart since the last average.
     fn alone(&self) -> Result<bool, Error> {
-        let joined = self.joined.as_ref().ok_or(Error::NotJoined { rank: self.rank() })?;
-        Ok(self.step > 0 && !joined.strategy.plan(self.step - 1).replicas_equal)
+        self.plan()?;
+        Ok(self.step().checked_sub(1).is_some_and(|before| !self.driver.strategy().plan(before).replicas_equal))
     }
 
     /// Averages buffers (BatchNorm's running statistics) over ranks, to go on with the averages: at the end of a run. To
@@ -120,8 +120,8 @@ impl Synchronizer {
         let read = checked.and_then(|()| flat::read_values(module, part, &mut values));
         // The others are about to wait for this rank.
         read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        if let (Part::Trainable, Some(joined)) = (part, &self.joined) {
-            joined.strategy.view(&mut values);
+        if part == Part::Trainable {
+            self.driver.strategy().view(&mut values);
         }
         let operation = self.on_behalf.unwrap_or(match part {
             Part::Trainable => "average of parameters",
@@ -171,7 +171,7 @@ impl Synchronizer {
                  there before; or resume from a checkpoint"
             }
         };
-        Err(Error::NoMean { operation, step: self.step, why, advice })
+        Err(Error::NoMean { operation, step: self.step(), why, advice })
     }
 
     /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.

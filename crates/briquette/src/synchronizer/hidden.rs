@@ -5,9 +5,8 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use briquette_core::sync::{Away, Context, Header, Plan};
+use briquette_core::sync::{Header, Plan};
 use briquette_core::trace::TARGET;
-use briquette_core::{AbsentSlots, Key};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use tracing::trace_span;
@@ -117,23 +116,23 @@ impl Synchronizer {
             weight_decay => (weight_decay, flat::flat_parameters(module)),
         };
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
-        let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step));
+        let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
         // Whether they are recorded on every rank is known at the end.
-        let header = Header { learning_rate: None, samples_recorded: false, ..self.header(&samples, None) };
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        let slots = joined.inventory.layout.slots();
+        let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
         let [flat, average] = std::mem::take(&mut self.hidden.spare);
-        let away = Box::new(Away(joined.strategy.plan(self.step)));
+        let strategy = self.driver.lend();
+        let driver = &self.driver;
+        let slots = driver.layout().slots();
         let job = Job {
-            strategy: std::mem::replace(&mut joined.strategy, away),
+            strategy,
             source: how(Source::new(inbox, slots, self.hidden.order.clone(), decay, flat)),
             header,
             learning_rate,
-            before: self.agreed_step,
-            key: Key::new(self.seed),
+            before: driver.agreed_step().copied(),
+            key: driver.key(),
             slots: slots.to_vec(),
-            names: joined.names.slots().to_vec(),
-            weighs_samples: self.config.weighs_samples(),
+            names: driver.names().slots().to_vec(),
+            weighs_samples: driver.weighs_samples(),
             learns_order: self.hidden.order.is_empty() && self.hidden.in_vain < TRIES,
             average,
         };
@@ -171,11 +170,7 @@ impl Synchronizer {
     fn bring_home(&mut self, armed: &mut Armed) -> Result<Option<Result<Exchanged, Error>>, Error> {
         let Some(pending) = armed.pending.take() else { return Ok(None) };
         let (Done { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        joined.strategy = strategy;
-        if !matches!(exchanged, Some(Ok(_))) {
-            joined.strategy.discard();
-        }
+        self.driver.give_back(strategy, matches!(exchanged, Some(Ok(_))));
         self.gradients.present.clone_from(&source.present);
         self.hidden.arrived = std::mem::take(&mut source.arrived);
         self.hidden.spare = [source.into_storage(), average];
@@ -198,11 +193,10 @@ impl Synchronizer {
         let Some(mut armed) = self.hidden.armed.take() else {
             return Err(self.order("sync_gradients", "forward_model"));
         };
-        let loss = std::mem::take(&mut self.loss);
-        let validation_loss = self.validation_loss.take();
         let computed = Instant::now();
-        let (bad_slot, digest) = (self.look_at_buffers(module)?, self.digest_due(module, self.plan()?)?);
-        let header = Header { bad_slot, digest, ..self.header(&loss, validation_loss) };
+        let (bad_slot, plan) = (self.look_at_buffers(module)?, self.plan()?);
+        self.digest = self.digest_due(module, plan)?;
+        let header = self.header(bad_slot, plan);
         let end = End { gradients: given, header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
@@ -218,18 +212,9 @@ impl Synchronizer {
         gradients.keep_places(module, grads, layout)?;
         gradients.present.clone_from(&self.gradients.present);
         std::mem::swap(&mut gradients.flat, &mut self.hidden.spare[1]);
-        let absent = layout.absent(&gradients.present);
         let _commit = trace_span!(target: TARGET, "commit").entered();
-        let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank: self.comm.rank() })?;
-        // Which slots no rank has a gradient for is known at the end alone.
-        let is_held = |absent: &AbsentSlots| joined.strategy.hold(&absent.ranges) || !self.config.remembers();
-        if let Some(absent) = absent.filter(is_held) {
-            absent.clear(&mut gradients.flat);
-        }
-        joined.strategy.commit();
-        let slots = joined.inventory.layout.slots();
-        let cx = Context { key: Key::new(self.seed), slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
-        joined.strategy.after_commit(&cx, &mut self.comm);
+        let Gradients { flat, present, .. } = gradients;
+        self.driver.commit_gradient((&early, late.agreed_step), flat, present, &mut self.comm);
         self.start.header_seconds = header_seconds.min(waited);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };

@@ -55,8 +55,8 @@ impl Synchronizer {
     /// The same after a checkpoint was read, on every rank: in a world of another size the rest of a run has another number of steps.
     pub fn set_run_steps(&mut self, steps: u64) {
         self.run_steps = Some(steps);
-        if let (Some(joined), Some(last)) = (&mut self.joined, steps.checked_sub(1)) {
-            joined.strategy.ends_at(last);
+        if let Some(last) = steps.checked_sub(1) {
+            self.driver.strategy_mut().ends_at(last);
         }
     }
 
@@ -108,10 +108,13 @@ impl Synchronizer {
         self.say_what_was_decided(&cautions);
         let slots = inventory.layout.slots().iter().chain(inventory.buffers.slots());
         let names = Layout::new(slots.map(|slot| (slot.path().to_owned(), slot.shape().to_vec())));
+        self.driver.drive(strategy, inventory.layout.clone());
+        self.driver.set_names(names);
+        self.driver.set_weighs_samples(self.config.weighs_samples());
+        self.driver.set_remembers(self.config.remembers());
         let (known, buffer_ids) = (Known::default(), flat::buffer_ids(&module));
         let is_identity = self.world() == 1 && self.config.is_identity_alone();
-        let joined =
-            Joined { inventory, strategy, identity, rebroadcast, is_mixed, is_identity, names, known, buffer_ids };
+        let joined = Joined { inventory, identity, rebroadcast, is_mixed, is_identity, known, buffer_ids };
         self.joined = Some(joined);
         // Ranks go on to their steps, and would wait for this one.
         self.keep_buffers(&module).inspect_err(|error| self.comm.abort(&error.to_string()))?;

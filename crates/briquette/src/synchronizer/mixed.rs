@@ -37,13 +37,13 @@ impl Synchronizer {
     /// Whether the step that is being taken ends with a re-broadcast: the first one that exchanges gradients, between replicas that are to be
     /// equal, after so many steps.
     pub(crate) fn rebroadcast_due(&self) -> bool {
-        let Some(Joined { rebroadcast: every @ 1.., strategy, .. }) = &self.joined else { return false };
+        let Some(Joined { rebroadcast: every @ 1.., .. }) = &self.joined else { return false };
         let steps_with_average = |step: &u64| {
-            let plan = strategy.plan(*step);
+            let plan = self.driver.strategy().plan(*step);
             plan.gradients && plan.replicas_equal && plan.agrees == Agrees::World
         };
-        let before = || (0..self.step).rev().find(steps_with_average).map_or(0, |step| step + 1);
-        steps_with_average(&self.step) && (self.step + 1) / every > before() / every
+        let before = || (0..self.step()).rev().find(steps_with_average).map_or(0, |step| step + 1);
+        steps_with_average(&self.step()) && (self.step() + 1) / every > before() / every
     }
 
     /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.

@@ -20,7 +20,7 @@ impl Synchronizer {
         module: &M,
         saved: impl FnOnce() -> Result<Bytes, String>,
     ) -> Result<Option<OptimizerRecord>, Error> {
-        if self.world() == 1 || self.step > 0 && !averages_gradients(self.plan()?) {
+        if self.world() == 1 || self.step() > 0 && !averages_gradients(self.plan()?) {
             return Ok(None);
         }
         let shared = self.take_first_optimizer(module, saved);

@@ -3,7 +3,7 @@
 use briquette_core::sync::Momenta;
 use burn::module::Module;
 
-use super::{Moment, Synchronizer, Vector};
+use super::Synchronizer;
 use crate::error::Error;
 use crate::flat::{self, Part, first_bad_slot};
 
@@ -35,7 +35,7 @@ impl Synchronizer {
         self.keep_forward();
         self.tally.add(&self.report);
         self.end_span();
-        self.step += 1;
+        self.driver.end_step();
         self.computing();
         Ok(module)
     }
@@ -70,11 +70,13 @@ impl Synchronizer {
     fn average_values<M: Module>(&mut self, module: &M, values: &mut Vec<f32>) -> Result<f64, Error> {
         let begin = self.comm.now();
         flat::read_values(module, Part::Trainable, values)?;
-        let bad_buffer = if self.plan()?.gradients { None } else { self.look_at_buffers(module)? };
+        let plan = self.plan()?;
+        let bad_buffer = if plan.gradients { None } else { self.look_at_buffers(module)? };
         let read_seconds = self.comm.now() - begin;
-        let layout = self.layout()?;
-        let (mut present, bad_slot) = (vec![true; layout.slots().len()], first_bad_slot(values, layout).or(bad_buffer));
-        self.exchange(Vector { values, present: &mut present, bad_slot }, Moment::AfterStep)?;
+        let bad_slot = first_bad_slot(values, self.layout()?).or(bad_buffer);
+        let header = self.header(bad_slot, plan);
+        let exchanged = self.driver.exchange_parameters(header, values, &mut self.comm)?;
+        self.exchanged(exchanged);
         Ok(read_seconds)
     }
 }

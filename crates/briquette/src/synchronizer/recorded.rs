@@ -1,6 +1,6 @@
 //! What the training loop records before an exchange, what became of all of them, and other ranks' stop requests.
 
-use briquette_core::sync::{Header, StopFlags};
+use briquette_core::sync::{Agrees, Header, Plan, StopFlags};
 
 use super::Synchronizer;
 use crate::error::Error;
@@ -40,14 +40,38 @@ impl Synchronizer {
     /// needed by [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
     /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) records its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
-        (self.learning_rate, self.rate_step) = (Some(learning_rate), Some(self.step));
+        (self.learning_rate, self.rate_step) = (Some(learning_rate), Some(self.step()));
+    }
+
+    /// The step header with what was recorded since the last one, which is then forgotten.
+    pub(super) fn header(&mut self, bad_slot: Option<u32>, plan: Plan) -> Header {
+        let loss = std::mem::take(&mut self.loss);
+        let validation_loss = if plan.agrees == Agrees::World { self.validation_loss.take() } else { None };
+        Header { bad_slot, digest: self.digest.take(), ..self.header_of(&loss, validation_loss) }
+    }
+
+    /// The step header with these losses.
+    pub(super) fn header_of(&self, loss: &WeightedMean, validation_loss: Option<f64>) -> Header {
+        Header {
+            step: self.step(),
+            session: self.comm.share_number() as u8,
+            stop: self.stop_request,
+            samples: loss.samples.unwrap_or(1),
+            samples_recorded: loss.samples.is_some(),
+            loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),
+            validation_loss,
+            learning_rate: self.learning_rate,
+            compute_seconds: self.start.compute_seconds,
+            previous: self.driver.previous().copied(),
+            ..Header::default()
+        }
     }
 
     /// Where the step has no header: refuses what it would refuse, and stops them.
     pub(super) fn check_recorded(&mut self) -> Result<(), Error> {
         let (learning_rate, samples) = (self.learning_rate, self.loss.samples.unwrap_or_default());
         let header = Header { learning_rate, samples, ..Header::default() };
-        let checked = header.check_numbers(self.rank(), self.step);
+        let checked = header.check_numbers(self.rank(), self.step());
         checked.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 

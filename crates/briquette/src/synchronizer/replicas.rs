@@ -32,13 +32,12 @@ impl Synchronizer {
     pub(crate) fn replicas_are_equal(&self) -> bool {
         let Some(joined) = &self.joined else { return false };
         let is_exact = !joined.is_mixed && joined.rebroadcast == 0;
-        is_exact && self.step.checked_sub(1).is_none_or(|before| joined.strategy.plan(before).replicas_equal)
+        is_exact && self.step().checked_sub(1).is_none_or(|before| self.driver.strategy().plan(before).replicas_equal)
     }
 
     /// Returns whether every rank's optimizer has always stepped with the same gradients.
     pub(crate) fn optimizers_are_equal(&self) -> bool {
-        let Some(joined) = &self.joined else { return false };
-        let mut before = (0..self.step).rev().take(LOOK_BACK).map(|step| joined.strategy.plan(step));
+        let mut before = (0..self.step()).rev().take(LOOK_BACK).map(|step| self.driver.strategy().plan(step));
         // Where ranks do not step together, one may step for the others.
         self.replicas_are_equal() && before.all(|plan| plan.agrees == Agrees::World && averages_gradients(plan))
     }
@@ -46,7 +45,7 @@ impl Synchronizer {
     /// A digest of this rank's parameters, at the steps where ranks compare them.
     pub(super) fn digest_due<M: Module>(&self, module: &M, plan: Plan) -> Result<Option<u64>, Error> {
         let every = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
-        let is_due = every > 0 && self.step.is_multiple_of(every) && self.world() > 1;
+        let is_due = every > 0 && self.step().is_multiple_of(every) && self.world() > 1;
         if !is_due || plan.agrees != Agrees::World || !averages_gradients(plan) || !self.replicas_are_equal() {
             return Ok(None);
         }
@@ -82,7 +81,7 @@ impl Synchronizer {
 
     /// That the module still has the trainable tensors that joined.
     pub(super) fn check_layout<M: Module>(&mut self, module: &M) -> Result<(), Error> {
-        let (rank, step) = (self.comm.rank(), self.step);
+        let (rank, step) = (self.comm.rank(), self.step());
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
         let Some(Changed { place, joined, now }) = joined.known.compare(module, &joined.inventory.layout)? else {
             return Ok(());

@@ -3,8 +3,7 @@
 use briquette_core::Traffic;
 use briquette_core::comm::{Scope, all_reduce_traffic};
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::{ExchangeSeconds, Report};
-use briquette_core::sync::{Agrees, StopFlags};
+use briquette_core::sync::StopFlags;
 
 use super::Synchronizer;
 use super::recorded::WeightedMean;
@@ -31,7 +30,7 @@ impl Synchronizer {
         let Start { now, compute_seconds, .. } = self.start;
         let len = self.joined.as_ref().map_or(0, |j| j.inventory.layout.len());
         self.report = StepReport {
-            step: self.step,
+            step: self.step(),
             compute_seconds,
             own_compute_seconds: compute_seconds,
             dense_traffic: all_reduce_traffic(len, self.world(), self.rank()),
@@ -45,18 +44,17 @@ impl Synchronizer {
     /// A step begins; this rank is computing, and its errors and its panic will say so.
     pub(crate) fn computing(&mut self) {
         self.open = false;
-        *self.comm.scope() = Scope { operation: "compute", step: self.step, bucket: None };
+        *self.comm.scope() = Scope { operation: "compute", step: self.step(), bucket: None };
     }
 
     /// The step's computing has ended; its exchange begins.
     pub(super) fn begin(&mut self) {
-        self.comm.begin_step(self.step);
+        self.comm.begin_step(self.step());
         let now = self.comm.now();
         // Until another optimizer's exchange ended, this rank computed for that one.
         let last_end = self.comm.other_used_until().map_or(self.last_end, |other| other.max(self.last_end));
         let (compute_seconds, traffic) = (now - last_end, self.comm.traffic());
         self.start = Start { now, compute_seconds, traffic, ..Start::default() };
-        self.agreement = None;
     }
 
     /// Parameters are exchanged, too, at a step that has exchanged gradients: both are its exchange. The optimizer's seconds in
@@ -70,29 +68,24 @@ impl Synchronizer {
     /// What the strategy has committed, or is about to; `waited` are the seconds for which this rank waited for an exchange in the
     /// background.
     pub(super) fn report_exchange(&mut self, agreed_step: AgreedStep, stop: StopFlags, waited: Option<f64>) {
-        let Some(joined) = &self.joined else { return };
-        let (plan, layout) = (joined.strategy.plan(self.step), &joined.inventory.layout);
-        let mut exchange = Report::default();
-        joined.strategy.report(&mut exchange);
+        let mut exchange = self.driver.report();
         if let (Some(waited), Some(seconds)) = (waited, &mut exchange.seconds) {
             seconds.hidden = (seconds.compress + seconds.exchange + self.start.header_seconds - waited).max(0.0);
         }
-        // What one rank knows by itself must not enter the next header as agreed.
-        self.agreed_step = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
         self.agreed_stop = stop;
         let first_half = std::mem::take(&mut self.report);
         if exchange.excluded != first_half.exchange.excluded && !exchange.excluded.is_empty() {
-            let (step, ranks) = (self.step, &exchange.excluded);
+            let (step, ranks) = (self.step(), &exchange.excluded);
             tracing::warn!("step {step}: what ranks {ranks:?} sent is not finite, or no gradient, and does not count");
         }
         let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
         self.report = StepReport {
-            step: self.step,
+            step: self.step(),
             loss: agreed_step.loss,
             samples: agreed_step.samples,
             compute_seconds: agreed_step.compute_seconds,
             own_compute_seconds: self.start.compute_seconds,
-            dense_traffic: all_reduce_traffic(layout.len(), self.comm.world(), self.comm.rank()),
+            dense_traffic: all_reduce_traffic(self.driver.layout().len(), self.world(), self.rank()),
             exchange_seconds: self.start.header_seconds
                 + exchange.seconds.map_or(0.0, |s| (s.exchange - s.hidden).max(0.0)),
             wait_seconds: self.start.header_seconds,
@@ -108,23 +101,7 @@ impl Synchronizer {
         match &result {
             Ok(_) => {
                 let traffic = self.comm.traffic() - self.start.traffic;
-                // What controllers weigh: the reducer's own seconds, without the header's wait for the slowest rank.
-                // Of an exchange in the background, what the step waited for.
-                let ExchangeSeconds { compress, exchange, hidden, .. } =
-                    self.report.exchange.seconds.unwrap_or_default();
-                let exchange_seconds = (exchange - hidden).max(0.0);
-                let compress_seconds = (compress - (hidden - exchange).max(0.0)).max(0.0);
-                let (waiting, measured) =
-                    (self.report.exchange.waiting.unwrap_or_default(), self.report.exchange.measured);
-                let last = LastExchange {
-                    compress_seconds,
-                    exchange_seconds,
-                    traffic,
-                    waiting,
-                    measured,
-                    ..LastExchange::default()
-                };
-                self.previous = Some(last);
+                self.driver.set_previous(LastExchange::reported(&self.report.exchange, traffic));
                 self.report.traffic = traffic;
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;
@@ -134,10 +111,10 @@ impl Synchronizer {
             Err(error) => self.comm.abort(&error.to_string()),
         }
         if let Err(error) = &result {
-            tracing::debug!(step = self.step, rank = self.comm.rank(), %error, "the step failed");
+            tracing::debug!(step = self.step(), rank = self.comm.rank(), %error, "the step failed");
         }
         result.map_err(|error| match error {
-            Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step)),
+            Error::Device(problem) => Error::Device(format!("{problem} (rank {}, step {})", self.rank(), self.step())),
             error => error,
         })
     }

@@ -36,13 +36,13 @@ impl Synchronizer {
     /// Made when it is asked for.
     pub fn controller_state(&self) -> Option<String> {
         let mut report = Report::with_state();
-        self.joined.iter().for_each(|joined| joined.strategy.report(&mut report));
+        self.driver.strategy().report(&mut report);
         report.state
     }
 
     /// A step begins to exchange.
     pub(super) fn begin_span(&mut self) -> EnteredSpan {
-        let (step, rank) = (self.step, self.comm.rank());
+        let (step, rank) = (self.step(), self.comm.rank());
         self.span = debug_span!(
             "briquette.step",
             step,
@@ -83,7 +83,7 @@ impl Synchronizer {
 
     /// Every rank decides the same: rank 0 logs changes at info. A reason without a change is for debugging.
     fn decided(&self) {
-        let (step, rank, exchange) = (self.step, self.comm.rank(), &self.report.exchange);
+        let (step, rank, exchange) = (self.step(), self.comm.rank(), &self.report.exchange);
         let (ratio, reason) = (exchange.factor.map(|factor| factor.get()), exchange.reason.as_deref());
         if !self.report.ratio_changed {
             debug!(step, rank, ratio, reason, "the controller left the compression ratio as it was");

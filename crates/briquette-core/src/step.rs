@@ -1,0 +1,420 @@
+//! Step driver: the protocol of a training step around a [`SyncStrategy`].
+//!
+//! The optimizer, the model and the data belong to a framework. Everything else of a step is here, once: the framework's glue, the
+//! [laws](crate::laws) and the benches call the same two functions.
+//!
+//! ```text
+//! exchange_gradient    header ─► weigh ─► after_backward ─► hold ─┐
+//! (the optimizer steps)                                           ├─► commit ─► after_commit
+//! exchange_parameters  [header] ─► after_step ────────────────────┘
+//! end_step
+//! ```
+//!
+//! A step that exchanges gradients and parameters has one header, at the gradients. After an error the strategy has discarded what it staged
+//! and the vector is unchanged; where only some ranks know of the error, the driver aborts the session, so that no rank waits.
+//!
+//! ```
+//! use briquette_core::{Key, Layout, comm::Local, config::Config, error::SyncError, step::Driver, sync::Header};
+//! let ranks = Local::run(2, |mut comm| {
+//!     let layout = Layout::flat(2);
+//!     let mut driver = Driver::new(Key::new(1));
+//!     driver.drive(Config::dense().build(&layout, comm.world()).expect("dense"), layout);
+//!     let mut gradient = [vec![1.0, 2.0], vec![3.0, 6.0]][comm.rank()].clone();
+//!     // The second rank has three times as many samples.
+//!     let header = Header { samples: [1, 3][comm.rank()], ..Header::default() };
+//!     driver.exchange_gradient(header, &mut gradient, &mut [true], &mut comm)?;
+//!     driver.end_step();
+//!     Ok::<_, SyncError>((gradient, driver.step()))
+//! });
+//! assert!(ranks.into_iter().all(|rank| rank == Ok((vec![2.5, 5.0], 1))));
+//! ```
+
+use crate::comm::Session;
+use crate::error::SyncError;
+use crate::reduce::{AgreedStep, LastExchange};
+use crate::report::Report;
+use crate::sync::{Agreement, Agrees, Away, Context, Header, Momenta, Plan, StopFlags, SyncStrategy};
+use crate::{Key, Layout, Traffic};
+
+/// Drives one rank's strategy from step to step; see the [module](self).
+pub struct Driver {
+    strategy: Box<dyn SyncStrategy>,
+    layout: Layout,
+    /// The layout's slots, then tensors that are checked and not exchanged.
+    names: Layout,
+    key: Key,
+    weighs_samples: bool,
+    remembers: bool,
+    step: u64,
+    /// The agreement of the step before, and this rank's part of its exchange.
+    last: (Option<AgreedStep>, Option<LastExchange>),
+    /// The agreement of a step between its exchange of gradients and that of parameters.
+    open: Option<Agreement>,
+}
+
+/// Result of an exchange.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exchanged {
+    /// What the ranks agreed on; what this rank knows alone where [no rank agrees](Agrees::NoRank).
+    pub agreed_step: AgreedStep,
+    /// Requests to stop, of any rank.
+    pub stop: StopFlags,
+    /// What becomes of the inner optimizer's momenta.
+    pub momenta: Momenta,
+    /// Cost of the step header.
+    pub header: HeaderCost,
+}
+
+/// Cost of a step header.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HeaderCost {
+    /// Seconds, waiting for the slowest rank included.
+    pub seconds: f64,
+    /// Bytes through this rank.
+    pub traffic: Traffic,
+}
+
+impl Driver {
+    /// A driver at step 0, without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the run's root key.
+    pub fn new(key: Key) -> Self {
+        Driver {
+            strategy: Box::new(Away(Plan::ALONE)),
+            layout: Layout::default(),
+            names: Layout::default(),
+            key,
+            weighs_samples: true,
+            remembers: true,
+            step: 0,
+            last: (None, None),
+            open: None,
+        }
+    }
+
+    /// Sets the strategy and the layout of its vectors. The step counter stays.
+    pub fn drive(&mut self, strategy: Box<dyn SyncStrategy>, layout: Layout) {
+        (self.strategy, self.names, self.layout, self.open) = (strategy, layout.clone(), layout, None);
+    }
+
+    /// Sets the names of all tensors that [`Header::bad_slot`] counts: the layout's slots, then tensors that are checked and not exchanged.
+    pub fn set_names(&mut self, names: Layout) {
+        self.names = names;
+    }
+
+    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which makes the plain mean over ranks the mean over samples.
+    pub fn set_weighs_samples(&mut self, weighs_samples: bool) {
+        self.weighs_samples = weighs_samples;
+    }
+
+    /// Sets whether an average may have values in slots for which no rank has a gradient (the default); if not, these become 0.
+    pub fn set_remembers(&mut self, remembers: bool) {
+        self.remembers = remembers;
+    }
+
+    /// Number of completed steps.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Continues at `step`, with the agreement and this rank's exchange of the step before.
+    pub fn resume(&mut self, step: u64, agreed_step: Option<AgreedStep>, previous: Option<LastExchange>) {
+        (self.step, self.last, self.open) = (step, (agreed_step, previous), None);
+    }
+
+    /// The agreement of the last step in which all ranks agreed on one.
+    pub fn agreed_step(&self) -> Option<&AgreedStep> {
+        self.last.0.as_ref()
+    }
+
+    /// This rank's part of the last exchange, as the next header reports it.
+    pub fn previous(&self) -> Option<&LastExchange> {
+        self.last.1.as_ref()
+    }
+
+    /// The run's root key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The layout of the vectors.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The names of all tensors that are checked.
+    pub fn names(&self) -> &Layout {
+        &self.names
+    }
+
+    /// Whether a gradient is weighted by its samples.
+    pub fn weighs_samples(&self) -> bool {
+        self.weighs_samples
+    }
+
+    /// The strategy.
+    pub fn strategy(&self) -> &dyn SyncStrategy {
+        &*self.strategy
+    }
+
+    /// The strategy, to load its state or to [settle](SyncStrategy::settle) it.
+    pub fn strategy_mut(&mut self) -> &mut dyn SyncStrategy {
+        &mut *self.strategy
+    }
+
+    /// Lends the strategy to an exchange in the background; a placeholder with this step's plan remains.
+    pub fn lend(&mut self) -> Box<dyn SyncStrategy> {
+        let away = Box::new(Away(self.plan()));
+        std::mem::replace(&mut self.strategy, away)
+    }
+
+    /// Takes a [lent](Self::lend) strategy back. Where its exchange did not succeed, what it staged is discarded.
+    pub fn give_back(&mut self, strategy: Box<dyn SyncStrategy>, succeeded: bool) {
+        self.strategy = strategy;
+        if !succeeded {
+            self.strategy.discard();
+        }
+    }
+
+    /// What is done at this step.
+    pub fn plan(&self) -> Plan {
+        self.strategy.plan(self.step)
+    }
+
+    /// Report of the last exchange.
+    pub fn report(&self) -> Report {
+        let mut report = Report::default();
+        self.strategy.report(&mut report);
+        report
+    }
+
+    /// Agrees on the step header and exchanges `gradient`, at a step whose [plan](Self::plan) has gradients. `present` has an entry for each
+    /// slot: whether this rank has a gradient for it, and afterwards whether any rank has. The driver fills in the header's step and previous
+    /// exchange.
+    ///
+    /// # Errors
+    /// [`SyncError`]; the strategy is unchanged, and the gradient is at most weighted.
+    pub fn exchange_gradient(
+        &mut self,
+        header: Header,
+        gradient: &mut Vec<f32>,
+        present: &mut [bool],
+        comm: &mut Session,
+    ) -> Result<Exchanged, SyncError> {
+        let plan = self.plan();
+        let result = self.agree(header, present, plan, comm).and_then(|(agreement, header)| {
+            self.gradient(plan, &agreement, gradient, present, comm)?;
+            if plan.parameters {
+                self.open = Some(agreement.clone());
+            }
+            Ok(exchanged(agreement, Momenta::Keep, header))
+        });
+        self.settled(plan, result, comm)
+    }
+
+    /// Exchanges `parameters`, at a step whose [plan](Self::plan) has parameters, after the optimizer's step: on the header of the gradients, or
+    /// on one of its own.
+    ///
+    /// # Errors
+    /// [`SyncError`]; the parameters and the strategy are unchanged.
+    pub fn exchange_parameters(
+        &mut self,
+        header: Header,
+        parameters: &mut Vec<f32>,
+        comm: &mut Session,
+    ) -> Result<Exchanged, SyncError> {
+        let plan = self.plan();
+        let agreed = match self.open.take() {
+            // Agreed before the optimizer's step, whose result only this rank has seen.
+            Some(agreement) => {
+                let checked = Header { step: self.step, ..header }.check_slot(comm.rank(), self.names.slots());
+                checked.map(|()| (agreement, HeaderCost::default())).inspect_err(|error| comm.abort(&error.to_string()))
+            }
+            None => self.agree(header, &mut vec![true; self.layout.slots().len()], plan, comm),
+        };
+        let result = agreed.and_then(|(agreement, header)| {
+            let cx = context(self.key, &self.layout, &agreement);
+            let momenta = self.strategy.after_step(parameters, &cx, comm)?;
+            self.strategy.commit();
+            self.strategy.after_commit(&cx, comm);
+            Ok(exchanged(agreement, momenta, header))
+        });
+        self.settled(plan, result, comm)
+    }
+
+    /// Takes a whole step of an optimizer on flat vectors, with a gradient for every slot: `optimize` is given the parameters and the gradient
+    /// that the optimizer steps with. Returns what becomes of the optimizer's momenta.
+    ///
+    /// # Errors
+    /// [`SyncError`], of either exchange.
+    pub fn take_step(
+        &mut self,
+        header: Header,
+        (gradient, parameters): (&mut Vec<f32>, &mut Vec<f32>),
+        optimize: impl FnOnce(&mut [f32], &[f32]),
+        comm: &mut Session,
+    ) -> Result<Momenta, SyncError> {
+        let (plan, traffic, mut momenta) = (self.plan(), comm.traffic(), Momenta::Keep);
+        comm.begin_step(self.step);
+        if plan.gradients {
+            self.exchange_gradient(header, gradient, &mut vec![true; self.layout.slots().len()], comm)?;
+        }
+        if plan.optimizes {
+            optimize(parameters, gradient);
+        }
+        if plan.parameters {
+            momenta = self.exchange_parameters(header, parameters, comm)?.momenta;
+        }
+        if plan.exchanges() {
+            self.set_previous(LastExchange::reported(&self.report(), comm.traffic() - traffic));
+        }
+        self.end_step();
+        Ok(momenta)
+    }
+
+    /// Agrees on the header of a step that exchanges no vector: [`exchange_gradient`](Self::exchange_gradient) without a strategy.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn exchange_header(
+        &mut self,
+        header: Header,
+        present: &mut [bool],
+        comm: &mut Session,
+    ) -> Result<Exchanged, SyncError> {
+        let plan = self.plan();
+        let result = self.agree(header, present, plan, comm);
+        let result = result.map(|(agreement, header)| exchanged(agreement, Momenta::Keep, header));
+        self.settled(plan, result, comm)
+    }
+
+    /// Commits the exchange of a [lent](Self::lend) strategy that was given back: it began with the agreement `early` and ended with `late`, after
+    /// which it is known which slots no rank has a gradient for.
+    pub fn commit_gradient(
+        &mut self,
+        (early, late): (&Agreement, AgreedStep),
+        average: &mut [f32],
+        present: &[bool],
+        comm: &mut Session,
+    ) {
+        let absent = self.layout.absent(present);
+        if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.remembers {
+            self.clear(average, present);
+        }
+        self.strategy.commit();
+        self.strategy.after_commit(&context(self.key, &self.layout, early), comm);
+        self.record(late, self.plan());
+    }
+
+    /// Sets this rank's part of the exchange of this step, which the next header reports.
+    pub fn set_previous(&mut self, previous: LastExchange) {
+        self.last.1 = Some(previous);
+    }
+
+    /// Ends the step.
+    pub fn end_step(&mut self) {
+        self.step += 1;
+    }
+
+    /// What one rank knows alone is not agreed.
+    fn record(&mut self, agreed_step: AgreedStep, plan: Plan) {
+        self.last.0 = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
+    }
+
+    fn agree(
+        &self,
+        header: Header,
+        present: &mut [bool],
+        plan: Plan,
+        comm: &mut Session,
+    ) -> Result<(Agreement, HeaderCost), SyncError> {
+        let (before, previous) = self.last;
+        let learning_rate = header.learning_rate.filter(|_| plan.same_rate);
+        let mine = Header { step: self.step, previous, learning_rate, ..header };
+        let (start, before_header) = (comm.now(), comm.traffic());
+        let mut agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm)?;
+        agreement.agreed_step.learning_rate = learning_rate.or(header.learning_rate);
+        Ok((agreement, HeaderCost { seconds: comm.now() - start, traffic: comm.traffic() - before_header }))
+    }
+
+    fn gradient(
+        &mut self,
+        plan: Plan,
+        agreement: &Agreement,
+        gradient: &mut Vec<f32>,
+        present: &[bool],
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        // What only some ranks know may differ between them.
+        let absent = if plan.agrees == Agrees::World { self.layout.absent(present) } else { None };
+        let slots = absent.as_ref().map_or(self.layout.slots(), |absent| &absent.slots);
+        let cx = Context { slots, ..context(self.key, &self.layout, agreement) };
+        if agreement.weight != 1.0 && self.weighs_samples {
+            gradient.iter_mut().for_each(|value| *value *= agreement.weight);
+        }
+        self.strategy.after_backward(gradient, &cx, comm)?;
+        let is_held = absent.as_ref().is_some_and(|absent| self.strategy.hold(&absent.ranges));
+        if is_held || !self.remembers {
+            self.clear(gradient, present);
+        }
+        if !plan.parameters {
+            self.strategy.commit();
+            self.strategy.after_commit(&cx, comm);
+        }
+        Ok(())
+    }
+
+    /// A sign has no zero: what no rank had stays absent.
+    fn clear(&self, average: &mut [f32], present: &[bool]) {
+        let absent = self.layout.slots().iter().zip(present).filter(|(_, present)| !**present);
+        absent.for_each(|(slot, _)| average[slot.range()].fill(0.0));
+    }
+
+    /// After an error: nothing stays staged, and ranks that do not find the same error are stopped.
+    fn settled(
+        &mut self,
+        plan: Plan,
+        result: Result<Exchanged, SyncError>,
+        comm: &mut Session,
+    ) -> Result<Exchanged, SyncError> {
+        match &result {
+            Ok(exchanged) => self.record(exchanged.agreed_step, plan),
+            Err(error) => {
+                self.strategy.discard();
+                self.open = None;
+                if plan.agrees != Agrees::World || !error.is_everyones() {
+                    comm.abort(&error.to_string());
+                }
+            }
+        }
+        result
+    }
+}
+
+fn context<'a>(key: Key, layout: &'a Layout, agreement: &'a Agreement) -> Context<'a> {
+    Context { key, slots: layout.slots(), agreed_step: &agreement.agreed_step, ranks: &agreement.ranks }
+}
+
+fn exchanged(agreement: Agreement, momenta: Momenta, header: HeaderCost) -> Exchanged {
+    Exchanged { agreed_step: agreement.agreed_step, stop: agreement.stop, momenta, header }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("step", &self.step).field("plan", &self.plan()).finish_non_exhaustive()
+    }
+}
+
+impl LastExchange {
+    /// This rank's part of an exchange, from its report: the reducer's own seconds, without the header's wait for the slowest rank and
+    /// without what was hidden behind computing.
+    pub fn reported(report: &Report, traffic: Traffic) -> Self {
+        let seconds = report.seconds.unwrap_or_default();
+        LastExchange {
+            compress_seconds: (seconds.compress - (seconds.hidden - seconds.exchange).max(0.0)).max(0.0),
+            exchange_seconds: (seconds.exchange - seconds.hidden).max(0.0),
+            traffic,
+            waiting: report.waiting.unwrap_or_default(),
+            measured: report.measured,
+            ..LastExchange::default()
+        }
+    }
+}
