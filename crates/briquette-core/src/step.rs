@@ -10,6 +10,8 @@
 //! end_step
 //! ```
 //!
+//! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is committed.
+//!
 //! A step that exchanges gradients and parameters has one header, at the gradients. After an error the strategy has discarded what it staged
 //! and the vector is unchanged; where only some ranks know of the error, the driver aborts the session, so that no rank waits.
 //!
@@ -28,6 +30,10 @@
 //! });
 //! assert!(ranks.into_iter().all(|rank| rank == Ok((vec![2.5, 5.0], 1))));
 //! ```
+
+mod arriving;
+
+pub use arriving::{Arrived, ArrivingGradient, Lent};
 
 use crate::comm::Session;
 use crate::error::SyncError;
@@ -130,24 +136,9 @@ impl Driver {
         self.last.1.as_ref()
     }
 
-    /// The run's root key.
-    pub fn key(&self) -> Key {
-        self.key
-    }
-
     /// The layout of the vectors.
     pub fn layout(&self) -> &Layout {
         &self.layout
-    }
-
-    /// The names of all tensors that are checked.
-    pub fn names(&self) -> &Layout {
-        &self.names
-    }
-
-    /// Whether a gradient is weighted by its samples.
-    pub fn weighs_samples(&self) -> bool {
-        self.weighs_samples
     }
 
     /// The strategy.
@@ -160,18 +151,9 @@ impl Driver {
         &mut *self.strategy
     }
 
-    /// Lends the strategy to an exchange in the background; a placeholder with this step's plan remains.
-    pub fn lend(&mut self) -> Box<dyn SyncStrategy> {
-        let away = Box::new(Away(self.plan()));
-        std::mem::replace(&mut self.strategy, away)
-    }
-
-    /// Takes a [lent](Self::lend) strategy back. Where its exchange did not succeed, what it staged is discarded.
-    pub fn give_back(&mut self, strategy: Box<dyn SyncStrategy>, succeeded: bool) {
+    /// Replaces the strategy by one that was loaded from a checkpoint.
+    pub fn set_strategy(&mut self, strategy: Box<dyn SyncStrategy>) {
         self.strategy = strategy;
-        if !succeeded {
-            self.strategy.discard();
-        }
     }
 
     /// What is done at this step.
@@ -286,24 +268,6 @@ impl Driver {
         self.settled(plan, result, comm)
     }
 
-    /// Commits the exchange of a [lent](Self::lend) strategy that was given back: it began with the agreement `early` and ended with `late`, after
-    /// which it is known which slots no rank has a gradient for.
-    pub fn commit_gradient(
-        &mut self,
-        (early, late): (&Agreement, AgreedStep),
-        average: &mut [f32],
-        present: &[bool],
-        comm: &mut Session,
-    ) {
-        let absent = self.layout.absent(present);
-        if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.remembers {
-            self.clear(average, present);
-        }
-        self.strategy.commit();
-        self.strategy.after_commit(&context(self.key, &self.layout, early), comm);
-        self.record(late, self.plan());
-    }
-
     /// Sets this rank's part of the exchange of this step, which the next header reports.
     pub fn set_previous(&mut self, previous: LastExchange) {
         self.last.1 = Some(previous);
@@ -330,7 +294,13 @@ impl Driver {
         let learning_rate = header.learning_rate.filter(|_| plan.same_rate);
         let mine = Header { step: self.step, previous, learning_rate, ..header };
         let (start, before_header) = (comm.now(), comm.traffic());
-        let mut agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm)?;
+        let agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm);
+        let mut agreement = agreement.inspect_err(|error| {
+            // Without a header of all ranks only this one knows.
+            if plan.agrees != Agrees::World {
+                comm.abort(&error.to_string());
+            }
+        })?;
         agreement.agreed_step.learning_rate = learning_rate.or(header.learning_rate);
         Ok((agreement, HeaderCost { seconds: comm.now() - start, traffic: comm.traffic() - before_header }))
     }
@@ -380,7 +350,7 @@ impl Driver {
             Err(error) => {
                 self.strategy.discard();
                 self.open = None;
-                if plan.agrees != Agrees::World || !error.is_everyones() {
+                if !error.is_everyones() {
                     comm.abort(&error.to_string());
                 }
             }
@@ -418,3 +388,6 @@ impl LastExchange {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Trains by plain SGD on threads, as the glue does.
+//! Trains by plain SGD on threads, without headers: tests set what is agreed on.
 
 use std::time::Duration;
 

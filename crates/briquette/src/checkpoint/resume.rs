@@ -134,7 +134,7 @@ impl Synchronizer {
     }
 
     pub(crate) fn apply(&mut self, prepared: Prepared) {
-        self.driver.give_back(prepared.strategy, true);
+        self.driver.set_strategy(prepared.strategy);
         prepared.books.apply(self);
     }
 

@@ -17,14 +17,14 @@ mod source;
 #[cfg(feature = "overlap-backward")]
 mod tap;
 
+use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use briquette_core::comm::{Pending, Session};
-use briquette_core::error::SyncError;
-use briquette_core::reduce::AgreedStep;
-use briquette_core::sync::{Agreement, Context, Header, SyncStrategy, agree};
-use briquette_core::{Key, Slot};
+use briquette_core::reduce::Arriving;
+use briquette_core::step::{Arrived, ArrivingGradient, Lent};
+use briquette_core::sync::Header;
 
 pub(crate) use self::source::{End, Message, Source};
 #[cfg(feature = "overlap-backward")]
@@ -49,19 +49,12 @@ impl Drop for Armed {
 
 /// What the exchange takes with it.
 pub(crate) struct Job {
-    pub(crate) strategy: Box<dyn SyncStrategy>,
+    pub(crate) strategy: Lent,
     pub(crate) source: Source,
     /// What is known before the backward pass; rates are compared at its end.
     pub(crate) header: Header,
     /// The rate, where it was recorded by then.
     pub(crate) learning_rate: Option<f64>,
-    /// What the step before agreed on.
-    pub(crate) before: Option<AgreedStep>,
-    pub(crate) key: Key,
-    pub(crate) slots: Vec<Slot>,
-    /// Those, then buffers: what can be found not finite.
-    pub(crate) names: Vec<Slot>,
-    pub(crate) weighs_samples: bool,
     /// Whether the order in which gradients come is to be agreed on.
     pub(crate) learns_order: bool,
     pub(crate) average: Vec<f32>,
@@ -69,7 +62,7 @@ pub(crate) struct Job {
 
 /// What it brings back.
 pub(crate) struct Done {
-    pub(crate) strategy: Box<dyn SyncStrategy>,
+    pub(crate) strategy: Lent,
     pub(crate) source: Source,
     pub(crate) average: Vec<f32>,
     /// `None` where the step was given up before its backward pass.
@@ -78,14 +71,9 @@ pub(crate) struct Done {
 
 /// An exchange that every rank has completed.
 pub(crate) struct Exchanged {
-    /// What strategies knew.
-    pub(crate) early: Agreement,
-    /// With what was known at the end.
-    pub(crate) late: Agreement,
+    pub(crate) arrived: Arrived,
     /// Rank 0's order of arrival, where it was asked for.
     pub(crate) order: Option<Vec<usize>>,
-    /// Seconds of the two headers.
-    pub(crate) header_seconds: f64,
 }
 
 impl Job {
@@ -101,41 +89,56 @@ impl Job {
     }
 
     fn exchange(&mut self, comm: &mut Session) -> Result<Exchanged, Error> {
-        let Job { strategy, source, header, learning_rate, before, key, slots, names, average, .. } = self;
-        let start = comm.now();
-        let mut early = agree(header, before.as_ref(), slots, &mut vec![true; slots.len()], comm)?;
-        let mut header_seconds = comm.now() - start;
-        // That of the step before: this one's may not be known yet.
-        early.agreed_step.loss = before.and_then(|before| before.loss);
-        early.agreed_step.validation_loss = before.and_then(|before| before.validation_loss);
-        early.agreed_step.learning_rate = *learning_rate;
-        source.weigh(if self.weighs_samples { early.weight } else { 1.0 });
-        let cx = Context { key: *key, slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
-        strategy.during_backward(source, average, &cx, comm)?;
-        let Some(end) = source.end(comm) else {
-            agree(&Header { gave_up: true, ..*header }, before.as_ref(), slots, &mut source.present, comm)?;
-            unreachable!("a step that this rank gives up is agreed on by none");
-        };
+        let Job { strategy, source, header, learning_rate, average, .. } = self;
+        let mut gradient = Gradient { source, learning_rate: *learning_rate, step: header.step };
+        let arrived = strategy.exchange((*header, *learning_rate), &mut gradient, average, comm)?;
+        let slots = strategy.layout().slots().len();
+        let order = if self.learns_order { agree_on_order(&source.arrived, slots, comm)? } else { None };
+        Ok(Exchanged { arrived, order })
+    }
+}
+
+/// A source, and what must not change before its end.
+struct Gradient<'a> {
+    source: &'a mut Source,
+    learning_rate: Option<f64>,
+    step: u64,
+}
+
+impl Arriving for Gradient<'_> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        self.source.wait(range, comm)
+    }
+
+    fn order(&self) -> &[usize] {
+        self.source.order()
+    }
+}
+
+impl ArrivingGradient for Gradient<'_> {
+    type Error = Error;
+
+    fn weigh(&mut self, weight: f32) {
+        self.source.weigh(weight);
+    }
+
+    fn end(&mut self, comm: &mut Session) -> Result<Option<Header>, Error> {
+        let Some(end) = self.source.end(comm) else { return Ok(None) };
+        let (source, rank, step) = (&mut *self.source, comm.rank(), self.step);
         if let Some(problem) = source.problem.take() {
             return Err(problem);
         }
-        let (step, rank) = (header.step, comm.rank());
         if let Some(slot) = source.replaced {
-            return Err(Error::Replaced { rank, step, slot: slots[slot].path().to_owned() });
+            return Err(Error::Replaced { rank, step, slot: source.path(slot) });
         }
-        if let Some((early, late)) = learning_rate.zip(end.learning_rate).filter(|(early, late)| early != late) {
+        if let Some((early, late)) = self.learning_rate.zip(end.learning_rate).filter(|(early, late)| early != late) {
             return Err(Error::LateLearningRate { rank, step, early, late });
         }
-        let mine = Header { bad_slot: source.bad_slot.or(end.bad_slot), previous: header.previous, ..end };
-        let start = comm.now();
-        let late = agree(&mine, before.as_ref(), names, &mut source.present, comm)?;
-        header_seconds += comm.now() - start;
-        let samples = |agreement: &Agreement| agreement.ranks.iter().map(|rank| rank.samples).collect::<Vec<_>>();
-        if let Some(rank) = samples(&early).iter().zip(samples(&late)).position(|(early, late)| *early != late) {
-            return Err(SyncError::LateSamples { step: header.step, rank }.into());
-        }
-        let order = if self.learns_order { agree_on_order(&source.arrived, slots.len(), comm)? } else { None };
-        Ok(Exchanged { early, late, order, header_seconds })
+        Ok(Some(Header { bad_slot: source.bad_slot.or(end.bad_slot), ..end }))
+    }
+
+    fn present(&mut self) -> &mut [bool] {
+        &mut self.source.present
     }
 }
 

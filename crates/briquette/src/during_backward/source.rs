@@ -132,6 +132,11 @@ impl Source {
         self.header
     }
 
+    /// A slot's path.
+    pub(crate) fn path(&self, slot: usize) -> String {
+        self.slots[slot].path().to_owned()
+    }
+
     pub(crate) fn into_storage(self) -> Vec<f32> {
         self.flat
     }

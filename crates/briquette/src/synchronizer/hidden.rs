@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use briquette_core::step::Arrived;
 use briquette_core::sync::{Header, Plan};
 use briquette_core::trace::TARGET;
 use burn::module::Module;
@@ -121,18 +122,12 @@ impl Synchronizer {
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
         let [flat, average] = std::mem::take(&mut self.hidden.spare);
         let strategy = self.driver.lend();
-        let driver = &self.driver;
-        let slots = driver.layout().slots();
+        let source = Source::new(inbox, strategy.layout().slots(), self.hidden.order.clone(), decay, flat);
         let job = Job {
             strategy,
-            source: how(Source::new(inbox, slots, self.hidden.order.clone(), decay, flat)),
+            source: how(source),
             header,
             learning_rate,
-            before: driver.agreed_step().copied(),
-            key: driver.key(),
-            slots: slots.to_vec(),
-            names: driver.names().slots().to_vec(),
-            weighs_samples: driver.weighs_samples(),
             learns_order: self.hidden.order.is_empty() && self.hidden.in_vain < TRIES,
             average,
         };
@@ -203,7 +198,7 @@ impl Synchronizer {
         let exchanged = self.bring_home(&mut armed)?;
         let waited = self.comm.now() - begin;
         let Some(exchanged) = exchanged else { return Err(self.order("sync_gradients", "forward_model")) };
-        let Exchanged { early, late, order, header_seconds } = exchanged?;
+        let Exchanged { arrived, order } = exchanged?;
         match order {
             Some(order) => self.hidden.order = order,
             None => self.hidden.in_vain += 1,
@@ -214,8 +209,9 @@ impl Synchronizer {
         std::mem::swap(&mut gradients.flat, &mut self.hidden.spare[1]);
         let _commit = trace_span!(target: TARGET, "commit").entered();
         let Gradients { flat, present, .. } = gradients;
-        self.driver.commit_gradient((&early, late.agreed_step), flat, present, &mut self.comm);
-        self.start.header_seconds = header_seconds.min(waited);
+        self.driver.commit_arrived(&arrived, flat, present, &mut self.comm);
+        let Arrived { late, header, .. } = arrived;
+        self.start.header_seconds = header.seconds.min(waited);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
         self.report.arrivals = self.hidden.arrived.drain(..).map(lead).collect();

@@ -1,0 +1,142 @@
+//! Exchange of a gradient that arrives during the backward pass, on a background channel.
+
+use super::{Driver, HeaderCost};
+use crate::comm::Session;
+use crate::error::SyncError;
+use crate::reduce::{AgreedStep, Arriving};
+use crate::sync::{Agreement, Away, Context, Header, SyncStrategy, agree};
+use crate::{Key, Layout};
+
+/// A gradient during its backward pass.
+pub trait ArrivingGradient: Arriving {
+    /// Errors of the backward pass, and those of the exchange.
+    type Error: From<SyncError>;
+
+    /// Sets the factor that values are multiplied by as they arrive.
+    fn weigh(&mut self, weight: f32);
+
+    /// Waits for the end of the backward pass, after which the whole gradient is there. Returns the header with all that was recorded by then;
+    /// `None` where this rank gives the step up.
+    ///
+    /// # Errors
+    /// Why this rank cannot take the step.
+    fn end(&mut self, comm: &mut Session) -> Result<Option<Header>, Self::Error>;
+
+    /// For each slot, whether it has a gradient.
+    fn present(&mut self) -> &mut [bool];
+}
+
+/// A strategy that a [driver](Driver) has lent to an exchange in the background, with what a step needs.
+pub struct Lent {
+    strategy: Box<dyn SyncStrategy>,
+    layout: Layout,
+    names: Layout,
+    key: Key,
+    weighs_samples: bool,
+    before: Option<AgreedStep>,
+}
+
+/// Result of an exchange during the backward pass: nothing is committed yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arrived {
+    /// The agreement that the strategy acted on.
+    pub early: Agreement,
+    /// The agreement at the end, with losses and the learning rate.
+    pub late: Agreement,
+    /// Cost of both headers.
+    pub header: HeaderCost,
+}
+
+impl Lent {
+    /// Exchanges `gradient` while it arrives; `average` receives the result. The first header agrees on `header`, with what is known before the
+    /// backward pass; losses are then those of the step before, and `learning_rate` is the rate if it is known. The second header, at the end,
+    /// agrees that all gradients were finite and complete.
+    ///
+    /// # Errors
+    /// Those of the gradient, and [`SyncError`]; where a rank gives the step up, [`SyncError::GaveUp`] on every rank.
+    pub fn exchange<A: ArrivingGradient>(
+        &mut self,
+        (header, learning_rate): (Header, Option<f64>),
+        gradient: &mut A,
+        average: &mut Vec<f32>,
+        comm: &mut Session,
+    ) -> Result<Arrived, A::Error> {
+        let (slots, before) = (self.layout.slots(), self.before.as_ref());
+        let (start, traffic) = (comm.now(), comm.traffic());
+        let mut early = agree(&header, before, slots, &mut vec![true; slots.len()], comm)?;
+        let mut cost = HeaderCost { seconds: comm.now() - start, traffic: comm.traffic() - traffic };
+        // This step's may not be known yet.
+        early.agreed_step.loss = before.and_then(|before| before.loss);
+        early.agreed_step.validation_loss = before.and_then(|before| before.validation_loss);
+        early.agreed_step.learning_rate = learning_rate;
+        gradient.weigh(if self.weighs_samples { early.weight } else { 1.0 });
+        let cx = Context { key: self.key, slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
+        self.strategy.during_backward(gradient, average, &cx, comm)?;
+        let Some(end) = gradient.end(comm)? else {
+            agree(&Header { gave_up: true, ..header }, before, slots, gradient.present(), comm)?;
+            unreachable!("a step that this rank gives up is agreed on by none");
+        };
+        let mine = Header { previous: header.previous, ..end };
+        let (start, traffic) = (comm.now(), comm.traffic());
+        let late = agree(&mine, before, self.names.slots(), gradient.present(), comm)?;
+        cost.seconds += comm.now() - start;
+        cost.traffic += comm.traffic() - traffic;
+        let samples = |agreement: &Agreement| agreement.ranks.iter().map(|rank| rank.samples).collect::<Vec<_>>();
+        if let Some(rank) = samples(&early).iter().zip(samples(&late)).position(|(early, late)| *early != late) {
+            return Err(SyncError::LateSamples { step: header.step, rank }.into());
+        }
+        Ok(Arrived { early, late, header: cost })
+    }
+
+    /// The slots of the gradient.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// Lends the strategy to an exchange in the background; a placeholder with this step's plan remains.
+    pub fn lend(&mut self) -> Lent {
+        let away = Box::new(Away(self.plan()));
+        Lent {
+            strategy: std::mem::replace(&mut self.strategy, away),
+            layout: self.layout.clone(),
+            names: self.names.clone(),
+            key: self.key,
+            weighs_samples: self.weighs_samples,
+            before: self.last.0,
+        }
+    }
+
+    /// Takes a lent strategy back. If its exchange failed, what it staged is discarded.
+    pub fn give_back(&mut self, Lent { strategy, .. }: Lent, succeeded: bool) {
+        self.strategy = strategy;
+        if !succeeded {
+            self.strategy.discard();
+        }
+    }
+
+    /// Commits an exchange whose strategy was [given back](Self::give_back). Only at its end is it known which slots no rank has a gradient
+    /// for.
+    pub fn commit_arrived(
+        &mut self,
+        Arrived { early, late, .. }: &Arrived,
+        average: &mut [f32],
+        present: &[bool],
+        comm: &mut Session,
+    ) {
+        let absent = self.layout.absent(present);
+        if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.remembers {
+            self.clear(average, present);
+        }
+        self.strategy.commit();
+        self.strategy.after_commit(&super::context(self.key, &self.layout, early), comm);
+        self.record(late.agreed_step, self.plan());
+    }
+}

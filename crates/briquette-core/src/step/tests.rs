@@ -1,0 +1,198 @@
+use std::ops::Range;
+
+use super::*;
+use crate::comm::{Local, run_ranks};
+use crate::config::Config;
+use crate::error::CommError;
+use crate::reduce::Arriving;
+use crate::state::State;
+
+const SLOTS: usize = 3;
+
+fn layout() -> Layout {
+    Layout::new([("a", vec![40]), ("b", vec![7]), ("c", vec![9])])
+}
+
+fn driver(config: &Config, world: usize) -> Driver {
+    let mut driver = Driver::new(Key::new(3));
+    driver.drive(config.build(&layout(), world).unwrap(), layout());
+    driver.set_weighs_samples(config.weighs_samples());
+    driver.set_remembers(config.remembers());
+    driver
+}
+
+fn header(rank: usize) -> Header {
+    Header { samples: 1 + 2 * rank as u64, samples_recorded: true, loss: Some(1.0), ..Header::default() }
+}
+
+/// Of a rank and a step; without values in slots that are absent.
+fn gradient(rank: usize, step: u64, present: &[bool]) -> Vec<f32> {
+    let key = Key::new(9).step(step).rank(rank);
+    let mut values: Vec<f32> = (0..layout().len()).map(|i| (key.word(i) % 2001) as f32 / 64.0 - 15.0).collect();
+    layout().absent(present).iter().for_each(|absent| absent.clear(&mut values));
+    values
+}
+
+fn state(driver: &Driver) -> State {
+    let mut state = State::default();
+    driver.strategy().save(&mut state);
+    state
+}
+
+/// A gradient that is there from the beginning.
+struct There {
+    values: Vec<f32>,
+    present: Vec<bool>,
+    end: Option<Header>,
+}
+
+impl Arriving for There {
+    fn wait(&mut self, range: Range<usize>, _: &mut Session) -> &[f32] {
+        &self.values[range]
+    }
+}
+
+impl ArrivingGradient for There {
+    type Error = SyncError;
+
+    fn weigh(&mut self, weight: f32) {
+        self.values.iter_mut().for_each(|value| *value *= weight);
+    }
+
+    fn end(&mut self, _: &mut Session) -> Result<Option<Header>, SyncError> {
+        Ok(self.end.take())
+    }
+
+    fn present(&mut self) -> &mut [bool] {
+        &mut self.present
+    }
+}
+
+/// A step whose gradient arrives.
+fn arriving(driver: &mut Driver, source: &mut There, comm: &mut Session) -> Result<Vec<f32>, SyncError> {
+    let (rank, mut average, mut lent) = (comm.rank(), Vec::new(), driver.lend());
+    let first = Header { step: driver.step(), previous: driver.previous().copied(), ..header(rank) };
+    let exchanged = lent.exchange((first, None), source, &mut average, comm);
+    driver.give_back(lent, exchanged.is_ok());
+    driver.commit_arrived(&exchanged?, &mut average, &source.present, comm);
+    Ok(average)
+}
+
+#[test]
+fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
+    for text in [
+        "reducer=dense",
+        "reducer=gather:topk:4x feedback=error",
+        "reducer=gather:qsgd:2 feedback=none",
+        "reducer=power-sgd:1",
+    ] {
+        let config: Config = text.parse().unwrap();
+        let run = |arrives: bool| {
+            let ranks = run_ranks(Local::world(3), |mut comm| {
+                let (rank, mut driver) = (comm.rank(), driver(&config, 3));
+                let mut averages = Vec::new();
+                for step in 0..6 {
+                    // Each slot is absent once, and in one step on a single rank only.
+                    let is_absent = |slot| step < SLOTS as u64 && slot == step as usize || step == 4 && slot == rank;
+                    let mut present: Vec<bool> = (0..SLOTS).map(|slot| !is_absent(slot)).collect();
+                    let mut values = gradient(rank, step, &present);
+                    if arrives {
+                        let end = Some(Header { step, ..header(rank) });
+                        values = arriving(&mut driver, &mut There { values, present, end }, &mut comm).unwrap();
+                    } else {
+                        driver.exchange_gradient(header(rank), &mut values, &mut present, &mut comm).unwrap();
+                    }
+                    averages.push(values);
+                    driver.end_step();
+                }
+                Ok::<_, CommError>((averages, state(&driver)))
+            });
+            ranks.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+        };
+        let (there, arrives) = (run(false), run(true));
+        assert!(there[0].0 == there[1].0 && there[0].0.concat().iter().any(|value| *value != 0.0), "{text}");
+        if text.contains("error") {
+            // Which slots no rank has is known before the exchange in one case and after it in the other: what compresses may differ, what is
+            // absent is held in both.
+            for (step, slot) in layout().slots().iter().enumerate() {
+                let is_held =
+                    |run: &[(Vec<Vec<f32>>, State)]| run[0].0[step][slot.range()].iter().all(|value| *value == 0.0);
+                assert!(is_held(&there) && is_held(&arrives), "{text}, step {step}");
+            }
+        } else {
+            assert!(there == arrives, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_one_rank_gives_up_is_refused_by_all_and_leaves_no_trace() {
+    let config: Config = "reducer=gather:topk:4x feedback=error".parse().unwrap();
+    let ranks = run_ranks(Local::world(3), |mut comm| {
+        let (rank, mut driver) = (comm.rank(), driver(&config, 3));
+        let before = state(&driver);
+        let present = vec![true; SLOTS];
+        let end = (rank != 1).then(|| header(rank));
+        let mut source = There { values: gradient(rank, 0, &present), present, end };
+        let refused = arriving(&mut driver, &mut source, &mut comm).unwrap_err();
+        assert_eq!(refused, SyncError::GaveUp { step: 0, rank: 1 });
+        assert_eq!(state(&driver), before);
+        let mut values = gradient(rank, 0, &[true; SLOTS]);
+        driver.exchange_gradient(header(rank), &mut values, &mut [true; SLOTS], &mut comm).unwrap();
+        Ok::<_, CommError>(values)
+    });
+    assert_eq!(ranks[0].as_ref().unwrap(), ranks[2].as_ref().unwrap());
+}
+
+#[test]
+fn ranks_count_by_their_samples_unless_told_otherwise() {
+    for (weighs, expected) in [(true, [1.5, 0.0]), (false, [1.0, 0.0])] {
+        let ranks = run_ranks(Local::world(2), |mut comm| {
+            let (rank, layout) = (comm.rank(), Layout::flat(2));
+            let mut driver = Driver::new(Key::new(1));
+            driver.drive(Config::dense().build(&layout, 2).unwrap(), layout);
+            driver.set_weighs_samples(weighs);
+            let mut values = vec![2.0 * rank as f32, 0.0];
+            driver.exchange_gradient(header(rank), &mut values, &mut [true], &mut comm).unwrap();
+            Ok::<_, CommError>(values)
+        });
+        assert!(ranks.iter().all(|values| *values.as_ref().unwrap() == expected), "{weighs}: {ranks:?}");
+    }
+}
+
+#[test]
+fn an_agreement_is_reported_by_the_next_header_and_what_one_rank_knows_is_not() {
+    let ranks = run_ranks(Local::world(2), |mut comm| {
+        let (rank, mut driver) = (comm.rank(), driver(&"strategy=local-sgd:2".parse().unwrap(), 2));
+        let mut parameters = gradient(rank, 0, &[true; SLOTS]);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let (mut gradient, header) = (parameters.clone(), header(rank));
+            driver.take_step(header, (&mut gradient, &mut parameters), |_, _| {}, &mut comm).unwrap();
+            seen.push(driver.agreed_step().map(|agreed| agreed.samples));
+        }
+        assert_eq!(driver.step(), 4);
+        Ok::<_, CommError>(seen)
+    });
+    // Steps without an exchange keep the last one.
+    assert!(ranks.into_iter().all(|seen| seen.unwrap() == [None, Some(4), Some(4), Some(4)]));
+}
+
+#[test]
+fn a_rank_whose_parameters_are_not_finite_after_the_optimizer_stops_the_others() {
+    let config: Config = "strategy=minibatch:1".parse().unwrap();
+    let ranks = run_ranks(Local::world(2), |mut comm| {
+        let (rank, mut driver) = (comm.rank(), driver(&config, 2));
+        let plan = driver.plan();
+        assert!(plan.gradients && plan.parameters);
+        let mut values = gradient(rank, 0, &[true; SLOTS]);
+        let gradient = driver.exchange_gradient(header(rank), &mut values, &mut [true; SLOTS], &mut comm);
+        let bad = Header { bad_slot: (rank == 1).then_some(2), ..header(rank) };
+        // The other rank may be at either exchange when it learns of it.
+        let error = gradient.and_then(|_| driver.exchange_parameters(bad, &mut values, &mut comm));
+        Ok::<_, CommError>(error.unwrap_err().to_string())
+    });
+    let errors: Vec<String> = ranks.into_iter().map(Result::unwrap).collect();
+    assert!(errors.iter().all(|error| error.contains("rank 1")), "{errors:?}");
+    assert!(errors[1].contains('c'), "{errors:?}");
+}
