@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`config`] | settings as values, text and TOML; [`Config::build`](config::Config::build) makes everything below |
 //! | [`step`] | the protocol of a step: header, exchange, commit |
-| [`sync`] | when ranks exchange, gradients or parameters; the header all ranks agree on first |
+//! | [`sync`] | when ranks exchange, gradients or parameters; the header all ranks agree on first |
 //! | [`wrapper`] | reducers around reducers: error feedback, momentum correction, control, buckets, meters |
 //! | [`reduce`] | vector in, agreed average out, and what this rank `sent` |
 //! | [`compress`], [`Message`] | vector to message; a message decodes by itself |
